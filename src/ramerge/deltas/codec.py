@@ -19,7 +19,7 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
-from ramerge.deltas import word_patches as patches
+from ramerge.deltas import word_patches
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Tensor, itemsize, room
 
@@ -132,10 +132,10 @@ class BlockRow(NamedTuple):
 
     def content(self, elements: int, width: int) -> range:
         """The sizes that positions and values can have, before compression."""
-        values = patches.values_size(self.moved, self.escaped, self.planes, width)
+        values = word_patches.values_size(self.moved, self.escaped, self.planes, width)
         if self.kind == GAPS:
-            return range(values + self.moved, values + patches.most_gaps(elements, self.moved) + 1)
-        positions = 8 * patches.bitmap_words(elements) if self.kind == BITMAP else 0
+            return range(values + self.moved, values + word_patches.most_gaps(elements, self.moved) + 1)
+        positions = 8 * word_patches.bitmap_words(elements) if self.kind == BITMAP else 0
         return range(values + positions, values + positions + 1)
 
     def check(self, elements: int, width: int, data_bytes: int) -> None:
@@ -265,7 +265,7 @@ class Encoded:
 
 def most_stored(elements: int, width: int) -> int:
     """The most bytes that a block of so many elements takes, in a file and before compression."""
-    return 8 * patches.bitmap_words(elements) + width * elements
+    return 8 * word_patches.bitmap_words(elements) + width * elements
 
 
 class Encoder:
@@ -277,7 +277,7 @@ class Encoder:
 
     def __init__(self, compression: Compression = "none") -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
-        self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
+        self._bitmap = np.empty(word_patches.bitmap_words(BLOCK), np.uint64)
         self._xors = np.empty(8 * BLOCK, np.uint8)
         self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
 
@@ -288,21 +288,21 @@ class Encoder:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
             other: of the same type and length.
         """
-        bitmap = self._bitmap[: patches.bitmap_words(base.size)]
+        bitmap = self._bitmap[: word_patches.bitmap_words(base.size)]
         xors = self._xors[: base.nbytes].view(base.dtype)
-        xors = xors[: patches.compare(base, other, bitmap, xors)]
+        xors = xors[: word_patches.compare(base, other, bitmap, xors)]
         if not xors.size:
             same = digest(base)
             return Encoded(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
         width = base.itemsize
-        beyond = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
-        sizes = {planes: patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
+        beyond = {planes: word_patches.beyond(xors, planes) for planes in range(1, width + 1)}
+        sizes = {planes: word_patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
         planes = min(sizes, key=sizes.__getitem__)
         size, escaped = sizes[planes], beyond[planes]
         kind, positions = self._positions(bitmap, base.size, xors.size, size)
         content = self._content[: positions.size + size]
         content[: positions.size] = positions
-        patches.split(xors, planes, content[positions.size :])
+        word_patches.split(xors, planes, content[positions.size :])
         payload, is_packed = self._packed(content, positions.size)
         form = kind + _PLANES * planes + _PACKED * is_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
@@ -317,8 +317,8 @@ class Encoder:
     def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
         """Their form and their bytes. Gaps if these may be much smaller, and are."""
         if bitmap.nbytes + values > _FASTER * (moved + values):
-            gaps = np.empty(patches.most_gaps(elements, moved), np.uint8)
-            gaps = gaps[: patches.to_gaps(bitmap, gaps)]
+            gaps = np.empty(word_patches.most_gaps(elements, moved), np.uint8)
+            gaps = gaps[: word_patches.to_gaps(bitmap, gaps)]
             if bitmap.nbytes + values > _FASTER * (gaps.size + values):
                 return GAPS, gaps
         return BITMAP, bitmap.view(np.uint8)
@@ -359,7 +359,7 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
             out[place] = base[place]
         else:
             planes, part = form // _PLANES, spans[first:stop]
-            done = patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
+            done = word_patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
             if done < stop - first:
                 raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
         first = stop
@@ -406,28 +406,28 @@ def fold(
         first = stop
 
 
-def _form_of(form: int) -> patches.Positions:
+def _form_of(form: int) -> word_patches.Positions:
     return "gaps" if form % _PLANES == GAPS else "bitmaps"
 
 
 def _fold(
     form: int,
     words: Words,
-    spans: patches.Spans,
+    spans: word_patches.Spans,
     data: Bytes,
     format: str,
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    done = patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    done = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
         block, change = divmod(done, len(weights))
         index = change * (len(spans) // len(weights)) + block
         raise DamagedError("its positions lie outside of it, or are not as many as its values", index)
 
 
-def _spans(table: BlockTable, payload: Bytes) -> patches.Spans:
+def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     """Where positions and values lie, after all bytes were held against their checksums; none are packed."""
     stored, moved = table.stored, table.numbers[:, :, 2].astype(np.int64)
     ends = np.cumsum(stored.reshape(-1)).reshape(stored.shape)
@@ -440,7 +440,7 @@ def _spans(table: BlockTable, payload: Bytes) -> patches.Spans:
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
 
-def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, patches.Spans]:
+def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, word_patches.Spans]:
     """Positions and values of all blocks, decompressed, and where they lie in there."""
     begin, contents = 0, []
     for index, row in enumerate(rows):
@@ -454,7 +454,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     spans = [
         (
             end - content.size,
-            end - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
+            end - word_patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
             end,
             row.moved,
         )

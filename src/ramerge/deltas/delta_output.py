@@ -1,27 +1,121 @@
-"""A merge as a delta on its base: `ramerge merge --as-delta`."""
+"""A merge as a delta on its base, `ramerge merge --as-delta`: its sink, and its files at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
 
 from ramerge import Record
+from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
-from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
-from ramerge.deltas.spool import spool_of
+from ramerge.deltas.spool import Bytes, Kind, Spool, SpooledTensor, SpoolSlots, spool_of
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.outputs import (
-    OpenOutput,
-    files_of,
-    model_card,
-    records_of,
-)
-from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import MergePlan
-from ramerge.sdk.storage import COMPANIONS
-from ramerge.sdk.tensors import Checkpoint
+from ramerge.sdk.outputs import OpenOutput, files_of, model_card, records_of
+from ramerge.sdk.passes import Passes, Sink
+from ramerge.sdk.plans import Block, MergePlan
+from ramerge.sdk.storage import BLOCK, COMPANIONS
+from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
+
+_COMPRESSION: Compression = "zstd"
+"""Of a merge that is written as a delta. It is small, because it is made to be sent."""
+
+
+class _Place(NamedTuple):
+    """Where a part of a tensor goes.
+
+    Attributes:
+        entry: of the spool.
+        begin: byte of the entry where the part's bytes begin.
+        base: what its blocks are compared with here; None if that is done later, or never.
+    """
+
+    entry: int
+    begin: int
+    base: Tensor | None
+
+
+class Patches(Sink):
+    """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
+
+    Pickled, it fills the same spool.
+
+    Args:
+        plan: of the merge.
+        base: the model that the delta is for.
+        spool: the spool, with `slots_of` the plan.
+    """
+
+    in_order = False
+
+    def __init__(self, plan: MergePlan, base: Checkpoint, spool: Spool) -> None:
+        numbers = {entry.name: number for number, entry in enumerate(spool.slots.entries)}
+        compared = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
+        self._places = [
+            [_Place(numbers[part.name], part.begin, compared.get(part.name)) for part in tensor.parts]
+            for tensor in plan.tensors
+        ]
+        self._files = Files(MappingProxyType(dict(base.files)))
+        self._mine = threading.local()
+        self.spool = spool
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in vars(self).items() if name != "_mine"}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        vars(self).update(state, _mine=threading.local())
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
+        place = self._places[tensor][part]
+        if place.base is None:
+            self.spool.put_bytes(place.entry, place.begin + start, data)
+            return
+        size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
+        if not hasattr(self._mine, "encoder"):
+            self._mine.encoder, self._mine.reader = Encoder(_COMPRESSION), Reader(self._files)
+        encoder: Encoder = self._mine.encoder
+        reader: Reader = self._mine.reader
+        width = itemsize(place.base.dtype)
+        for begin in range(0, data.size, size):
+            new, slot = data[begin : begin + size], (start + begin) // size
+            first = slot * size // width
+            reader.begin(first, first + new.size // width)
+            old = reader.block(place.base)[: new.size].view(f"u{width}")
+            changes = encoder.encode_all(old, np.ascontiguousarray(new).view(f"u{width}"))
+            self.spool.put(place.entry, slot, changes)
+
+    def advance(self, block: Block) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        self.spool.sync()
+
+    def close(self) -> None:
+        self.spool.close()
+        self._files.close()
+
+
+def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
+    """Room for the output's tensors."""
+    found: dict[str, SpooledTensor] = {}
+    for tensor in plan.tensors:
+        for part in tensor.parts:
+            below = base.tensors.get(part.name)
+            kind: Kind = "whole"
+            together = TOGETHER
+            if below is not None and (below.dtype, below.shape) == (part.dtype, part.shape):
+                block = tensor.block(plan.resources.block_elements)
+                fits = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= below.elements]
+                kind = "encoded" if fits and part.size is None else "merged"
+                together = fits[0] if fits else TOGETHER
+            found[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
+    return SpoolSlots(list(found.values()))
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
@@ -33,7 +127,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         passes.count()
         passes.merge(patches)
         with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
-            collect(spool, writer, below, COMPRESSION)
+            collect(spool, writer, below, _COMPRESSION)
             (record,) = records_of(plan, passes, writer.written, seen, began)
             size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
             said = (

@@ -12,7 +12,7 @@ from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
@@ -110,7 +110,7 @@ class DeltaWork:
         return max((arena_bytes(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
 
 
-def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
+def plan_delta(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
     """The work of a delta."""
     text = "is quantized; a delta can only be made of models that are not"
     problems = [f"{one.directory}: {text}" for one in (base, agent) if one.quantized]
@@ -157,7 +157,7 @@ def write_delta(
     check_unchanged(work.files)
     with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
-        write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
         check_unchanged(work.files)
         return writer.finish()
 

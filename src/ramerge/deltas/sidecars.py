@@ -10,7 +10,9 @@ from ramerge.sdk.storage import INDEX
 from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
-def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:
+def write_headers_and_sidecars(
+    base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool
+) -> None:
     """Write them."""
     index = read_index(agent.delta / INDEX) if agent.delta is not None else None
     for file, names in agent.shards.items():

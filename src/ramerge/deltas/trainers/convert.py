@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
@@ -41,7 +41,7 @@ def convert(
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
         for _ in results:  # there are none, but the chain is checked at its end
             pass
-        write_files(base, base, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(base, base, writer, allow_outside_links=allow_outside_links)
         check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
         return writer.finish()
 
