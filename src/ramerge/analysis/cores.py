@@ -140,12 +140,12 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
         passes.count()
         results = dict(passes.results)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
-    return forecast_of(
+    return _forecast_of(
         tensors, [results[_SUMS, tensor.part("tensor")] for tensor in tensors], tuple(plan.inputs.agents)
     )
 
 
-def forecast_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
+def _forecast_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
     """The forecast, from the sums of each tensor."""
 
     def part(name: str, members: Sequence[Sums]) -> CorePart:

@@ -21,8 +21,7 @@ from ramerge.calibration.agreement import (
     likelihoods,
     replies_of,
 )
-from ramerge.calibration.calibrate import gather as gather_all
-from ramerge.calibration.calibrate import prompts_of
+from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
@@ -213,7 +212,9 @@ class _Request:
         require_extras()
         with LiveBase(self.base, self.settings, options) as live:
             whole = replace(options, overwrite=True)
-            records = gather_all(live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True)
+            records = gather_agents(
+                live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True
+            )
             yield live, [note for record in records.values() for note in record.notes]
 
 

@@ -85,7 +85,7 @@ def calibrate(
     agents = {name: agent.plain for name, agent in models.agents.items()}
     asked = prompts_of(agents, models.prompts, settings)
     with LiveBase(base_of(models), settings, options) as live:
-        return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
+        return gather_agents(live, agents, asked, Path(out), settings, options, on_progress or silence)
 
 
 def estimate_calibration(
@@ -142,7 +142,7 @@ def prompts_of(
     return found
 
 
-def gather(
+def gather_agents(
     live: LiveBase,
     agents: Mapping[str, Any],
     prompts: Mapping[str, Sequence[Prompt]],

@@ -48,7 +48,7 @@ class LiveModel:
         self.folder = folder
         self.device = device
         self.dtype = dtype
-        self.model: Any = load_model(folder, dtype)
+        self.model: Any = _load_model(folder, dtype)
         self.offloaded: Offloaded | None = Offloaded(self.model, device, budget) if budget is not None else None
         if self.offloaded is None:
             self.model.to(device)
@@ -242,7 +242,7 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def load_model(folder: Path, dtype: str) -> Any:
+def _load_model(folder: Path, dtype: str) -> Any:
     """The model on the CPU, in evaluation mode, with everything that transformers makes up refused.
 
     Raises:
@@ -250,7 +250,7 @@ def load_model(folder: Path, dtype: str) -> Any:
     """
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
+    model, report = _load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
     if report["missing_keys"]:
         raise CheckpointError(
             f"{folder}: lacks {', '.join(sorted(report['missing_keys']))}; without them its architecture is no causal "
@@ -266,10 +266,10 @@ def load_tokenizer(folder: Path) -> Any:
     Raises:
         CheckpointError: transformers cannot load it.
     """
-    return load(AutoTokenizer, folder)
+    return _load(AutoTokenizer, folder)
 
 
-def load(kind: Any, folder: Path, **options: Any) -> Any:
+def _load(kind: Any, folder: Path, **options: Any) -> Any:
     """A model or tokenizer from nothing but a folder, without running code from it."""
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)

@@ -133,7 +133,7 @@ def plan_adapter(
         "rule (keep: base)"
     )
     findings = [*([problem(text)] if refused else []), *_notes(settings, matrices, others)]
-    peak = max((memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
+    peak = max((_memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
     embedding = tied_embedding(base)
     tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
     return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
@@ -196,16 +196,16 @@ def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
     return found
 
 
-def ranks_of(terms: Sequence[AdapterTerm]) -> int:
+def _ranks_of(terms: Sequence[AdapterTerm]) -> int:
     return sum(term.product.ranks for term in terms)
 
 
-def memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
+def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
     """The most bytes that `deltas.factors` takes for a matrix."""
     (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
     side = min(m, n)
     if matrix.terms is not None and not matrix.copies:
-        return 8 * 4 * (m + n) * ranks_of(matrix.terms) + block
+        return 8 * 4 * (m + n) * _ranks_of(matrix.terms) + block
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else side // 4
     exact = 8 * (5 * side * side + (m + n) * min(settings.rank or side, side))
     sketched = 8 * 4 * (m + n) * columns
@@ -232,7 +232,7 @@ def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -
     return replace(resources, peak_memory_bytes=peak), findings
 
 
-def served_rank(rank: int) -> int | None:
+def _served_rank(rank: int) -> int | None:
     """The least `--max-lora-rank` of vLLM for a rank; None if it serves none as large."""
     return next((each for each in VLLM_RANKS if each >= rank), None)
 
@@ -244,12 +244,12 @@ def served_as_planned(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], ot
     terms = [matrix.terms for matrix in matrices]
     if settings.rank is not None or settings.energy is not None or None in terms:
         return settings.rank
-    return max((ranks_of(each) for each in terms if each is not None), default=0)
+    return max((_ranks_of(each) for each in terms if each is not None), default=0)
 
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     """How vLLM serves an adapter of this largest rank, human-readable."""
-    least = served_rank(rank)
+    least = _served_rank(rank)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
     if least is None:
@@ -258,7 +258,7 @@ def said_of_vllm(rank: int, *, saves: bool = False) -> str:
 
 
 def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[PlanFinding]:
-    exact = [ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
+    exact = [_ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
     left = len(matrices) - len(exact)
     notes = []
     if exact:

@@ -81,7 +81,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         config=read_json(sidecars["config.json"]) if "config.json" in sidecars else deepcopy(dict(base.config)),
         metadata_folder=base.metadata_folder,
         shards={name: tuple(names) for name, names in index.shards.items()},
-        notes=(f"{folder} is a delta: {contents_of(index)}",),
+        notes=(f"{folder} is a delta: {_contents_of(index)}",),
         tokenizers=has_tokenizer,
         companions=companions,
         lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
@@ -89,7 +89,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
-def contents_of(index: Index) -> str:
+def _contents_of(index: Index) -> str:
     """Contents of a delta, human-readable."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     moved = sum(tensor.moved for tensor in index.tensors.values())

@@ -78,7 +78,7 @@ DEMO_AGENTS = tuple(
 )
 
 
-def split_of(prompt: str) -> Split:
+def _split_of(prompt: str) -> Split:
     """Return which split a prompt belongs to: one in eight is held out, by hash."""
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
@@ -89,7 +89,7 @@ def prompts(task: DemoTask, split: Split, count: int, seed: int) -> list[Example
     found: dict[str, Example] = {}
     while len(found) < count:
         example = task.draw(rng)
-        if split_of(example.prompt) == split:
+        if _split_of(example.prompt) == split:
             found.setdefault(example.prompt, example)
     return list(found.values())
 

@@ -47,21 +47,21 @@ def compute(source: str) -> Any:
         UncomputableError: it holds something else than literals and operators, or its value is too large.
         SyntaxError, TypeError, ZeroDivisionError, OverflowError, RecursionError: as Python does.
     """
-    return value_of(ast.parse(source, mode="eval").body)
+    return _value_of(ast.parse(source, mode="eval").body)
 
 
-def value_of(node: ast.expr) -> Any:
+def _value_of(node: ast.expr) -> Any:
     """`compute` for an expression that is parsed already; raises the same."""
     if isinstance(node, ast.BinOp):
-        left, right = value_of(node.left), value_of(node.right)
+        left, right = _value_of(node.left), _value_of(node.right)
         _refuse_large(node.op, left, right)
         return _BINARY[type(node.op)](left, right)
     if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](value_of(node.operand))
+        return _UNARY[type(node.op)](_value_of(node.operand))
     if isinstance(node, ast.List):
-        return [value_of(each) for each in node.elts]
+        return [_value_of(each) for each in node.elts]
     if isinstance(node, ast.Tuple):
-        return tuple(value_of(each) for each in node.elts)
+        return tuple(_value_of(each) for each in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError as error:

@@ -79,7 +79,7 @@ class EvaluationRequest:
         from pydantic import ValidationError
 
         fields = list(GenerateConfig.model_fields)
-        known = {short_name(task): _parameters_of(task) for task in self.tasks}
+        known = {_short_name(task): _parameters_of(task) for task in self.tasks}
         problems = []
         for setting in self.settings:
             name, of_task, key = setting.partition(".")
@@ -106,11 +106,11 @@ class EvaluationRequest:
             raise EvaluationError(list(dict.fromkeys(problems)))
 
     def _own(self, task: str) -> dict[str, object]:
-        name = short_name(task)
+        name = _short_name(task)
         return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
 
 
-def short_name(task: str) -> str:
+def _short_name(task: str) -> str:
     """Name of a task in settings: its name without package or file."""
     return task.rpartition("@")[2].rpartition("/")[2]
 
@@ -119,7 +119,7 @@ def _parameters_of(task: str) -> list[str] | None:
     """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
     from ramerge.evaluation.tasks.registry import parameters
 
-    return parameters(short_name(task)) if task.startswith("ramerge/") else None
+    return parameters(_short_name(task)) if task.startswith("ramerge/") else None
 
 
 def evaluate(

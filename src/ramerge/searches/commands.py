@@ -125,7 +125,7 @@ def search(
                 space=space,
                 settings=replace(search_settings, calibration=calibration),
                 options=replace(options, device=calibration.device),
-                on_progress=lambda event: listen(progress_of(event)),
+                on_progress=lambda event: listen(_progress_of(event)),
             )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
@@ -171,7 +171,7 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     return TaskScore(request, server, options["concurrency"])
 
 
-def progress_of(event: SearchProgress) -> Progress:
+def _progress_of(event: SearchProgress) -> Progress:
     """Result of a search as shown."""
     from ramerge import Progress
 

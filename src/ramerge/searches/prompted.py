@@ -12,7 +12,7 @@ from statistics import fmean
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cache import with_inputs
-from ramerge.calibration.calibrate import gather, prompts_of
+from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
@@ -142,7 +142,7 @@ def prompted(
         live = stack.enter_context(LiveBase(base, settings, options))
         try:
             writing = replace(options, overwrite=not place.has_scores)
-            records = gather(live, agents, asked, folder, settings, writing, listen)
+            records = gather_agents(live, agents, asked, folder, settings, writing, listen)
         except PlanError as error:
             if not place.has_scores:
                 raise

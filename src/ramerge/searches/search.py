@@ -117,7 +117,7 @@ def search(
         notes = found.notes if found is not None else ()
         if score is None:
             assert found is not None  # else it was refused
-            make_scorer = agreement_scorer(found)
+            make_scorer = _agreement_scorer(found)
             settings = replace(settings, objectives=settings.objectives or [LOWER])
         else:
             make_scorer = scorer_of(score, settings.score_timeout)
@@ -198,7 +198,7 @@ def objective_of(word: str) -> Objective:
     return Objective(name, way == "min")
 
 
-def agreement_scorer(found: Prompted) -> MakeScorer:
+def _agreement_scorer(found: Prompted) -> MakeScorer:
     """Make the scorer by agreement, whatever the folder."""
     return lambda _folder: AgreementScorer(found)
 

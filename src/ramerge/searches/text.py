@@ -31,7 +31,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
         "recipe in recipe.yaml"
     )
-    return [*ranking(result), *findings(result), *failures(result), where]
+    return [*_ranking(result), *findings(result), *failures(result), where]
 
 
 def _by_agreement(result: SearchResult) -> bool:
@@ -48,7 +48,7 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
             *(f"{point.scores[name]:.3f}" for name in names),
             "given up early"
             if point.state == "pruned"
-            else with_interval(point.behind[0], sign=True, digits=3)
+            else _with_interval(point.behind[0], sign=True, digits=3)
             if point.behind
             else "best",
         ]
@@ -58,7 +58,7 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return ["candidate", "mean", *names, "to the best (95 %)"], rows
 
 
-def ranking(result: SearchResult) -> list[str]:
+def _ranking(result: SearchResult) -> list[str]:
     """A table of the points, the best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
@@ -82,13 +82,13 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     for point in points:
         figures = []
         for estimate in point.objectives:
-            figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+            figures += [f"{estimate.value:.4f}", *([] if several else [_interval(estimate)])]
         if several:
             last = "yes" if point.number in result.front else ""
         elif point.state == "pruned":
             last = "given up"
         else:
-            last = with_interval(point.behind[0]) if point.behind else "best"
+            last = _with_interval(point.behind[0]) if point.behind else "best"
         values = [shown(point.point.get(key, "–"), 40) for key in keys]
         rows.append([str(point.number), *values, *figures, last])
     return head, rows
@@ -114,11 +114,11 @@ def findings(result: SearchResult) -> list[str]:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        text = f"{objective.name}: {with_interval(best.objectives[place])} on the items of the choice"
+        text = f"{objective.name}: {_with_interval(best.objectives[place])} on the items of the choice"
         if result.test is not None and result.optimism is not None:
             text += (
-                f", {with_interval(result.test[place])} on items kept apart; "
-                f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+                f", {_with_interval(result.test[place])} on items kept apart; "
+                f"optimism of the choice {_with_interval(result.optimism[place], sign=True)}"
             )
         lines.append(text)
     if result.level:
@@ -142,14 +142,14 @@ def _points(count: int) -> str:
     return f"{count:,} point{'' if count == 1 else 's'}"
 
 
-def interval(estimate: Estimate) -> str:
+def _interval(estimate: Estimate) -> str:
     """`0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
-def with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
+def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
     """A figure with its interval where there is one."""
     form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:

@@ -120,12 +120,12 @@ def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
             else:
                 yield result
         except (RamergeError, OSError) as error:
-            raise shown(error) from error
+            raise _shown(error) from error
 
     return safe
 
 
-def shown(error: RamergeError | OSError) -> gr.Error:
+def _shown(error: RamergeError | OSError) -> gr.Error:
     """An error as the page shows it: Gradio reads it as HTML."""
     problems = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
     return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)

@@ -29,11 +29,11 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     recipe = checked_draft(text, desk.roots)
     remote = is_remote(place)
     desk.planned(recipe, out=place if remote else None, public=public, kind=DELTA if kind == DELTA else CHECKPOINT)
-    words = merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
+    words = _merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
     return desk.job(place, words, out=None if remote else desk.roots.home / place)
 
 
-def merge_words(
+def _merge_words(
     desk: Desk, recipe: Recipe, place: str, kind: str, *, overwrite: bool = False, public: bool = False
 ) -> list[str]:
     """The command that merges a recipe."""
@@ -65,7 +65,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         """The work that a click on Merge would start, and the command line that does the same."""
         try:
             checked = checked_draft(text, desk.roots)
-            words = merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
+            words = _merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
             return "", ""  # the tab Choose says what is wrong
         said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."

@@ -42,7 +42,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
     def report(out: str = "") -> Response:
         """The report of a merge or a search below the roots."""
         try:
-            return HTMLResponse(read_report(desk, out))
+            return HTMLResponse(_read_report(desk, out))
         except RamergeError as error:
             return PlainTextResponse("\n".join(error.problems), 404)
 
@@ -69,7 +69,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
     return PageGuard(mounted, **guard)  # type: ignore[arg-type]
 
 
-def read_report(desk: Desk, out: str) -> str:
+def _read_report(desk: Desk, out: str) -> str:
     """The page that `ramerge report` or `ramerge search` has written into a folder below the roots.
 
     Raises:

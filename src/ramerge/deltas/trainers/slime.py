@@ -119,7 +119,7 @@ class _SlimeDelta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def is_delta(folder: Location) -> bool:
+def _is_delta(folder: Location) -> bool:
     """Whether a folder that looks like a checkpoint holds a delta."""
     path = folder / _INDEX
     if not path.is_file():
@@ -140,7 +140,7 @@ def is_delta(folder: Location) -> bool:
 
 def read(folder: Path, opening: Opening) -> Link:
     """The delta or the whole model in a version's folder."""
-    if not is_delta(folder):  # but a whole model, whose version is in its name only
+    if not _is_delta(folder):  # but a whole model, whose version is in its name only
         number = LAYOUT.number(folder)
         if number is None or safetensors.find(folder) is None:
             raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
@@ -231,7 +231,7 @@ LAYOUT = TrainerLayout(
     "slime",
     "deltas of slime or miles",
     re.compile(r"weight_v([0-9]{6,15})"),
-    lambda folder: "" if is_delta(folder) else None,
+    lambda folder: "" if _is_delta(folder) else None,
     read,
     version_of,
 )

@@ -90,8 +90,8 @@ def coding(
     by_id = MappingProxyType({f"{name}/{each.key}": each for name, found in loaded.items() for each in found})
     return Task(
         dataset=[common.sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
-        solver=write(by_id, programs, tests, examples, seed),
-        scorer=run(by_id, programs, tests, best, time_limit),
+        solver=_write(by_id, programs, tests, examples, seed),
+        scorer=_run(by_id, programs, tests, best, time_limit),
         sandbox=sandbox,
         config=GenerateConfig(temperature=1.0, top_p=0.95, max_tokens=10_000),
     )
@@ -115,7 +115,7 @@ def _asked(problem: Problem, tests: int) -> int:
 
 
 @solver(name="ramerge/coding")
-def write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
+def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
     """Asks for all programs, then all tests, at once. An answer is None in the store where the request failed."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
@@ -144,7 +144,7 @@ def write(problems: Problems, programs: int, tests: int, examples: bool, seed: i
 
 
 @scorer(name="ramerge/coding", metrics=[common.shares()])
-def run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
+def _run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
     """Runs the programs on the tests. A request that failed counts as a wrong program or test."""
 
     async def score(state: TaskState, target: Target) -> Score:

@@ -94,14 +94,14 @@ def memory(
             for name, found in contexts.items()
             for each in found
         ],
-        solver=chunk_reader(MappingProxyType(by_id), tokens, chunk_tokens, seed),
+        solver=_chunk_reader(MappingProxyType(by_id), tokens, chunk_tokens, seed),
         scorer=_answers(),
         config=GenerateConfig(temperature=0.7, top_p=0.95, max_tokens=1024),
     )
 
 
 @solver(name="ramerge/memory")
-def chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, seed: int | None) -> Solver:
+def _chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, seed: int | None) -> Solver:
     """Asks chunk by chunk, and then for the answer."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
