@@ -24,7 +24,7 @@ _BROKEN = 0.01
 
 @dataclass(frozen=True)
 class _FindingFigures:
-    """Subjects of conditions and sentences: those agents of a model that moved anything."""
+    """Figures that conditions and sentences of findings take: those of agents that moved anything."""
 
     model: AnalyzedPart
 
@@ -55,7 +55,7 @@ class _FindingFigures:
 
     @cached_property
     def distinct(self) -> AgentPair | None:
-        """The most alike of those pairs whose places differ from chance.
+        """The most alike of those pairs of agents whose places differ from chance.
 
         A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
         times that.
@@ -136,7 +136,7 @@ _MOSTLY_OWN = 0.5
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Sparsity, overlap, and what averaging would cost; what merges leave is measured in the output's dtype."""
+    """Findings on sparsity, overlap, and the cost of averaging; losses of merges are those in the output's dtype."""
     figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (
@@ -157,7 +157,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """Replaces all findings where so many numbers are NaN or Inf that figures mean nothing; else empty."""
+    """The finding in place of all others where so many numbers are NaN or Inf that figures mean nothing; else none."""
     broken = {label: count for label, count in non_finite.items() if count >= _BROKEN * model.elements}
     if not broken:
         return ()
@@ -218,7 +218,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
-    """How much of what agents moved is their own, and how that compares with chance."""
+    """The finding on overlap: how much of what agents moved is their own, and how that compares with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"

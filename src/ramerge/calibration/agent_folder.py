@@ -34,7 +34,7 @@ _DIGESTS = "digests.json"
 
 
 def read_record(folder: Path) -> CalibrationRecord | None:
-    """The record of an agent's folder; None if there is none, or if it is of another version."""
+    """The record in the folder of an agent; None if there is none, or if it is of another version."""
     try:
         values = read_object(folder / CALIBRATION, RECORD)
         return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})

@@ -39,7 +39,7 @@ _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 @dataclass(frozen=True)
 class Agreement:
-    """How likely a model finds an agent's replies.
+    """The agreement of a model with an agent: how likely the model finds the agent's replies.
 
     Attributes:
         nll: mean negative log-likelihood per token, in nats; lower is closer to the agent.
@@ -66,7 +66,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class ReplySet:
-    """The replies on which merges are scored.
+    """The replies of a calibration on which merges are scored by agreement.
 
     Attributes:
         exchanges: by agent.

@@ -1,4 +1,4 @@
-"""The function that `ramerge calibrate --reward` names, for prompts and replies."""
+"""The reward function of `ramerge calibrate --reward`, for replies without a reward."""
 
 from __future__ import annotations
 

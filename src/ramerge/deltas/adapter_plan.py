@@ -1,4 +1,4 @@
-"""Which tensors of a merge become factors of a LoRA adapter, and how."""
+"""The plan of a merge as a LoRA adapter: which tensors become factors and how, its memory, and what vLLM serves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AdapterTerm(NamedTuple):
 
 
 class AdaptedMatrix(NamedTuple):
-    """A matrix that an adapter changes.
+    """A matrix that an adapter changes, as it is planned.
 
     Attributes:
         tensor: its number in the plan.
@@ -71,7 +71,7 @@ class AdaptedMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """An adapter as output.
+    """The plan of an adapter: the details of `AsAdapter` in the plan of a merge.
 
     Attributes:
         settings: what is asked for.
@@ -99,7 +99,7 @@ def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
 def plan_adapter(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
 ) -> tuple[AdapterPlan | None, list[PlanFinding]]:
-    """How the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
+    """Plan how the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
     base = inputs.opened_base
     if base is None:
         return None, []
@@ -142,7 +142,7 @@ def plan_adapter(
 def check(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool
 ) -> Iterator[PlanFinding]:
-    """Refuse settings that are out of range, and what cannot be an adapter of the base."""
+    """Find what an adapter cannot be: settings out of range, a base or a merge that no adapter fits."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
@@ -201,7 +201,7 @@ def _ranks_of(terms: Sequence[AdapterTerm]) -> int:
 
 
 def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
-    """The most bytes that `deltas.factors` takes for a matrix."""
+    """The most bytes that decomposing a matrix takes in `factors`."""
     (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
     side = min(m, n)
     if matrix.terms is not None and not matrix.copies:
@@ -220,7 +220,7 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
 
 
 def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
-    """The resources, with the memory that decomposing takes if it is more than merging does."""
+    """The resources of a merge, with the memory of decomposing if that is more than merging takes."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
     findings = []
     if limits.memory and peak > limits.memory:
@@ -248,7 +248,7 @@ def served_as_planned(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], ot
 
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
-    """How vLLM serves an adapter of this largest rank, human-readable."""
+    """A sentence on how vLLM serves an adapter of this largest rank."""
     least = _served_rank(rank)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
@@ -288,6 +288,6 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
 
 
 def needed(plan: AdapterPlan) -> list[int]:
-    """Numbers of the tensors whose merged values are needed: those that are no exact sums."""
+    """Numbers of the tensors whose merged values an adapter needs: those that are no exact sums."""
     updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
     return sorted([*updates, *plan.others])

@@ -1,4 +1,4 @@
-"""The page of a delta: README.md with the front matter that the Hugging Face hub reads."""
+"""The card of a delta: README.md with the front matter that the Hugging Face hub reads; called by `run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
+"""Blocks of a delta as bytes: what differs from the base's block, as positions and xors; their table and digests.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
 values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
@@ -49,7 +49,7 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Bytes that are no block; says what is wrong with them.
+    """Error about bytes that are no block of a delta.
 
     Attributes:
         index: which of the blocks that were given.
@@ -69,12 +69,12 @@ tensor_digest = xxhash.xxh3_128
 
 
 def digest_of_blocks(blocks: NDArray[np.uint64]) -> str:
-    """The same in hexadecimal, from the digests of all blocks, uint64 of shape (blocks, 2)."""
+    """The digest of a tensor in hexadecimal, from the digests of its blocks, uint64 of shape (blocks, 2)."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(blocks).tobytes())
 
 
 def blocks_of(elements: int) -> int:
-    """How many blocks a tensor has."""
+    """The number of blocks of a tensor."""
     return -(-elements // BLOCK)
 
 
@@ -85,7 +85,7 @@ def arena_bytes(tensor: Tensor) -> int:
 
 
 class BlockRow(NamedTuple):
-    """One row of the table of blocks, in the order of its columns.
+    """A row of the table of blocks, in the order of its columns.
 
     Attributes:
         begin: the byte of the tensor's data where the block begins.
@@ -113,7 +113,7 @@ class BlockRow(NamedTuple):
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
-        """As a row of the table."""
+        """The row as numbers, for the table."""
         first = (self.begin, self.stored, self.moved, self.escaped, self.form, self.payload)
         return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
 
@@ -127,11 +127,11 @@ class BlockRow(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Whether the bytes are a zstd frame."""
+        """Whether the bytes of the block are a zstd frame."""
         return self.form >= _PACKED
 
     def content(self, elements: int, width: int) -> range:
-        """The sizes that positions and values can have, before compression."""
+        """The sizes that positions and values of the block can have, before compression."""
         values = word_patches.values_size(self.moved, self.escaped, self.planes, width)
         if self.kind == GAPS:
             return range(values + self.moved, values + word_patches.most_gaps(elements, self.moved) + 1)
@@ -139,7 +139,7 @@ class BlockRow(NamedTuple):
         return range(values + positions, values + positions + 1)
 
     def check(self, elements: int, width: int, data_bytes: int) -> None:
-        """Refuse numbers that no block has.
+        """Refuse a row that no block has.
 
         Args:
             elements: of the block.
@@ -182,7 +182,7 @@ class BlockTable:
     def accepted(
         numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: Sequence[int]
     ) -> BlockTable:
-        """Check all rows at once, which takes as long as checking two.
+        """The table of these rows, all checked at once, which takes as long as checking two.
 
         Args:
             numbers: the rows.
@@ -217,11 +217,11 @@ class BlockTable:
         return BlockTable(numbers, values)
 
     def blocks(self, first: int, last: int) -> BlockTable:
-        """Some of the blocks."""
+        """The table of some of the blocks."""
         return BlockTable(self.numbers[:, first:last], self.values[:, first:last])
 
     def deltas(self, numbers: Sequence[int]) -> BlockTable:
-        """Some of the deltas."""
+        """The table of some of the deltas."""
         return BlockTable(self.numbers[numbers], self.values[numbers])
 
     def rows(self, delta: int) -> list[BlockRow]:
@@ -256,7 +256,7 @@ _HUGE = np.uint64(1 << 48)
 
 @dataclass(frozen=True)
 class Encoded:
-    """A block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
+    """An encoded block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
 
     row: BlockRow
     payload: bytes | memoryview
@@ -269,7 +269,7 @@ def most_stored(elements: int, width: int) -> int:
 
 
 class Encoder:
-    """Encodes blocks, in one thread; its memory is used again for each.
+    """Encoder of blocks, for one thread; its memory is used again for each.
 
     Args:
         compression: `none` leaves positions and values as they are; `zstd` compresses where that saves something.
@@ -282,7 +282,7 @@ class Encoder:
         self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
 
     def encode(self, base: Words, other: Words) -> Encoded:
-        """Changes of `other` against `base`.
+        """Encode the changes of a block `other` against `base`.
 
         Args:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
@@ -310,12 +310,12 @@ class Encoder:
         return Encoded(row, payload, digest(other))
 
     def encode_all(self, base: Words, other: Words) -> list[Encoded]:
-        """The same of blocks that follow one another."""
+        """Encode blocks that follow one another, as `encode` does."""
         starts = range(0, base.size, BLOCK)
         return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
     def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
-        """Their form and their bytes. Gaps if these may be much smaller, and are."""
+        """The form and the bytes of positions. Gaps if these may be much smaller, and are."""
         if bitmap.nbytes + values > _FASTER * (moved + values):
             gaps = np.empty(word_patches.most_gaps(elements, moved), np.uint8)
             gaps = gaps[: word_patches.to_gaps(bitmap, gaps)]
@@ -324,7 +324,7 @@ class Encoder:
         return BITMAP, bitmap.view(np.uint8)
 
     def _packed(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
-        """The bytes for the file, and whether they are compressed: positions and values as blocks of one frame."""
+        """The bytes of a block for the file, and whether they are compressed: positions and values in one frame."""
         if self._zstd is not None:
             frame = self._zstd.compressobj(size=content.size)
             first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -338,7 +338,7 @@ _local = threading.local()
 
 
 def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, take: Take) -> None:
-    """The words of an agent's blocks.
+    """Decode the words of an agent's blocks, given the base's.
 
     Args:
         rows: of blocks that follow each other in the tensor; `Row.check` has accepted them.

@@ -28,7 +28,7 @@ _COMPRESSION: Compression = "zstd"
 
 
 class _Place(NamedTuple):
-    """Where a part of a tensor goes.
+    """Where a part of a merged tensor goes in the spool.
 
     Attributes:
         entry: of the spool.
@@ -42,7 +42,7 @@ class _Place(NamedTuple):
 
 
 class Patches(Sink):
-    """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
+    """Sink of a merge as a delta: compares merged blocks with the base's, and leaves them in a spool.
 
     Pickled, it fills the same spool.
 
@@ -91,7 +91,7 @@ class Patches(Sink):
             self.spool.put(place.entry, slot, changes)
 
     def advance(self, block: Block) -> None:
-        """Nothing to do."""
+        """Ignore the end of a block: the spool needs no order."""
 
     def sync(self) -> None:
         self.spool.sync()
@@ -102,7 +102,7 @@ class Patches(Sink):
 
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
-    """Room for the output's tensors."""
+    """Slots of the spool for the output's tensors."""
     found: dict[str, SpooledTensor] = {}
     for tensor in plan.tensors:
         for part in tensor.parts:
@@ -119,7 +119,7 @@ def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    """Merge, compare each block with the base's, and write what differs."""
+    """Merge, compare each block with the base's, and write the delta, its record and its card."""
     below: Checkpoint = plan.output.details
     slots = slots_of(plan, below)
     spool = spool_of(slots, output.spool_folder, output.journal.before_sync)

@@ -1,4 +1,4 @@
-"""Kinds of output on a base: `ramerge merge --as-delta` and `--as-adapter`."""
+"""`AsDelta` and `AsAdapter`, the kinds of output of `ramerge merge --as-delta` and `--as-adapter`."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
-    """A warning about tensors that are stored whole because base and agent have them in different dtypes."""
+    """The warning of a delta about tensors that are stored whole because their dtype is not the base's."""
     pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
     others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
     if not others:

@@ -1,4 +1,4 @@
-"""Blocks of a delta until they are appended to its files.
+"""A spool: a file with slots, which holds the blocks of a delta or adapter until all are there.
 
 How large a block becomes is known only when it is encoded, and a delta's files hold blocks in order. So blocks first
 go into a file in which there is a slot for each few of them, large enough for whatever they become. Any thread of any
@@ -49,7 +49,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 @dataclass(frozen=True)
 class SpooledTensor:
-    """A tensor whose blocks come.
+    """A tensor whose blocks come into the spool, in any order.
 
     Attributes:
         name: its name.
@@ -90,13 +90,13 @@ class SpooledTensor:
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
-        """Elements of a slot, of which the last one may have fewer."""
+        """Elements of a slot of the tensor, of which the last one may have fewer."""
         return min((slot + 1) * self.span, self.elements) - slot * self.span
 
 
 @dataclass(frozen=True)
 class SpoolSlots:
-    """Where blocks lie in the file.
+    """Where the slots of all tensors lie in the file of the spool.
 
     Attributes:
         entries: the tensors, in the order in which they are appended. Slots name them by their index.
@@ -114,12 +114,12 @@ class SpoolSlots:
         return Shard(_NAME, b"", {}, self._begins[-1])
 
     def place(self, entry: int, slot: int) -> int:
-        """The byte where a slot begins."""
+        """The byte in the spool where a slot begins."""
         return self._begins[entry] + slot * self.entries[entry].slot_bytes
 
 
 class Spool:
-    """Fills slots, and reads them. Pickled for another process, it is the same file.
+    """The spool: fills slots, and reads them. Pickled for another process, it is the same file.
 
     Args:
         slots: where they lie.
@@ -181,7 +181,7 @@ class Spool:
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
 
     def _checked(self, begin: int, size: int) -> memoryview:
-        """Bytes behind their checksum."""
+        """Bytes of the spool behind their checksum."""
         data = self._read(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
             raise _damaged()
@@ -193,7 +193,7 @@ class Spool:
         return out.data
 
     def begin_reading(self) -> None:
-        """Called when all slots are full, before the first is read.
+        """Tell the spool that all slots are full, before the first is read.
 
         On a network file system, what other processes have written is visible only after a file is opened. So it is
         reopened.
@@ -202,7 +202,7 @@ class Spool:
         self._file.check()
 
     def sync(self) -> None:
-        """Bring to the disk what was written so far."""
+        """Bring to the disk what was written into the spool so far."""
         self._file.sync()
 
     def close(self) -> None:
@@ -210,19 +210,19 @@ class Spool:
 
 
 def spooled(slots: SpoolSlots) -> dict[str, int]:
-    """Name and size of the file that a spool fills."""
+    """Name and size of the file that a spool fills, for `OutputSpec`."""
     return {slots.file.name: slots.file.file_bytes}
 
 
 def spec_of(plan: MergePlan, slots: SpoolSlots) -> OutputSpec:
-    """The output of a merge whose files are made at the end, of what was spooled."""
+    """The `OutputSpec` of a merge whose files are made at the end, of what was spooled."""
     target = plan.output.target
     assert target is not None
     return OutputSpec(target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
 
 def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:
-    """A spool in a folder, which resumes from what an earlier run has left there."""
+    """Open a spool in a folder; it resumes from what an earlier run has left there."""
     file = slots.file
     staging = StagingDir(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
     return Spool(slots, Writer(staging, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

@@ -1,4 +1,4 @@
-"""Arithmetic in untrusted text, such as `2 * 3600` or `"a" + "b"`, and nothing else.
+"""Arithmetic in a model's output, such as `2 * 3600` or `"a" + "b"`, and nothing else: in place of `eval` in `bfcl`.
 
 What it computes, it computes as Python does. Names, calls,
 attributes, subscripts, comparisons and text formatting are refused, and so is what would fill memory or take long.
@@ -41,7 +41,7 @@ class UncomputableError(ValueError):
 
 
 def compute(source: str) -> Any:
-    """The value of an expression in Python.
+    """The value of an arithmetic expression in a model's output, as Python computes it.
 
     Raises:
         UncomputableError: it holds something else than literals and operators, or its value is too large.
@@ -51,7 +51,7 @@ def compute(source: str) -> Any:
 
 
 def _value_of(node: ast.expr) -> Any:
-    """`compute` for an expression that is parsed already; raises the same."""
+    """The value of a part of an expression that is parsed already; raises as `compute`."""
     if isinstance(node, ast.BinOp):
         left, right = _value_of(node.left), _value_of(node.right)
         _refuse_large(node.op, left, right)
@@ -87,7 +87,7 @@ def _refuse_large(operation: ast.operator, left: object, right: object) -> None:
 
 
 def _size(value: object) -> float:
-    """As a share of what is allowed."""
+    """The size of a value as a share of what is allowed."""
     bits = value.bit_length() if isinstance(value, int) else 0
     return max(bits / _MOST_BITS, _elements(value) / _MOST_ELEMENTS)
 

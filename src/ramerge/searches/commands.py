@@ -1,4 +1,4 @@
-"""The command `search`. Like those in `cli`, it holds no logic and imports when it runs."""
+"""The command `search`, which holds no logic and imports when it runs; the options of a score, for `soup`, too."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def search(
 
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
-    """Score that `--score` and the options that go with it name."""
+    """The score that the words of `--score` and the options that go with it name."""
     from shlex import split
 
     from ramerge.evaluation.commands import pairs
@@ -172,7 +172,7 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
 
 
 def _progress_of(event: SearchProgress) -> Progress:
-    """Result of a search as shown."""
+    """The progress of a search as the progress bar shows it."""
     from ramerge import Progress
 
     if event.is_gathering:

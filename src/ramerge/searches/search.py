@@ -1,4 +1,4 @@
-"""The function that users call: what the command `search` takes as words, as values of Python."""
+"""The function `search`, which users call: its arguments become a space, objectives and a scorer for `run`."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
 
 
 def objective_of(word: str) -> Objective:
-    """An objective as `--objective` writes it."""
+    """The objective that `--objective` writes as NAME or NAME=min."""
     if word.startswith(f"{WORST}:"):
         specialists = {}
         for pair in word.removeprefix(f"{WORST}:").split(","):
@@ -199,12 +199,12 @@ def objective_of(word: str) -> Objective:
 
 
 def _agreement_scorer(found: Prompted) -> MakeScorer:
-    """Make the scorer by agreement, whatever the folder."""
+    """A maker of the scorer by agreement, whatever the folder."""
     return lambda _folder: AgreementScorer(found)
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
-    """Factory of the scorer of a search in its folder."""
+    """A maker of the scorer of a search in its folder, from `--score`, a function or tasks."""
     if isinstance(score, TaskScore):
         return lambda folder: TaskScorer(score, folder)
     if isinstance(score, str):

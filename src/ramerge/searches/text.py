@@ -1,4 +1,4 @@
-"""A search in a few lines for the terminal."""
+"""A search in a few lines for the terminal; its sentences and rows also for the page and the tab Search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FAILURES = 3
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
-    """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
+    """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
     if _by_agreement(result):
         (head, rows), (unit, best) = ranking_rows(result), findings(result)
         shown_rows = table(head, rows[:_MOST_CANDIDATES])
@@ -39,7 +39,7 @@ def _by_agreement(result: SearchResult) -> bool:
 
 
 def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """Candidates with their agreement by task."""
+    """Rows of a search by agreement: candidates with their agreement by task."""
     names = list(result.winner.scores)
     rows = [
         [
@@ -59,14 +59,14 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 
 
 def _ranking(result: SearchResult) -> list[str]:
-    """A table of the points, the best first."""
+    """The table of points for the terminal, the best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
     return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
 
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """The titles of the columns, and a row for each point that did not fail, the best first."""
+    """The columns of the table of points, and a row for each that did not fail, the best first."""
     if _by_agreement(result):
         return _agreement_rows(result)
     points = [point for point in result.ranked if point.state != "failed"]
@@ -95,7 +95,7 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 
 
 def findings(result: SearchResult) -> list[str]:
-    """Result of the search, in sentences."""
+    """Sentences on the result of a search."""
     best = result.winner
     if _by_agreement(result):
         many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
@@ -132,7 +132,7 @@ def findings(result: SearchResult) -> list[str]:
 
 
 def failures(result: SearchResult) -> list[str]:
-    """The first points that failed, and why."""
+    """Sentences on the first points that failed, and why."""
     failed = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
     return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
@@ -143,14 +143,14 @@ def _points(count: int) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    """`0.9000 to 0.9500`, or a dash."""
+    """An interval as text: `0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
 def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
-    """A figure with its interval where there is one."""
+    """An estimate as text, with its interval where there is one."""
     form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:{form}}"

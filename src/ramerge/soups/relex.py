@@ -40,7 +40,7 @@ class RelexParameters(SteppedParameters):
 
 @dataclass(frozen=True)
 class Line:
-    """The rank-one trajectory of a tensor.
+    """The rank-one trajectory of a tensor over steps, for `relex` and for how straight a run is.
 
     Attributes:
         share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.

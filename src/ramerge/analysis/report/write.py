@@ -1,4 +1,4 @@
-"""An analysis as one HTML page that needs no network, and as figures for a paper.
+"""The page of an analysis as text, and its figures as files for a paper; called by the commands.
 
 `rows` turns the analysis into rows of numbers, `charts` says how each figure shows them (Altair), `page` puts page and
 libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page
@@ -22,7 +22,7 @@ def render(
     listen: Listener = silence,
     advice: Sequence[str] = (),
 ) -> str:
-    """The page.
+    """The page of an analysis, as the text of one HTML file.
 
     Args:
         analysis: the values of `Analysis.to_dict()`.
@@ -47,7 +47,7 @@ def render(
 
 
 def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
-    """Paths and contents: each figure as PNG and as SVG, one column of a paper wide.
+    """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide.
 
     Raises:
         RecipeError: a library is missing.

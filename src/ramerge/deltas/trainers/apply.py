@@ -1,4 +1,4 @@
-"""A chain of deltas applied to a model, block by block: what each block was, and what it has become."""
+"""A chain of deltas applied to a model, block by block; called by `convert`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Blocks = Iterator[tuple[Bytes, Bytes]]
 
 
 def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
-    """The tensors of a model in the order of their sorted names, each with its blocks, which must all be taken."""
+    """Apply a chain: the tensors of a model by their sorted names, each with its blocks, which must all be taken."""
     for link in links:
         link.check(base)
     identities = dict(base.files)

@@ -1,4 +1,4 @@
-"""Writes a chain of trainers' deltas in ramerge's layout, as one delta, in one pass over the base."""
+"""A chain of trainers' deltas as one delta in ramerge's layout, in one pass over the base; called by `unpack`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def convert(
     compression: Compression = "none",
     allow_outside_links: bool = False,
 ) -> Index:
-    """Write the delta from a model to what a chain makes of it. Its files are those of the model."""
+    """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
             (one, old.tobytes(), new.tobytes()) for one, blocks in applied(base, links, BLOCK) for old, new in blocks

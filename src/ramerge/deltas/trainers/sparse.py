@@ -1,4 +1,4 @@
-"""Values at ascending positions."""
+"""Changes of a tensor at ascending positions, for `slime` and `grail`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECE = 1 << 16
 
 
 class Scatter(Change):
-    """New values of some elements.
+    """A change that gives some elements new values.
 
     Args:
         entries: which; positions have been checked.
@@ -56,7 +56,7 @@ class Scatter(Change):
 
 
 def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
-    """The bytes that a frame replaces: their number (u4), their positions (u4 each), and the new bytes.
+    """The change of slime that a frame holds: a number (u4), positions (u4 each), and the new bytes.
 
     Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
     """

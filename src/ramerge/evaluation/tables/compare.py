@@ -1,4 +1,4 @@
-"""Two models side by side: paired bootstrap tests, column by column."""
+"""A table of two models side by side: paired bootstrap tests, column by column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.evaluation.tables.scores import Line, Table
 
 
 def compare(results: Sequence[Model], first: str, second: str, layout: str = layouts.MAIN, *, seed: int = 0) -> Table:
-    """The paired bootstrap test between two models in the columns of a table; see `intervals.p_value`.
+    """Build the table of the paired bootstrap test between two models, for `ramerge table --compare`.
 
     Only items that both have count, so scores can differ from those in other tables; so do averages, which are over
     columns that both have, and are left out where a column is missing.
@@ -59,7 +59,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
 
 
 def _files(settings: Mapping[str, object]) -> dict[str, object]:
-    """Those that a task was given, but for a model's own."""
+    """The files that a task was given, but for a model's own."""
     return {
         key: value
         for key, value in settings.items()
@@ -79,7 +79,7 @@ def _cells(column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColum
 
 
 def _left_out(models: Sequence[Model], pair: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> list[str]:
-    """Who has items that the other has not."""
+    """Notes on which of two models has items that the other has not."""
     texts = []
     for task in tasks:
         both = len(pair[0].tasks[task].keys) if task in pair[0].tasks else 0

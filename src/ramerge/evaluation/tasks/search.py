@@ -1,4 +1,4 @@
-"""Open-domain questions with a search tool: NQ and 2WikiMultiHopQA in ZeroSearch's turn format.
+"""The task `search`: open-domain questions, NQ and 2WikiMultiHopQA, with a search tool in ZeroSearch's turn format.
 
 The protocol is ZeroSearch's (Sun et al. 2025, arXiv:2505.04588; github.com/Alibaba-NLP/ZeroSearch, Apache-2.0), whose
 prompt and replies of the environment are quoted word by word from `inference.py` and `llm_agent/generation.py`. The
@@ -74,7 +74,7 @@ def search(
     continuation: Literal["turn", "prefill"] = "turn",
     seed: common.Seed = 0,
 ) -> Task:
-    """Questions with a search tool, turn by turn (ZeroSearch).
+    """The task `search`: questions with a search tool, turn by turn (ZeroSearch).
 
     Args:
         subsets: of nq and 2wiki.
@@ -105,7 +105,7 @@ def search(
 def _converse(
     retriever: Retriever, max_turns: int, topk: int, max_information: int, continuation: str, seed: int | None
 ) -> Solver:
-    """Turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
+    """Solver: turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         messages: list[ChatMessage] = list(state.messages)
@@ -162,12 +162,12 @@ def comparable(text: str) -> str:
 
 
 def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
-    """Whether the answer is the gold one, or contains it, both normalized."""
+    """Whether the answer of the task `search` is the gold one, or contains it, both normalized."""
     return comparable(gold) in comparable(answer) if contains else comparable(gold) == comparable(answer)
 
 
 def _cut(output: ModelOutput) -> str:
-    """A turn up to its first search or, without one, its first answer.
+    """A turn of the model up to its first search or, without one, its first answer.
 
     Servers leave out the text at which they stop, so the end of a search is put back where one is open.
     """
@@ -202,7 +202,7 @@ def _answers_in(turn: str) -> list[str]:
 
 
 def _samples(subset: str, path: Path | None) -> list[Sample]:
-    """Questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
+    """Samples of the task `search`, from a file in the layout of NQ-open, 2WikiMultiHopQA or FlashRAG."""
     if path is None:
         instead = (
             f"give --data {'wiki' if subset == '2wiki' else subset}=FILE, JSON with question and answer or "

@@ -1,4 +1,4 @@
-"""Programs and unit tests, scored by running them in the sandbox."""
+"""The task `coding`: programs and unit tests are written by the model, and scored by running them in the sandbox."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def coding(
     sandbox: str = "bubblewrap",
     seed: common.Seed = 0,
 ) -> Task:
-    """Programs and unit tests, run against each other and the truth (CURE).
+    """The task `coding`: programs and unit tests, run against each other and the truth (CURE).
 
     Sampling is the paper's, the length and the cap on tests are CURE's. CURE also sets top_k to 40, as `--top-k` can.
 
@@ -116,7 +116,7 @@ def _asked(problem: Problem, tests: int) -> int:
 
 @solver(name="ramerge/coding")
 def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
-    """Asks for all programs, then all tests, at once. An answer is None in the store where the request failed."""
+    """Solver that asks for all programs, then all tests, at once; None in the store where a request failed."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = problems[str(state.sample_id)]
@@ -145,7 +145,7 @@ def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: 
 
 @scorer(name="ramerge/coding", metrics=[common.shares()])
 def _run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
-    """Runs the programs on the tests. A request that failed counts as a wrong program or test."""
+    """Scorer that runs the programs on the tests. A request that failed counts as a wrong program or test."""
 
     async def score(state: TaskState, target: Target) -> Score:
         problem = problems[str(state.sample_id)]
