@@ -15,8 +15,8 @@ factors          two factors of an update: concatenated or decomposed; called by
 
 spool            blocks in any order, in a file with slots; for `make`, `delta_output` and `adapter_output`
 collect          blocks of a spool into the delta's files, in order; called by `make` and `delta_output`
-write            `DeltaWriter`: the files of a delta, tensor by tensor; called by `collect` and `sidecars`
-sidecars         headers of the agent's files and its sidecar files, given to a writer by `make` and `trainers/convert`
+write            `DeltaWriter`: a delta's files, tensor by tensor; for `collect`, `sidecars`, `trainers/convert`
+sidecars         the agent's headers and sidecar files in a delta; called by `make` and `trainers/convert`
 
 format           the format `delta`: opens a delta over its base; also the sidecar files of a model, for all that write
 patched          the origin of a delta's tensors: elements of a base with the changes of a chain of deltas

@@ -2,6 +2,6 @@
 
 commands     `ramerge demo`
 run          merges the agents and prints what it did; copies them; `AGENTS`: their folder, which `ui` shows
-tasks        the tasks: prompts, right answers and rewards; the names of the agents
+tasks        the tasks: prompts, right answers and rewards, for `scoring`; the names of tasks and agents, for `ui`, too
 scoring      scores of a model on the tasks, by generating; called by `run`
 """

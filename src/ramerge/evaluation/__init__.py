@@ -1,6 +1,6 @@
 """`ramerge eval`: what models can do, task by task, through Inspect, which asks, retries, logs and resumes.
 
-commands       `ramerge eval` and `table`; NAME=VALUE words, which `searches/commands` and `ui/compare` read with it
+commands       `ramerge eval` and `table`; options and NAME=VALUE words, which `searches/commands` and `ui/compare` use
 run            each model on each task: settings, data and samples of a request; called by `commands` and searches
 models         the models under test: words of a command line → a model as Inspect opens it; endpoints, tokenizers
 servers        the names of programs that serve a model while it is scored
@@ -9,8 +9,8 @@ data           files of benchmarks, read or downloaded, with all problems named;
 functions      a Python function that a user names (`FILE.py:FUNCTION`), for tasks, `calibration` and `searches`
 time_limit     checkers of answers, stopped when they take too long; called by tasks
 arithmetic     arithmetic in a model's output, in place of `eval`; called by `tasks/bfcl`
-sandbox/       programs that a model wrote, held in bounds: the provider `bubblewrap` of Inspect
-logs           logs of Inspect → `samples`; what `run` noted of the model
+sandbox/       programs that a model wrote, held in bounds: the provider `bubblewrap` of Inspect, for `tasks/coding`
+logs           logs of Inspect → `samples`, for tables, searches and soups; what `run` noted of a model in them
 samples        scored samples of each model, task by task: what tables are made of
 intervals      bootstrap intervals and paired tests; for tables, agreement and searches
 tables/        samples → the paper's tables, and what merges have kept

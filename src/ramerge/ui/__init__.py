@@ -11,12 +11,12 @@ agents       the tab Agents: base and agents are chosen, and their headers shown
 look         the tab Look: `ramerge analyze`, live, and the advice of `recommend`
 search       the tab Search: `ramerge search` by prompts, and its result
 choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
-run          the tab Run: merges in a list; for other tabs the job of a merge, and which merges are finished
+run          the tab Run: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
 compare      the tab Compare: `ramerge eval` and `table`, scores of the demo
 ask          the lower part of the tab Compare: a prompt for several models
 share        the tab Share: recipe, card, report and upload of a finished merge
 
-desk         what all tabs share: limits, each visitor's jobs and folder, errors as text, places for HTML
+desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML
 jobs         the commands that run, each a process of its own, and the queue of them
 roots        which files the page may read and write: models, prompts and outputs below some folders
 draft        the text of the recipe: read, checked, with other models, keys or parameters

@@ -5,11 +5,11 @@ skyrl       the format of SkyRL, `delta-00000001/`
 grail       the format of grail, `checkpoint-1000/DELTA/`
 live        the format of checkpoints that an engine patches in place
 unpack      what the first three have in common as formats: a chain is unpacked into the cache, and opened from there
-chain       how a trainer names the deltas of a run; those that lead from the base to the requested one; for `unpack`
+chain       how a trainer names the deltas of a run; those that lead from the base to one of them, for `unpack`
 convert     a chain as one delta in ramerge's layout; called by `unpack`
 apply       a chain applied to a model, block by block; called by `convert`
 link        a link of a chain: what each trainer's delta is to `apply`; xors and whole tensors as changes
-sparse      changes at ascending positions, for `slime` and `grail`
-frames      zstd frames that are decompressed in bounded pieces
-digests     the checksums that trainers store
+sparse      changes at ascending positions; for `slime` and `grail`
+frames      zstd frames that are decompressed in bounded pieces; for the three trainers and their changes
+digests     the checksums that trainers store; for the three trainers
 """

@@ -1,9 +1,9 @@
 """`ramerge table`: models side by side, in the columns of the paper's tables or in all that was run.
 
 layouts      which columns there are, and the paper's own rows; both are data, in `paper.json`
-roles        which model is the base, an agent or a merge, from records or as the user says
-scores       `Table`, and its cells: scores with intervals; bootstrap replicates of columns
-build        a table of all models: rows, ranks, differences and notes; which models and columns are there
+roles        which model is the base, an agent or a merge, from records or as the user says; for `build` and `merging`
+scores       `Table`, and its cells, scores with intervals, in a data frame; what two models have in common
+build        a table of all models: rows, ranks, differences and notes; notes and checks of columns, for `compare`
 compare      a table of two models: paired tests, column by column
 merging      a table of merges: what they have kept of each agent's skill (retention)
 render       a `Table` → text, Markdown, HTML or CSV, by pandas
