@@ -97,9 +97,9 @@ class _FindingFigures:
         return self.ram / self.average
 
 
-Row = tuple[Callable[[_FindingFigures], bool], str]
+_Wording = tuple[Callable[[_FindingFigures], bool], str]
 
-_SPARSITY: tuple[Row, ...] = (
+_SPARSITY: tuple[_Wording, ...] = (
     (lambda f: not f.dense, "The updates are sparse: no agent moved more than {f.densest:.1%} of the model."),
     (
         lambda f: f.sparsest >= _NEARLY_ALL,
@@ -108,7 +108,7 @@ _SPARSITY: tuple[Row, ...] = (
     (lambda f: f.sparsest >= _SPARSE, "The updates are dense: every agent moved half of the model or more."),
     (lambda f: True, "Not all updates are sparse: half of the model or more was moved by {dense}."),
 )
-_CHANCE: tuple[Row, ...] = (
+_CHANCE: tuple[_Wording, ...] = (
     (
         lambda f: f.distinct is None and f.cosine >= 0.5,
         "The overlap is what chance would give; some agents move in much the same direction.",
@@ -121,7 +121,7 @@ _CHANCE: tuple[Row, ...] = (
     (lambda f: f.times < 1 / _ALIKE, "The agents share fewer places than chance would give."),
     (lambda f: True, "The agents share about as many places as chance would give."),
 )
-_DILUTION: tuple[Row, ...] = (
+_DILUTION: tuple[_Wording, ...] = (
     (
         lambda f: max(f.ram, f.average) < 0.05,
         "Neither RAM nor averaging leaves much of the agents' updates.",
@@ -171,7 +171,7 @@ def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tup
     )
 
 
-def _said(table: Sequence[Row], figures: _FindingFigures) -> str:
+def _said(table: Sequence[_Wording], figures: _FindingFigures) -> str:
     text = next(text for condition, text in table if condition(figures))
     return text.format(f=figures, dense=enumerated(figures.dense))
 

@@ -22,6 +22,6 @@ format           the format `delta`: opens a delta over its base; also the sidec
 patched          the origin of a delta's tensors: elements of a base with the changes of a chain of deltas
 index            the index of a delta, written and read; the size of a delta, the digest of a model
 codec            blocks as bytes: encoded, decoded, their table and digests; how much memory that takes
-word_patches     the compiled loops of `codec`, and how large their results may get
+word_patches     the compiled loops of `codec`, and how large their results may get; the array types `Bytes` and `Words`
 trainers/        deltas that trainers publish, as formats
 """

@@ -20,11 +20,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge.deltas import word_patches
+from ramerge.deltas.word_patches import Bytes, Words
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Tensor, itemsize, room
 
-Words = NDArray[Any]
-Bytes = NDArray[np.uint8]
 Take = Callable[[int], Bytes]
 Compression = Literal["zstd", "none"]
 

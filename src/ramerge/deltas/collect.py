@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, digest, tensor_digest
-from ramerge.deltas.spool import Bytes, Spool, SpooledTensor
+from ramerge.deltas.spool import Spool, SpooledTensor
+from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize

@@ -15,7 +15,8 @@ from ramerge import Record
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
-from ramerge.deltas.spool import Bytes, Kind, Spool, SpooledTensor, SpoolSlots, spool_of
+from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
+from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import OpenOutput, files_of, model_card, records_of
 from ramerge.sdk.passes import Passes, Sink
@@ -107,7 +108,7 @@ def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
     for tensor in plan.tensors:
         for part in tensor.parts:
             below = base.tensors.get(part.name)
-            kind: Kind = "whole"
+            kind: SpooledKind = "whole"
             together = TOGETHER
             if below is not None and (below.dtype, below.shape) == (part.dtype, part.shape):
                 block = tensor.block(plan.resources.block_elements)

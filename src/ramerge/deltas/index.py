@@ -46,7 +46,7 @@ _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 _MOST_PROBLEMS = 100
 _HEX = frozenset("0123456789abcdef")
 
-Kind = Literal["same", "changed", "whole"]
+TensorKind = Literal["same", "changed", "whole"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DeltaTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: TensorKind
     moved: int
     base: str
     result: str

@@ -24,12 +24,11 @@ from ramerge.deltas.codec import (
     fold,
     most_stored,
 )
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.kernels import add_changes
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, itemsize, room
 from ramerge.sdk.text import quoted
-
-Bytes = NDArray[np.uint8]
 
 _ROW = 8 * COLUMNS
 # Blocks of which the table is read and checked at a time.

@@ -19,16 +19,15 @@ from typing import Literal
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import itemsize
 
-Bytes = NDArray[np.uint8]
-Kind = Literal["encoded", "merged", "whole", "base"]
+SpooledKind = Literal["encoded", "merged", "whole", "base"]
 
 _NAME = "blocks"
 # Blocks are soon in the delta's files. Short work never brings them to the disk first.
@@ -64,7 +63,7 @@ class SpooledTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: SpooledKind
     together: int = TOGETHER
 
     @property

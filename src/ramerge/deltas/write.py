@@ -28,7 +28,7 @@ from ramerge.deltas.index import (
     DeltaMetadata,
     DeltaTensor,
     Index,
-    Kind,
+    TensorKind,
     digest_of_model,
 )
 from ramerge.sdk.files import write_all
@@ -92,7 +92,7 @@ class DeltaWriter:
             append(table.tobytes())
         base = digest_of_blocks(table[:, 6:8])
         moved = int(table[:, 2].sum())
-        kind: Kind = "changed" if moved else "same"
+        kind: TensorKind = "changed" if moved else "same"
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), kind, moved, base, result.hexdigest())
         self._base[name] = (dtype, shape, base)
 

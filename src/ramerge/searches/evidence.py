@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramerge.evaluation import intervals
-from ramerge.searches.scores import Floats, Objective, Scores
+from ramerge.evaluation.intervals import Floats
+from ramerge.searches.scores import Objective, Scores
 
 HOPELESS = 0.998
 """A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""

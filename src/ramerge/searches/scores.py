@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ramerge import Recipe
+from ramerge.evaluation.intervals import Floats
 from ramerge.sdk.text import quoted, shown, unknown
 
 Split = Literal["validation", "test"]
-Floats = NDArray[np.float64]
 
 MEAN, WORST = "mean", "worst"
 _MOST_NAMES = 1000

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import gradio as gr
 
@@ -13,6 +12,7 @@ from ramerge.analysis.agent_figures import percent
 from ramerge.analysis.recommend import recommend, summary
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
+from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import Document
@@ -22,7 +22,6 @@ from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
 _MOST_TENSORS = 12
-Values = Mapping[str, Any]
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:

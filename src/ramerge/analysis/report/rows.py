@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ramerge.analysis.tables import Row
 from ramerge.analysis.tensor_roles import ROLES
 
-Row = dict[str, Any]
 Values = Mapping[str, Any]
 
 MOVED, CHANGED = "moved", "changed"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ramerge import Progress
-from ramerge.report.extra import require_extra
 from ramerge.sdk.progress import Listener, silence
 
 
@@ -33,11 +32,7 @@ def render(
 
     Returns:
         HTML, to be written as UTF-8.
-
-    Raises:
-        RecipeError: a library is missing.
     """
-    require_extra()
     listen(Progress("drawing", 0, 1, "pages"))
     from ramerge.analysis.report.page import page
 
@@ -47,12 +42,7 @@ def render(
 
 
 def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
-    """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide.
-
-    Raises:
-        RecipeError: a library is missing.
-    """
-    require_extra()
+    """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide."""
     from ramerge.analysis.report.charts import paper_figures
 
     files: list[tuple[Path, bytes]] = []

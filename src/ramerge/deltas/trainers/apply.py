@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.link import Link, LinkPass
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
-Bytes = NDArray[np.uint8]
 Blocks = Iterator[tuple[Bytes, Bytes]]
 """Each block before and after. Both are overwritten by the next one."""
 

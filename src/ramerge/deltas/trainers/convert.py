@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
 from ramerge.deltas.index import Index
@@ -18,8 +17,6 @@ from ramerge.sdk.machine import map_in_threads, processors
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Tensor, check_unchanged, itemsize
-
-Words = NDArray[np.generic]
 
 
 def convert(

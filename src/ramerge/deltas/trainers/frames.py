@@ -15,10 +15,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge import CheckpointError
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.tensors import Files
-
-Bytes = NDArray[np.uint8]
 
 # What a decoder keeps of the past. The levels of zstd up to 19 need this at most.
 _MOST_WINDOW = 1 << 23

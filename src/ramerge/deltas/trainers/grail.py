@@ -26,13 +26,12 @@ from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
 from ramerge.deltas.trainers.unpack import format_of
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.formats import Opening, check_files, read_json
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import FROM_FULL_NAME, TORCH_NAMES, Checkpoint, Files, Identity, Tensor, identify, itemsize
 from ramerge.sdk.text import JsonLimits, parse, quoted
-
-Bytes = NDArray[np.uint8]
 
 _DATA, _ABOUT, _METADATA = "delta_sparse.bin.zst", "delta_metadata.json", "metadata.json"
 _VERSIONS = {"sparse_codec_v2": 2, "sparse_codec_v3": 3, "sparse_codec_v3.1": 31}

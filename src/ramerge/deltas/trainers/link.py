@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Arena, Checkpoint, Files, Identity, Reader, Tensor, itemsize
 from ramerge.sdk.text import quoted
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
@@ -24,13 +21,12 @@ from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
 from ramerge.deltas.trainers.sparse import overwritten
 from ramerge.deltas.trainers.unpack import format_of
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.formats import Opening, check_files, read_json, safetensors
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Checkpoint, Files, Header, Tensor, identify, read_header
 from ramerge.sdk.text import quoted
-
-Bytes = NDArray[np.uint8]
 
 _INDEX = safetensors.INDEX
 _ENCODINGS = ("xor", "overwrite")

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.tensors import Files
 
-Bytes = NDArray[np.uint8]
 Entries = Iterator[tuple[NDArray[np.int64], Bytes]]
 """Ascending positions, and the bytes of their values, in pieces."""
 

@@ -2,7 +2,7 @@
 
 layouts      which columns there are, and the paper's own rows; both are data, in `paper.json`
 roles        which model is the base, an agent or a merge, from records or as the user says; for `build` and `merging`
-scores       `Table`, and its cells, scores with intervals, in a data frame; what two models have in common
+scores       `Table`, and its cells as a data frame: scores with intervals, replicates; items that two models share
 build        a table of all models: rows, ranks, differences and notes; notes and checks of columns, for `compare`
 compare      a table of two models: paired tests, column by column
 merging      a table of merges: what they have kept of each agent's skill (retention)
