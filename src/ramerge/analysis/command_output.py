@@ -165,7 +165,7 @@ def read_numbers(flag: str, text: str) -> list[float]:
 def named_inputs(
     paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
 ) -> tuple[list[str], list[str]]:
-    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+    """The words of a command line that name the same agents for another method, and the keys that they leave out.
 
     They name the recipe itself where every key that stays goes with any method. A recipe in another form takes no
     other method, and rules, presets and side inputs are those of one method: then they name base and agents.

@@ -26,7 +26,7 @@ Ratio: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.inf if va
 
 @dataclass(frozen=True)
 class AtEpsilon:
-    """One agent at one threshold; see `AgentPart`."""
+    """The figures of one agent at one threshold; see `AgentPart`."""
 
     epsilon: float
     active: int
@@ -59,7 +59,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class AgentPart:
-    """One agent in one part of the model. Counts are in elements.
+    """The figures of one agent in one part of the model. Counts are in elements.
 
     Attributes:
         active: moved by more than epsilon (section 3.1).
@@ -98,7 +98,7 @@ class AgentPart:
 
 @dataclass(frozen=True)
 class AgentPair:
-    """Two agents in one part of the model.
+    """The figures of two agents in one part of the model.
 
     Attributes:
         agents: their names.

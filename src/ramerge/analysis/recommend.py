@@ -301,7 +301,7 @@ def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, o
 
 
 def _merge(known: Mapping[str, Any]) -> str:
-    """A method with its parameters, in a sentence."""
+    """A recommended method with its parameters, in a sentence."""
     return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
@@ -318,7 +318,7 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 
 
 def _confidence(known: dict[str, Any] | None) -> str:
-    """Low without real agents, or if it failed on more than a third of the trainings; high if nothing is against it."""
+    """The confidence: low without real agents, or if it failed on more than a third of the trainings, else high."""
     if known is None or known["real"] is None or 3 * known["errors"] > known["trainings"]:
         return LOW
     return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM

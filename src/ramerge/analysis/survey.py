@@ -96,7 +96,7 @@ def survey(
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
-    """Add to the tallies what a stretch of elements holds; True if an input or a task vector is not finite.
+    """Add to the tallies of an analysis what a stretch of elements holds; True if anything there is not finite.
 
     Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
     missing there follows from the number of elements. So what follows the last element in its word, which is zero in
@@ -309,7 +309,7 @@ if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
 
 @cache
 def _survey(loop: Loop, target: str, epsilons: int) -> Any:
-    """Write out and compile the loops for a base and agents."""
+    """Write out and compile the loops of `survey` for a base and agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout, counters = TallyLayout(n), Counters(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}

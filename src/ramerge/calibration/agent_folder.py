@@ -43,7 +43,7 @@ def read_record(folder: Path) -> CalibrationRecord | None:
 
 
 def is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether the files of an agent's folder are those that were written."""
+    """Whether the files in the folder of an agent are those that were written."""
     try:
         digests = dict(record.digests)
         if record.importances:

@@ -59,7 +59,7 @@ class EncodedExample:
 
 
 class ExampleEncoder:
-    """Turns examples into token ids with a tokenizer of transformers."""
+    """Encoder of examples into token ids, with a tokenizer of transformers and its chat template."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self._tokenizer = tokenizer
@@ -111,7 +111,7 @@ class ExampleEncoder:
         return rendered if isinstance(rendered, str) else self._ids(rendered[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
-        """The messages of a prompt that a trainer has decoded without special tokens.
+        """The messages of a prompt that a trainer has decoded without special tokens, read back from its text.
 
         The chat template writes them as the same text, once its special tokens are left out.
 

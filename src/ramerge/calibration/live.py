@@ -65,7 +65,7 @@ class LiveModel:
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the input embeddings."""
+        """The number of rows of the input embeddings."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def put(self, tensors: Iterable[MergedTensor]) -> None:
@@ -119,7 +119,7 @@ class LiveModel:
             return self.losses(ids, start).double().cpu()
 
     def hidden(self, ids: Sequence[int]) -> None:
-        """Run the layers without the output head.
+        """Run the layers without the output head, while inputs are recorded.
 
         Raises:
             PlanError: the memory of the device does not suffice.

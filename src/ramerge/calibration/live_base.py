@@ -29,7 +29,7 @@ _TINY = 5_000_000  # parameters
 
 
 def base_of(models: Recipe) -> str:
-    """The base of a recipe.
+    """The base of a recipe, which a calibration needs.
 
     Raises:
         RecipeError: there is none.

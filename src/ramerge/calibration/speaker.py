@@ -46,7 +46,7 @@ class Speaker:
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end a reply."""
+        """The ids of the tokens that end a reply."""
         stated = getattr(self.live.model.generation_config, "eos_token_id", None)
         ends = stated if isinstance(stated, list) else [stated]
         return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})

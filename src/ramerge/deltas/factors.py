@@ -72,7 +72,7 @@ class Update:
         return found
 
     def gram(self) -> Matrix:
-        """The products of all columns with each other; of all rows, if there are fewer of them."""
+        """The products of all columns of the update with each other; of all rows, if there are fewer of them."""
         m, n = self.shape
         if n <= m:
             found = np.zeros((n, n))
@@ -112,7 +112,7 @@ class Factors(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The norm of what is lost, as a share of the norm of the update."""
+        """The norm of what the factors lack, as a share of the norm of the update."""
         return math.sqrt(self.lost / self.energy) if self.energy else 0.0
 
 

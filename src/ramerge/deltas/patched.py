@@ -110,7 +110,7 @@ class Patched(Origin):
         yield from link.base.origin.ahead(link.base, start, stop)
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """A block of whole `BLOCK`s begins at a multiple of them."""
+        """The scratch of a read. A block of whole `BLOCK`s begins at a multiple of them."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
         most = max(link.scratch_of_link(tensor, touched) for link in _links(self))

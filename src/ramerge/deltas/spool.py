@@ -130,16 +130,16 @@ class Spool:
         self._file = file
 
     def put(self, entry: int, slot: int, blocks: Sequence[Encoded]) -> None:
-        """Fill a slot with encoded blocks."""
+        """Fill a slot of the spool with encoded blocks."""
         heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
         self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
-        """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on."""
+        """Write bytes of a tensor that is `merged` or `whole` into the spool, from its byte `begin` on."""
         self._file.write(_NAME, self.slots.place(entry, 0) + begin, data)
 
     def put_digests(self, entry: int, slot: int, data: Bytes) -> None:
-        """Fill a slot with digests of blocks that only the base has, which are `data`."""
+        """Fill a slot of the spool with digests of blocks that only the base has, which are `data`."""
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
         digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
         self._write(entry, slot, _checksum(digests) + digests)
@@ -148,7 +148,7 @@ class Spool:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[Encoded]:
-        """The encoded blocks of a slot."""
+        """The encoded blocks of a slot of the spool."""
         described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(described.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
@@ -169,7 +169,7 @@ class Spool:
         yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
-        """Elements `start:stop` of a tensor that is `merged` or `whole`."""
+        """Elements `start:stop` of a tensor in the spool that is `merged` or `whole`."""
         width = itemsize(self.slots.entries[entry].dtype)
         return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
 

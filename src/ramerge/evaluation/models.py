@@ -88,7 +88,7 @@ class ModelAccess:
 
 @dataclass(frozen=True)
 class EvaluationTarget:
-    """A model under test.
+    """A model under test, as words of a command line name it.
 
     Attributes:
         name: the model's name in logs and tables: a letter or digit, then at most 99 letters, digits and `._+-`.

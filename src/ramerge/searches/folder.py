@@ -120,7 +120,7 @@ class Folder:
         return any(self._trials.glob("*.json"))
 
     def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
-        """Keep the scores of a trial, item by item; with `test`, those on items kept apart."""
+        """Keep the scores of a trial in the folder, item by item; with `test`, those on items kept apart."""
         path = self._trials / f"{number}.json"
         before = _read(path) if kind == _TEST and path.exists() else {}
         values = {
@@ -150,7 +150,7 @@ class Folder:
         return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}
 
     def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Keep the scores of agents."""
+        """Keep the scores of agents in the folder."""
         self.write(_AGENTS, dumped(scores))
 
     def clear(self) -> None:

@@ -97,7 +97,7 @@ class SearchResult:
 
     @property
     def winner(self) -> TriedPoint:
-        """The best point."""
+        """The best point of the search."""
         return next(point for point in self.points if point.number == self.best)
 
     @property

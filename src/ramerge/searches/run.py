@@ -180,7 +180,7 @@ def libraries_of(sampler: str | None) -> list[str]:
 
 
 def state_of(made: Plan) -> dict[str, list[int]]:
-    """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
+    """The state of a merge's inputs: size and time of every file by path, so that scores of others are not mixed in."""
     return {
         str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.inputs.files.items())
     }

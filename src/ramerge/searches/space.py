@@ -106,7 +106,7 @@ def takes(method: str, key: str) -> bool:
 
 
 def parameter_of(key: str) -> str | None:
-    """`r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
+    """The parameter of a key: `r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
     first, _, rest = key.partition(".")
     return rest.partition(".")[0] if first == "parameters" else None
 
@@ -138,7 +138,7 @@ class Space:
 
     @cached_property
     def by_method(self) -> Axis:
-        """The axis of methods."""
+        """The axis of methods of the space."""
         return Axis("method", Choices(self.methods))
 
     def axes_of(self, method: str) -> list[Axis]:
@@ -184,7 +184,7 @@ class Space:
         return all(axis.domain.listed() is not None for axis in self.axes)
 
     def listed(self) -> Iterator[Point]:
-        """All points, in their order or the last axis varying fastest; only where they can be counted."""
+        """All points of the space, in their order or the last axis varying fastest; only where they can be counted."""
         if self.order:
             yield from self.order
             return

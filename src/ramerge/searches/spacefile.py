@@ -37,7 +37,7 @@ def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
 
 
 def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
-    """The space of a mapping, as a YAML file holds it."""
+    """The space of a mapping with the keys of a YAML file."""
     return _Reader(recipe, Document(_plain(values)), "space").space()
 
 

@@ -119,7 +119,7 @@ class Study:
         ]
 
     def ask(self) -> Asked | None:
-        """The next point that has not been tried; None where all of the space's have.
+        """Ask for the next point that has not been tried; None where all of the space's have.
 
         Where the sampler asks for a point again, it gets the cached result. Where it does so many times in a row, the
         first point that is left comes next.

@@ -123,7 +123,7 @@ class TaskScorer:
         }
 
     def about(self) -> Mapping[str, object]:
-        """Tasks, settings and data."""
+        """The tasks, their settings and data, which decide the scores."""
         files = {name: Path(path) for name, path in self._request.data.items()}
         return {
             "tasks": list(self._request.tasks),

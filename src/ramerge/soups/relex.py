@@ -71,7 +71,7 @@ class Line:
         return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
 
     def coefficients(self, at: float) -> Floats:
-        """The agents' weights in the task vector that is predicted for a step."""
+        """The agents' weights in the task vector that `relex` predicts for a step."""
         return (self.intercept + self.slope * at) * self.direction
 
 

@@ -121,7 +121,7 @@ class Roots:
         return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
 
     def check(self, document: Document) -> None:
-        """Refuse a recipe that names files outside of the roots.
+        """Refuse a draft or recipe that names files outside of the roots.
 
         Args:
             document: a recipe in ramerge's own form.

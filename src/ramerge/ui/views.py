@@ -46,12 +46,12 @@ def styles() -> str:
 
 
 def block(*parts: str) -> str:
-    """Parts in the styles of reports."""
+    """Parts of a tab as HTML in the styles of reports."""
     return f'<div class="report">{"".join(parts)}</div>'
 
 
 def safe(text: object) -> Markup:
-    """A text from outside as HTML that shows it."""
+    """A text from outside as HTML that shows it as it is."""
     return escape("\n".join(map(one_line, str(text).split("\n"))))
 
 

@@ -404,7 +404,7 @@ def _percents() -> alt.Axis:
 
 
 def _oranges(count: int) -> list[str]:
-    """From pale to strong, all of them light enough for black text."""
+    """Colors of a heat map from pale to strong, all of them light enough for black text."""
     pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
     steps = [t / max(count - 1, 1) for t in range(count)] if count > 1 else [0.5] * count
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]

@@ -21,7 +21,7 @@ _MOST_LINKS = 10_000
 
 @dataclass(frozen=True)
 class TrainerLayout:
-    """How a trainer lays out the deltas of a run.
+    """The layout in which a trainer publishes the deltas of a run.
 
     Attributes:
         name: of the format.

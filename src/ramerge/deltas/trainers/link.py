@@ -97,7 +97,7 @@ class Xor(Change):
 
     @staticmethod
     def of(frame: Frame, files: Files, nbytes: int) -> Xor:
-        """The change that a frame holds."""
+        """The change by xor that a frame holds."""
         if (size := frame.declared(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
         return Xor(frame.stream(files))

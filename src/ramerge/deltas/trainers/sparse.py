@@ -81,7 +81,7 @@ def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
 
 
 def check_ascending(frame: Frame, positions: NDArray[np.int64], last: int, most: int) -> None:
-    """Refuse positions that do not ascend from `last`, or reach `most`."""
+    """Refuse positions of a trainer's delta that do not ascend from `last`, or reach `most`."""
     if int(positions[0]) <= last or bool((np.diff(positions) <= 0).any()):
         raise frame.wrong("its positions do not ascend")
     if int(positions[-1]) >= most:

@@ -83,7 +83,7 @@ class Bubblewrap:
 
 
 def interpreter() -> Path:
-    """The Python that runs now, not a virtual environment's link to it."""
+    """The Python that runs now, which sandboxes mount; not a virtual environment's link to it."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 

@@ -128,7 +128,7 @@ class BubblewrapSandbox(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
-        """A file of /tmp, as the last command left it.
+        """A file of the sandbox's /tmp, as the last command left it.
 
         Raises:
             FileNotFoundError: it is not there.

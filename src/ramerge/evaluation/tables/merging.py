@@ -126,7 +126,7 @@ def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) 
 
 
 def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName]) -> list[Line]:
-    """Each task's retention, and the figures over all."""
+    """The row of a merge: each task's retention, and the figures over all."""
     if not kept:
         return [{}] * (len(tasks) + len(_FIGURES))
     by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]

@@ -63,7 +63,7 @@ class UncrossableError(Exception):
 
 
 class Failed(BaseException):
-    """The program has failed the test; no assertion may catch this."""
+    """Error that the program has failed the test; no assertion may catch this."""
 
 
 class Channel:
@@ -340,5 +340,5 @@ class _Answers:
 
 
 def run(code: str, name: str, namespace: dict[str, Any]) -> None:
-    """Run code without this file's own imports from the future."""
+    """Run code of the program or of the assertions, without this file's own imports from the future."""
     exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - to run code is what this file is for

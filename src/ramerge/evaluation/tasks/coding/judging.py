@@ -33,10 +33,10 @@ class Programs(Protocol):
     """Runner of Python programs in a sandbox: `BubblewrapSandbox`, or another of Inspect's."""
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
-        """Run a program to its end or to a limit."""
+        """Run a Python program in the sandbox to its end or to a limit."""
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
-        """Run two programs, each of which reads what the other one prints."""
+        """Run two Python programs in the sandbox, each of which reads what the other one prints."""
 
 
 def programs() -> Programs:

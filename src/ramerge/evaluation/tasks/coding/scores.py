@@ -58,7 +58,7 @@ def nothing(programs: int, truth: int, generated: int) -> dict[str, Ratio]:
 
 
 def best(generated: Table, bon: tuple[int, int]) -> int:
-    """The program that BoN takes."""
+    """The program that BoN takes: the first with the most generated tests passed."""
     programs, tests = bon
     passed = [sum(row[:tests]) for row in generated[:programs]]
     return passed.index(max(passed))
