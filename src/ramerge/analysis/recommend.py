@@ -318,7 +318,7 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 
 
 def _confidence(known: dict[str, Any] | None) -> str:
-    """The confidence: low without real agents, or if it failed on more than a third of the trainings, else high."""
+    """The confidence: low without real agents, or if over a third of trainings failed; high with nothing against it."""
     if known is None or known["real"] is None or 3 * known["errors"] > known["trainings"]:
         return LOW
     return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM

@@ -100,7 +100,7 @@ def write_folder(
 def write_importances(
     folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
 ) -> None:
-    """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
+    """Write the importances of a model: float32 for each floating-point tensor; 0 for what no training moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
     shards = shards_of(floats)
     with build_output(folder, overwrite=True) as staging:

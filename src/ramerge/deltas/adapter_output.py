@@ -349,7 +349,7 @@ class _Entries:
         self.listed.append((name, "F32", list(shape), size))
 
     def copy_to(self, staging: StagingDir) -> int:
-        """Write the adapter's file. Returns its size in bytes."""
+        """Write the file of the adapter. Returns its size in bytes."""
         shard = lay_out(WEIGHTS, self.listed)
         descriptor = staging.create(WEIGHTS)
         try:

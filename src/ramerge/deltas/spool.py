@@ -89,7 +89,7 @@ class SpooledTensor:
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
-        """Elements of a slot of the tensor, of which the last one may have fewer."""
+        """Elements of a slot of the spooled tensor, of which the last one may have fewer."""
         return min((slot + 1) * self.span, self.elements) - slot * self.span
 
 

@@ -42,7 +42,7 @@ def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
 
 
 def file_space(recipe: Document, path: Path) -> Space:
-    """The space of a YAML file."""
+    """The space of a search in a YAML file."""
     if path.is_dir():
         raise RecipeError(f"--space {path}: is a folder; give a YAML file that says what may vary")
     form = "a space is a mapping from keys of the recipe to values, such as parameters.r: {from: 0, to: 0.5}"

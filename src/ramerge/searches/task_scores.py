@@ -79,7 +79,7 @@ class TaskScorer:
         self._ids: dict[str, list[str]] | None = None
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """Each part is further samples of every task, twice as many as the part before."""
+        """The scores of a model by parts: each has further samples of every task, twice as many as the one before."""
         target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
             access = ModelAccess(endpoint=self._server.load(model))

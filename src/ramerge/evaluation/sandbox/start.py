@@ -19,7 +19,7 @@ import sys
 
 
 def main() -> None:
-    """Take on the limits, and run the program as the main module, or a command in place of this process."""
+    """Take on the limits of the sandbox, and become the program as the main module, or a command."""
     source, channel = map(int, sys.argv[1:])
     with os.fdopen(source, "rb") as file:
         job = marshal.load(file)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def become(command: list[str], environment: dict[str, str], folder: str) -> None:
-    """Run a command in place of this process; any Python is the one that runs now."""
+    """Run a command in the sandbox in place of this process; any Python is the one that runs now."""
     os.environ.update(environment)
     os.makedirs(folder, exist_ok=True)
     os.chdir(folder)

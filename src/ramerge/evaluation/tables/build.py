@@ -32,7 +32,7 @@ def build(
     columns, each column with the same weight, as in the paper. Intervals are 95 % percentile bootstrap intervals.
 
     Args:
-        layout: see `layouts.find`.
+        layout: see `layouts.layout_of`.
         models: those to show, in this order, after base models and agents; all if empty.
         given: who is base, agent and merge, where merge records and names do not say it.
         reference: whether the rows of the paper's table are added.
@@ -43,9 +43,9 @@ def build(
     if not results:
         raise EvaluationError("there are no results to show")
     chosen = selected(results, models)
-    plan = layouts.find(layout, chosen)
+    plan = layouts.layout_of(layout, chosen)
     require_columns(plan, chosen)
-    who = roles.find(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
+    who = roles.roles_of(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
     families = list(dict.fromkeys(who.families[model.name] for model in chosen))
     order = list(_SECTIONS)
     ordered = sorted(
@@ -57,7 +57,7 @@ def build(
         section = _section(role, family if len(families) > 1 else None)
         row = {"row": model.name, "section": section, "role": role, "family": family or ""}
         rows.append((row, scores.cells(model, plan.columns, seed)))
-    cells = _ranked(scores.frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
+    cells = _ranked(scores.cell_frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
     notes = [*_notes(ordered, plan, cells, who)]
     if reference:
         notes += [

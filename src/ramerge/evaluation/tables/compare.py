@@ -27,7 +27,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     if first == second:
         raise EvaluationError(f"{first!r} cannot be compared with itself")
     models = build.selected(results, [first, second])
-    plan = layouts.find(layout, models)
+    plan = layouts.layout_of(layout, models)
     build.require_columns(plan, models)
     columns = [column for column in plan.columns if column.task]
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns))
@@ -55,7 +55,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         *build.run_notes(pair, [column for column in columns if column in drawn]),
     ]
     shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
-    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.frame(rows), tuple(notes))
+    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.cell_frame(rows), tuple(notes))
 
 
 def _files(settings: Mapping[str, object]) -> dict[str, object]:

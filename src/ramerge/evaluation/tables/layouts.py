@@ -78,7 +78,7 @@ def names() -> list[str]:
     return [MAIN, ALL, *_paper()["tables"]]
 
 
-def find(name: str, results: Sequence[Model]) -> Layout:
+def layout_of(name: str, results: Sequence[Model]) -> Layout:
     """The layout of a name: `main` has each task's main metric, `all` every metric; others are the paper's.
 
     Raises:

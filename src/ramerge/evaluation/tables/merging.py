@@ -65,7 +65,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         for model in results
     ]
     scored = dict.fromkeys(task for model in results for task in model.tasks)
-    who = roles.find(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
+    who = roles.roles_of(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
     models = {model.name: model for model in results}
     merges = [model for model in results if model.name in who.merged]
     if not merges:
@@ -100,7 +100,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         if kept:
             task = min(kept, key=lambda task: kept[task].value)
             notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
-    return Table("What merges have kept", "Model", columns, scores.frame(rows), tuple(notes))
+    return Table("What merges have kept", "Model", columns, scores.cell_frame(rows), tuple(notes))
 
 
 def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:

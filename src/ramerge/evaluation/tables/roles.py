@@ -46,7 +46,9 @@ class Roles:
         return self.specialists.get((family, task[1])) or self.specialists.get((family, task[0]))
 
 
-def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()) -> Roles:
+def roles_of(
+    models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()
+) -> Roles:
     """Find the roles of models; `suites` and `tasks` are those for which specialists are looked for.
 
     A model with a merge record is a merge. Its base and its agents are those among the others that have the path or hub

@@ -45,7 +45,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
+def cell_frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
     """The data frame of a table's cells, from rows with what their cells have in common and the cells."""
     lines = [
         {**_DEFAULTS, **row, "line": number, "place": place, **cell}
