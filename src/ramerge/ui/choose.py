@@ -122,7 +122,7 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
 
 
 def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
-    """What controls show of a recipe: method, parameters and names of agents."""
+    """Values of a recipe that controls show: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
     agents = document.values.get("agents")
