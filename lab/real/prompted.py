@@ -23,7 +23,7 @@ from tasks import TASKS, Task
 
 import ramerge
 from ramerge.calibration.agreement import likelihoods, replies_of
-from ramerge.calibration.calibrate import gather
+from ramerge.calibration.calibrate import gather_agents
 from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.speaker import Speaker
@@ -176,7 +176,7 @@ class Experiment:
             settings = replace(settings, count=2 * settings.count)
         prompts = {name: problems[asked[name.partition("-")[0]]] for name in self.agents}
         options = ramerge.Options(overwrite=True)
-        gather(self.live, self.agents, prompts, place, settings, options, silence)
+        gather_agents(self.live, self.agents, prompts, place, settings, options, silence)
         return place
 
     def recipe(self, rule: Mapping[str, Any], inputs: Path | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramerge.deltas import word_patches as patches
+from ramerge.deltas import word_patches
 from tests.reference import gaps_of, values_of
 from tests.tiers import at_most
 
@@ -26,7 +26,7 @@ def sparse(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray
 
 
 def patched(
-    form: patches.Positions,
+    form: word_patches.Positions,
     base: np.ndarray,
     positions: np.ndarray,
     values: np.ndarray,
@@ -38,7 +38,7 @@ def patched(
     positions = positions.view(np.uint8)
     data = np.concatenate([positions, values])
     span = np.array([[0, positions.size, data.size, moved]], np.uint64)
-    return patches.patch(form, base, span, base.size or 1, data, planes, out) == 1
+    return word_patches.patch(form, base, span, base.size or 1, data, planes, out) == 1
 
 
 @pytest.mark.full
@@ -53,19 +53,19 @@ def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tup
     width, planes = form
     base, other = sparse(seed, size, width, density)
     moved = np.flatnonzero(base != other)
-    bitmap, xors = np.full(patches.bitmap_words(size), 7, np.uint64), np.empty(size, base.dtype)
-    assert patches.compare(base, other, bitmap, xors) == len(moved)
+    bitmap, xors = np.full(word_patches.bitmap_words(size), 7, np.uint64), np.empty(size, base.dtype)
+    assert word_patches.compare(base, other, bitmap, xors) == len(moved)
     xors = xors[: len(moved)].copy()
     assert np.array_equal(xors, base[moved] ^ other[moved])
     assert np.array_equal(np.flatnonzero(np.unpackbits(bitmap.view(np.uint8), bitorder="little")), moved)
-    gaps = np.empty(patches.most_gaps(size, len(moved)), np.uint8)
-    gaps = gaps[: patches.to_gaps(bitmap, gaps)].copy()
+    gaps = np.empty(word_patches.most_gaps(size, len(moved)), np.uint8)
+    gaps = gaps[: word_patches.to_gaps(bitmap, gaps)].copy()
     assert gaps.tolist() == gaps_of(moved)
-    escaped = patches.beyond(xors, planes)
-    values = np.empty(patches.values_size(xors.size, escaped, planes, width), np.uint8)
-    patches.split(xors, planes, values)
+    escaped = word_patches.beyond(xors, planes)
+    values = np.empty(word_patches.values_size(xors.size, escaped, planes, width), np.uint8)
+    word_patches.split(xors, planes, values)
     assert values.tolist() == values_of(xors, planes)
-    forms: dict[patches.Positions, np.ndarray] = {"bitmaps": bitmap, "gaps": gaps}
+    forms: dict[word_patches.Positions, np.ndarray] = {"bitmaps": bitmap, "gaps": gaps}
     for name, positions in forms.items():
         out = np.empty_like(base)
         assert patched(name, base, positions, values, xors.size, planes, out)

@@ -11,7 +11,7 @@ import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.output.lifecycle import build_output
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.deltas import codec, collect, index, patched, patches, spool, write
+from ramerge.deltas import codec, collect, delta_output, index, patched, spool, write
 from ramerge.deltas import rebuild as apply_module
 from ramerge.deltas.trainers import convert
 
@@ -21,7 +21,7 @@ def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
     In all modules that know the size: one that is first imported meanwhile would keep the small one for ever.
     """
-    for module in (codec, collect, index, spool, write, patched, apply_module, convert, patches):
+    for module in (codec, collect, index, spool, write, patched, apply_module, convert, delta_output):
         monkeypatch.setattr(module, "BLOCK", size)
 
 

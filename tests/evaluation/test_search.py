@@ -27,11 +27,11 @@ from ramerge.evaluation.tasks.search import (
     _action,
     _answers_in,
     _cut,
-    f1,
+    comparable,
     matches,
-    normalized,
     search,
 )
+from ramerge.evaluation.tasks.short_answers import f1
 from tests.evaluation.chats import Item, Reply, Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
@@ -206,11 +206,11 @@ class TestScores:
 
     @given(*[st.lists(st.sampled_from(["ape", "bee", "cat", "the", "Bee."]), min_size=1).map(" ".join)] * 2)
     def test_f1_is_the_harmonic_mean(self, answer: str, gold: str) -> None:
-        answered, expected = normalized(answer).split(), normalized(gold).split()
-        common = (Counter(answered) & Counter(expected)).total()
-        precision, recall = common / len(answered), common / len(expected)
+        answered, expected = comparable(answer), comparable(gold)
+        common = (Counter(answered.split()) & Counter(expected.split())).total()
+        precision, recall = common / len(answered.split()), common / len(expected.split())
         harmonic = 2 * precision * recall / (precision + recall) if common else 0.0
-        assert f1(answer, gold) == pytest.approx(harmonic)
+        assert f1(answered, expected) == pytest.approx(harmonic)
 
     def test_the_last_answer_counts(self, context: Files) -> None:
         _, score = converse(suite_of(context), "<search> <answer> 1 </answer> </search>", ANSWER)

@@ -20,7 +20,7 @@ from ramerge.evaluation.tables.compare import compare
 from ramerge.evaluation.tables.merging import retention
 from ramerge.evaluation.tables.render import FORMATS, render
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.evaluation.tables.scores import Table, frame
+from ramerge.evaluation.tables.scores import Table, cell_frame
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
@@ -106,7 +106,7 @@ def interval(cell: Any) -> tuple[float, float] | None:
 
 @pytest.mark.parametrize("name", PAPER_TABLES)
 def test_paper_rows_fit_the_layouts(name: str) -> None:
-    columns = [column for column in layouts.find(name, []).columns if column.task]
+    columns = [column for column in layouts.layout_of(name, []).columns if column.task]
     assert all(all(column.titles) and column.metric for column in columns)
     for quoted in layouts.printed(name)["rows"]:
         assert len(quoted["values"]) == len(columns)
@@ -207,7 +207,7 @@ def test_nothing_to_count_is_no_score() -> None:
 
 def rubbish() -> Model:
     """A model that never calls a function."""
-    tasks = [("tool", column.task) for column in layouts.find("table8", []).columns if column.task]
+    tasks = [("tool", column.task) for column in layouts.layout_of("table8", []).columns if column.task]
     return model(
         {"name": "rubbish"},
         {place: lines("accuracy", [float(place[1] in layouts.REFUSALS)] * 2) for place in tasks},
@@ -368,7 +368,7 @@ def test_settings_that_differ_are_noted() -> None:
 @pytest.mark.parametrize("name", PAPER_TABLES)
 @pytest.mark.parametrize("form", FORMATS)
 def test_every_table_with_the_papers_rows_in_every_format(name: str, form: str) -> None:
-    columns = [column for column in layouts.find(name, []).columns if column.task]
+    columns = [column for column in layouts.layout_of(name, []).columns if column.task]
     tasks: dict[tuple[str, str], list[tuple[str, dict[str, Any]]]] = {}
     for column in columns:
         metrics = {each.metric: [1, 2] for each in columns if (each.suite, each.task) == (column.suite, column.task)}
@@ -507,7 +507,7 @@ def test_csv_has_all_numbers_plainly() -> None:
 
 
 def test_cells_without_a_value() -> None:
-    table = Table("t", "Model", build(family()).columns, frame([({"row": "m"}, [{}] * 3)]))
+    table = Table("t", "Model", build(family()).columns, cell_frame([({"row": "m"}, [{}] * 3)]))
     assert render(table, "csv").count("\n") == 1
     assert re.search(r"\| m +\| +– \| +– \| +– \|", render(table, "markdown"))
 

@@ -1,15 +1,22 @@
 """Changes by RL: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
 
-analyze      the function that users call: one streaming read of the inputs
-task_vector_statistics, precision_loss   what is counted, tensor by tensor; `survey`: the loop that counts
-observe      the pass that counts
-cells        figures by layer and role, also while they are counted
-parts        what the counts mean, for a part of the model; `results`: for all parts; `tensor_roles`: which they are
-cores        the coefficients of `core`, and the best factor of the sum, forecast
-recommend    which merge to try first
-findings     what that means for merging, in sentences
-text, tables, report/     results for people, for data frames, as a page
-agent_figures   what a merge did to each agent, as text
-finished     a merge that is done, read back
-commands     `ramerge analyze`, `recommend` and `report`; `command_output`: what they write
+commands                 `ramerge analyze`, `recommend` and `report`
+command_output           what these commands print and write; checks of paths, which `soups/commands` uses, too
+analyze                  the function that users call: recipe → plan → one read of the inputs → `Analysis`
+observe                  the pass that merges without writing and counts statistics; called by `analyze`
+task_vector_statistics   the statistic that this pass counts of each tensor; `Tally`: its counts, added up over tensors
+survey                   the compiled loop of this statistic; the layout of its arrays, names of fates and bins
+precision_loss           a statistic of the same pass: what float32 agents would lose in bfloat16; with its finding
+cores                    a forecast of `core` in one more read: coefficients, best factor of the sum; for `analyze`
+tensor_roles             the role of a tensor, from its name; tensors by layer and role, for `analyze` and `cores`
+parts                    from a `Tally` to figures of a part of the model: agents, pairs, fates; the class `Finding`
+cells                    the heat map: figures by layer and role, seen while `observe` adds them up; for `analyze`
+findings                 sentences on what the figures mean for merging; called by `analyze`
+results                  `Analysis`: the figures of all parts, as JSON, and read back from it by `ui/look`
+tables                   the rows of `--csv` and of data frames, for `results`; the CSV files, for `command_output`
+text                     an analysis as lines for the terminal; called by `commands`
+agent_figures            an agent's row in the table of agents, for `text` and `report/page`; shares as percentages
+recommend                which merge to try first, why, and the lines that say it; for `command_output` and `ui/look`
+finished                 a merge that is done, as its recipe and record, for `ramerge report` and `ui/share`
+report/                  an analysis as an HTML page and as files of figures
 """

@@ -1,4 +1,4 @@
-"""The figures of an agent as text: the columns of the table of agents, in the terminal and on the page."""
+"""An agent's row in the table of agents as text, in the terminal and on the page; shares as percentages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EFFECTIVE = ("effective_lambda", "effective_error", "nominal_lambda")
 
 
 def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """One agent's figures, by the heading of their column."""
+    """Text of an agent's figures in the table of agents, by the heading of their column."""
     figures = {
         "agent": agent["name"],
         "density": percent(agent["density"]),
@@ -32,14 +32,14 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
 
 
 def percent(share: float | None) -> str:
-    """One decimal, or two digits of a share below 0.1 %; a dash for a share of nothing."""
+    """A share as a percentage: one decimal, or two digits below 0.1 %; a dash for a share of nothing."""
     if share is None or math.isnan(share):
         return "–"
     return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
 
 
 def effective_with_error(rounded: Mapping[str, Any]) -> str:
-    """Effective lambda with its standard error, which gets as many decimals as its first digit needs."""
+    """An agent's effective lambda with its standard error, which gets as many decimals as its first digit needs."""
     value, error, nominal = (rounded.get(name) for name in _EFFECTIVE)
     if value is None or error is None or nominal is None:
         return "–"

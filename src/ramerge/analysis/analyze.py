@@ -1,4 +1,4 @@
-"""One streaming read of the inputs. `task_vector_statistics` counts tensor by tensor; `parts` says what it means."""
+"""The function `analyze`, which users call: from a recipe through one read of the inputs to an `Analysis`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def analyze(
 def plan_analysis(
     document: Document, epsilons: Sequence[float] = EPSILONS, options: Options = _DEFAULTS
 ) -> tuple[MergePlan, TaskVectorStatistics]:
-    """Inputs and counts of an analysis.
+    """Plan an analysis: inputs, and the statistic that `carry_out` counts.
 
     The recipe, in ramerge's own form, is checked only here: what only its own method uses may be wrong or missing.
     """
@@ -121,7 +121,7 @@ def plan_analysis(
 def carry_out(
     plan: MergePlan, statistics: TaskVectorStatistics, executor: Executor, listen: Listener = silence
 ) -> Analysis:
-    """Read the inputs, count, and say what the counts mean."""
+    """Carry out the plan of an analysis: read the inputs, count, and say what the counts mean."""
     began = time.monotonic()
     seen = inspect(plan)
     cells = CellCounts(plan, statistics, listen)

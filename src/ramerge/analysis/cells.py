@@ -1,4 +1,4 @@
-"""The figures of a heat map, by layer and role, added up block by block: complete at the end, and to be seen before."""
+"""Figures by layer and role for the heat map, added up block by block, so that they are seen while they are counted."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _Key = tuple[bool, LayerRange | None, int]
 
 @dataclass(frozen=True)
 class HeatCell:
-    """All tensors of a role in a layer; tuples have an entry for each agent, None where there is nothing to count.
+    """A cell of the heat map: all tensors of a role in a layer. Tuples are by agent, None where nothing is to count.
 
     Attributes:
         layer: its number, with the name of its stack where there are several, or `outside`.
-        role: one of `analysis.roles.ROLES`.
+        role: one of `tensor_roles.ROLES`.
         tensors: how many.
         elements: of these.
         active: elements that the agent moved.
@@ -55,7 +55,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class Counted(Progress):
-    """Counts until now.
+    """The progress of `analyze`, with all cells of the heat map as counted until now.
 
     Attributes:
         part: figures of the whole model, as in `AnalyzedPart`.
@@ -80,7 +80,7 @@ class _Sum:
 
 
 class CellCounts:
-    """Adds up what is found in blocks, and tells a listener of it twice a second."""
+    """The heat map while it is counted: adds up blocks, and tells a listener of it twice a second."""
 
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
@@ -92,7 +92,7 @@ class CellCounts:
         self._several = len(stacks) > 1
 
     def __call__(self, result: BlockResult) -> None:
-        """Add a block."""
+        """Add what was found in a block."""
         index = result.block.tensor
         name = self._plan.tensors[index].name
         layer = layer_of(name)
@@ -115,7 +115,7 @@ class CellCounts:
             self._listen(Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
-        """All cells that blocks were found of, by layer and role."""
+        """All cells of the heat map that blocks were found of, by layer and role."""
         return tuple(
             self._cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))

@@ -1,4 +1,4 @@
-"""Outputs of the commands that analyze, and the advice of `recommend` with the words of a command."""
+"""Lines, files and pages of the commands `analyze`, `recommend` and `report`, and checks of their paths."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recommended(
     *,
     evidence: bool,
 ) -> list[str]:
-    """The lines of a recommendation, with commands that name the inputs as these words do."""
+    """The lines of a recommendation; its commands name the inputs with the words of this command line."""
     own = open_recipe(document, tensors_of_base)
     inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
     links = ["--allow-outside-links"] if options.allow_outside_links else []
@@ -48,14 +48,14 @@ def recommended(
 def advice(
     analysis: Analysis, paths: Sequence[str], flags: Mapping[str, object], document: Document, options: Options
 ) -> list[str]:
-    """Advice of `recommend` on these agents, for the page; none for a single one."""
+    """The advice of `recommend` on the agents of an analysis, for its page; none for a single one."""
     if len(analysis.model.agents) < 2:
         return []
     return recommended(recommend(analysis), paths, flags, document, options, evidence=True)
 
 
 def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
-    """Refuse what could not be written, before the inputs are read, and what would be written over or into them.
+    """Refuse paths of `--html`, `--csv` and others that could not be written, or would be written over the inputs.
 
     Raises:
         RecipeError: an output would replace the recipe, or lie in a model; two name the same, or one needs a folder
@@ -106,13 +106,13 @@ def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]
 
 
 def prints(flags: Mapping[str, object]) -> bool:
-    """Whether a page or numbers take the place of lines for people."""
+    """Whether a page or numbers are printed in place of lines for people."""
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 
 
 @contextmanager
 def said(lines: Sequence[str]) -> Iterator[None]:
-    """Say lines, then write files inside. If no process reads the lines, the files are written all the same."""
+    """Print the lines of a command, then write its files inside, also where no process reads the lines."""
     unread: OSError | None = None
     try:
         say(lines)
@@ -132,7 +132,7 @@ def write_outputs(
     recipe: str | None,
     advice: Sequence[str],
 ) -> None:
-    """Write the files that the flags ask for, all of them or none; then print the numbers if they are asked for."""
+    """Write the files that `--html`, `--csv` and others ask for, all or none; then print the numbers for `--json`."""
     texts: list[tuple[Path, str | bytes]] = []
     if flags["json_file"] is not None:
         texts.append((flags["json_file"], analysis.to_json()))
@@ -148,7 +148,7 @@ def write_outputs(
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
-    """Numbers with commas between them.
+    """The numbers of `--epsilons`, with commas between them.
 
     Raises:
         RecipeError: something else.
@@ -165,7 +165,7 @@ def read_numbers(flag: str, text: str) -> list[float]:
 def named_inputs(
     paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
 ) -> tuple[list[str], list[str]]:
-    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+    """The words of a command line that name the same agents for another method, and the keys that they leave out.
 
     They name the recipe itself where every key that stays goes with any method. A recipe in another form takes no
     other method, and rules, presets and side inputs are those of one method: then they name base and agents.

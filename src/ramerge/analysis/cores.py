@@ -1,8 +1,9 @@
-"""Coefficients that `core` would give these agents, and the best factor of their sum: a forecast without data.
+"""Forecast of what `core` would do: the coefficients of these agents, and the best factor of their sum.
 
-Agents meet where their cores overlap (`linalg.core`): there a sum does more than each of them did. With the same
-w_j for all agents, the objective of `core` is a parabola. Its minimum is the factor at which the sum does in each core
-what its agent does, as nearly as it can. Tensors count by the shares that they have in the agents' squared norms.
+Agents meet where their cores overlap (`linalg.core_coefficients`): there a sum does more than each of them did. With
+the same w_j for all agents, the objective of `core` is a parabola. Its minimum is the factor at which the sum does in
+each core what its agent does, as nearly as it can. Tensors count by the shares that they have in the agents' squared
+norms.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ROWS = 4
 
 @dataclass(frozen=True)
 class CoreSums(Statistic):
-    """Sums for each agent of a tensor, float64 of shape (4, agents): n, n w, n b and n a.
+    """The statistic of the forecast: for each agent of a tensor n, n w, n b and n a, float64 of shape (4, agents).
 
     n is the squared norm of its task vector, w its coefficient, b what the plain sum does in its core along what it
     does itself, and a the square of what the sum does there. An agent by itself has b = a = 1.
@@ -60,7 +61,7 @@ class CoreSums(Statistic):
 
 
 def sums_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> Sums:
-    """The numbers of `CoreSums` for the task vectors of a matrix, each of shape (m, n)."""
+    """The numbers of the statistic `CoreSums` for the task vectors of a matrix, each of shape (m, n)."""
     found = np.zeros((_ROWS, len(taus)))
     places = movers(taus) if any(tau.any() for tau in taus) else []
     if not places:
@@ -78,7 +79,7 @@ def sums_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> S
 
 @dataclass(frozen=True)
 class CorePart:
-    """The forecast for a part of the model.
+    """The forecast of `core` for a part of the model.
 
     Attributes:
         name: `model`, a layer, or a role.
@@ -94,7 +95,7 @@ class CorePart:
 
 @dataclass(frozen=True)
 class CoreForecast:
-    """The forecast for the model and its parts.
+    """The forecast of `core` for the model and its parts.
 
     Attributes:
         model, layers, roles: the parts.
@@ -121,7 +122,7 @@ class _CountedCore(Core):
 
 
 def forecast(document: Document, options: Options, executor: Executor, listen: Listener) -> CoreForecast:
-    """Read the inputs once, and say what `core` would do with them. Takes about as long as a merge with `core`.
+    """Read the inputs once, and forecast what `core` would do. Takes about as long as a merge with `core`.
 
     Args:
         document: a recipe in ramerge's own form, with a base; its method does not matter.
@@ -140,13 +141,13 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
         passes.count()
         results = dict(passes.results)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
-    return forecast_of(
+    return _forecast_of(
         tensors, [results[_SUMS, tensor.part("tensor")] for tensor in tensors], tuple(plan.inputs.agents)
     )
 
 
-def forecast_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
-    """The forecast, from the sums of each tensor."""
+def _forecast_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
+    """The forecast of `core`, from the sums of each tensor."""
 
     def part(name: str, members: Sequence[Sums]) -> CorePart:
         norms, weighted, along, square = np.sum(members, axis=0)

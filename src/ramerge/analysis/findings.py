@@ -24,7 +24,7 @@ _BROKEN = 0.01
 
 @dataclass(frozen=True)
 class _FindingFigures:
-    """Subjects of conditions and sentences: those agents of a model that moved anything."""
+    """Figures that conditions and sentences of findings take: those of agents that moved anything."""
 
     model: AnalyzedPart
 
@@ -55,7 +55,7 @@ class _FindingFigures:
 
     @cached_property
     def distinct(self) -> AgentPair | None:
-        """The most alike of those pairs whose places differ from chance.
+        """The most alike of those pairs of agents whose places differ from chance.
 
         A pair shares at most min(a, b) of densities a and b where chance gives a * b, so never more than 1 / max(a, b)
         times that.
@@ -97,9 +97,9 @@ class _FindingFigures:
         return self.ram / self.average
 
 
-Row = tuple[Callable[[_FindingFigures], bool], str]
+_Wording = tuple[Callable[[_FindingFigures], bool], str]
 
-_SPARSITY: tuple[Row, ...] = (
+_SPARSITY: tuple[_Wording, ...] = (
     (lambda f: not f.dense, "The updates are sparse: no agent moved more than {f.densest:.1%} of the model."),
     (
         lambda f: f.sparsest >= _NEARLY_ALL,
@@ -108,7 +108,7 @@ _SPARSITY: tuple[Row, ...] = (
     (lambda f: f.sparsest >= _SPARSE, "The updates are dense: every agent moved half of the model or more."),
     (lambda f: True, "Not all updates are sparse: half of the model or more was moved by {dense}."),
 )
-_CHANCE: tuple[Row, ...] = (
+_CHANCE: tuple[_Wording, ...] = (
     (
         lambda f: f.distinct is None and f.cosine >= 0.5,
         "The overlap is what chance would give; some agents move in much the same direction.",
@@ -121,7 +121,7 @@ _CHANCE: tuple[Row, ...] = (
     (lambda f: f.times < 1 / _ALIKE, "The agents share fewer places than chance would give."),
     (lambda f: True, "The agents share about as many places as chance would give."),
 )
-_DILUTION: tuple[Row, ...] = (
+_DILUTION: tuple[_Wording, ...] = (
     (
         lambda f: max(f.ram, f.average) < 0.05,
         "Neither RAM nor averaging leaves much of the agents' updates.",
@@ -136,7 +136,7 @@ _MOSTLY_OWN = 0.5
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Sparsity, overlap, and what averaging would cost; what merges leave is measured in the output's dtype."""
+    """Findings on sparsity, overlap, and the cost of averaging; losses of merges are those in the output's dtype."""
     figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (
@@ -157,7 +157,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """Replaces all findings where so many numbers are NaN or Inf that figures mean nothing; else empty."""
+    """The finding in place of all others where so many numbers are NaN or Inf that figures mean nothing; else none."""
     broken = {label: count for label, count in non_finite.items() if count >= _BROKEN * model.elements}
     if not broken:
         return ()
@@ -171,7 +171,7 @@ def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tup
     )
 
 
-def _said(table: Sequence[Row], figures: _FindingFigures) -> str:
+def _said(table: Sequence[_Wording], figures: _FindingFigures) -> str:
     text = next(text for condition, text in table if condition(figures))
     return text.format(f=figures, dense=enumerated(figures.dense))
 
@@ -218,7 +218,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
-    """How much of what agents moved is their own, and how that compares with chance."""
+    """The finding on overlap: how much of what agents moved is their own, and how that compares with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"

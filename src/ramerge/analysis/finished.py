@@ -1,4 +1,4 @@
-"""A finished merge as the recipe and the record that it was left with."""
+"""A finished merge, opened as its recipe and its record: for `ramerge report` and the tab Share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.sdk.text import brief
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:
-    """The path of the resolved recipe, and the record; of a merge that was written as a delta, too."""
+    """The path of a finished merge's resolved recipe, and its record; also of a merge that is a delta."""
     if not out.is_dir():
         raise RecipeError(no_such_folder(out))
     recipe, record, packed = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
@@ -30,7 +30,7 @@ def open_finished(out: Path) -> tuple[Path, Record]:
 
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
-    """The analysis, with a note for every agent that is not what was merged, as far as the record shows."""
+    """The analysis of a finished merge, with a note for every agent that changed since, by the record."""
     merged = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changed = [
         f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {merged[agent.name]:,}"

@@ -1,4 +1,4 @@
-"""A pass that merges without writing, and counts statistics of inputs and results."""
+"""The pass of `analyze`: merges without writing, and counts statistics of inputs and results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ramerge.sdk.progress import Listener, silence
 
 @dataclass(frozen=True)
 class ObservePass(PlanPass):
-    """Merges for the first point without writing, and counts statistics of inputs and results.
+    """The pass of `observe`: merges for the first point without writing, and counts statistics.
 
     Attributes:
         results: of earlier passes.
@@ -65,7 +65,7 @@ def observe(
     listen: Listener = silence,
     watch: Callable[[BlockResult], object] = silence,
 ) -> Observed:
-    """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
+    """Merge without writing, and count statistics of inputs and results, of all tensors that the method merges.
 
     The plan's first point is merged, after the counting passes of its method.
 

@@ -1,4 +1,4 @@
-"""The figures of a part of a model: shares, overlaps, angles and losses of its agents, and what they are made from."""
+"""Figures of a part of a model, made from a `Tally`: shares, overlaps, angles and losses of agents; also `Finding`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ratio: TypeAlias = Annotated[float, BeforeValidator(lambda value: math.inf if va
 
 @dataclass(frozen=True)
 class AtEpsilon:
-    """One agent at one threshold; see `AgentPart`."""
+    """The figures of one agent at one threshold; see `AgentPart`."""
 
     epsilon: float
     active: int
@@ -39,7 +39,7 @@ class AtEpsilon:
 
 @dataclass(frozen=True)
 class Fate:
-    """Moved elements of an agent after a merge, counted in elements.
+    """Fate of the moved elements of an agent in a merge, in elements.
 
     Attributes:
         kept: at least 99 % of what the agent moved them by, in its direction.
@@ -59,7 +59,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class AgentPart:
-    """One agent in one part of the model. Counts are in elements.
+    """The figures of one agent in one part of the model. Counts are in elements.
 
     Attributes:
         active: moved by more than epsilon (section 3.1).
@@ -98,7 +98,7 @@ class AgentPart:
 
 @dataclass(frozen=True)
 class AgentPair:
-    """Two agents in one part of the model.
+    """The figures of two agents in one part of the model.
 
     Attributes:
         agents: their names.
@@ -121,7 +121,7 @@ class AgentPair:
 
 @dataclass(frozen=True)
 class AnalyzedPart:
-    """The model, a layer, a role, or a tensor.
+    """The figures of a part: of the model, a layer, a role, or a tensor.
 
     Attributes:
         name: `model`, `layer 3`, a role, or the tensor's name.
@@ -140,7 +140,7 @@ class AnalyzedPart:
 
 @dataclass(frozen=True)
 class TensorPart(AnalyzedPart):
-    """One tensor, and where it stands; layer None outside of layers."""
+    """The figures of one tensor, and where it stands; layer None outside of layers."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -157,7 +157,7 @@ class Finding:
 
 
 def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilons: Sequence[float]) -> AnalyzedPart:
-    """The figures of a tally."""
+    """The figures of a part of the model, from its tally."""
     n = len(agents)
     return AnalyzedPart(
         name=name,

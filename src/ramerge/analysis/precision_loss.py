@@ -1,4 +1,4 @@
-"""Precision loss of float32 and float64 agents stored in bfloat16, as converters of training checkpoints do."""
+"""Losses of float32 and float64 agents that converters store in bfloat16: a statistic, and its finding."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PrecisionLoss(Statistic):
 
 
 def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The figures of each agent that has elements in float32 or float64: counts, and shares that are lost."""
+    """The precision loss of each agent that has elements in float32 or float64: counts, and shares that are lost."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
     found = {}
     for name, row in zip(agents, total, strict=True):
@@ -78,7 +78,7 @@ def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """A sentence on what conversion to bfloat16 would lose; nothing without wider agents."""
+    """The finding on what conversion to bfloat16 would lose; none without wider agents."""
     if not figures:
         return []
 
@@ -134,7 +134,7 @@ def count_lost(base, agent, epsilon, counts, sums):
 def count_lost(
     loop: Loop, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
-    """Count the elements of a task vector that rounding agent and base to bfloat16 would put to 0.
+    """The kernel of `PrecisionLoss`: count elements that rounding agent and base to bfloat16 would put to 0.
 
     Formats of base and agent have one element a word. An element has moved where |agent - base| > epsilon. Added to are
     `counts`: elements that moved, and those of them that are lost; elements that changed at all, and those of them that

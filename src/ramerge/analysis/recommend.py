@@ -118,16 +118,16 @@ class Recommendation:
         return check(changed.with_values({"method": self.method, "parameters": self.parameters}))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The recommendation as plain values."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """The text of `--json`."""
+        """The recommendation as `recommend --json` prints it."""
         return dumped(self.to_dict())
 
 
 def situation(densities: Iterable[float], cosines: Iterable[float], *, adapters: bool = False) -> str:
-    """Which of the five situations agents are in; `adapters` is whether all are LoRA adapters."""
+    """Which of the five situations of the lab agents are in; `adapters` is whether all are LoRA adapters."""
     shares = list(densities)
     if max(cosines, default=0.0) > _COPIES_FROM:
         return COPIES
@@ -139,7 +139,7 @@ def situation(densities: Iterable[float], cosines: Iterable[float], *, adapters:
 
 
 def when_trained(situation: str, trained_by: str) -> str:
-    """The name of a situation of agents that were trained in one way."""
+    """The name in `advice.json` of a situation of agents that were trained in one way."""
     return f"{situation}, {trained_by}"
 
 
@@ -301,12 +301,12 @@ def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, o
 
 
 def _merge(known: Mapping[str, Any]) -> str:
-    """A method with its parameters, in a sentence."""
+    """A recommended method with its parameters, in a sentence."""
     return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
-    """The warnings of an analysis that concern a recommended method.
+    """The warnings of an analysis that concern the method that is recommended.
 
     Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
     """
@@ -318,7 +318,7 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 
 
 def _confidence(known: dict[str, Any] | None) -> str:
-    """Low without real agents, or if it failed on more than a third of the trainings; high if nothing is against it."""
+    """The confidence: low without real agents, or if over a third of trainings failed; high with nothing against it."""
     if known is None or known["real"] is None or 3 * known["errors"] > known["trainings"]:
         return LOW
     return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM
@@ -398,7 +398,7 @@ def summary(
     *,
     evidence: bool = False,
 ) -> list[str]:
-    """The command, the reason, how sure it is, what is better, and what to compare with; then, if asked, the evidence.
+    """The lines of a recommendation: command, reason, how sure it is, what to compare with; if asked, the evidence.
 
     Args:
         found: what is recommended.
@@ -434,7 +434,7 @@ def summary(
 
 
 def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:
-    """The search that compares what was found, with other values of its parameters, with other methods."""
+    """The search that compares the recommendation with other values of its parameters and with other methods."""
     words = [*inputs, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
     words += ["--vary", f"rounding={found.rounding}"] if found.rounding else []
     varied: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""Results of an analysis, for the model and every part of it."""
+"""`Analysis`: the figures of the model and every part of it, as JSON, tables and data frames; read back from JSON."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ class Analysis:
         return {agent.name: agent for agent in self.model.agents}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in `--json`. What is infinite or no number is null."""
+        """The analysis as plain values, as in `--json`. What is infinite or no number is null."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
         return {key: _finite(value) for key, value in values.items()}
 
     def to_json(self) -> str:
-        """The text of `--json`."""
+        """The analysis as `analyze --json` prints it."""
         return dumped(self.to_dict(), indent=None)
 
     def tables(self) -> dict[str, list[Row]]:
-        """The tables of `--csv` as lists of rows, by name."""
+        """The tables of `analyze --csv` as lists of rows, by name."""
         parts = {"model": (self.model,), "layer": self.layers, "role": self.roles, "tensor": self.tensors}
         return rows(parts)
 
@@ -119,7 +119,7 @@ class Analysis:
         return frame(rows({"model": (self.model,)})["agents"])
 
     def frames(self) -> dict[str, Any]:
-        """The tables of `--csv` as pandas data frames, by name.
+        """The tables of `analyze --csv` as pandas data frames, by name.
 
         Raises:
             RecipeError: pandas is not installed.
@@ -148,7 +148,7 @@ _SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lamb
 
 
 def _checked(values: Any) -> Any:
-    """Plain values whose lists are as long as they must be, whatever is in them."""
+    """The plain values of an analysis, after their lists are found to be as long as they must be."""
     if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
     try:

@@ -1,4 +1,4 @@
-"""One read of base and agents for everything that `ramerge analyze` says about task vectors.
+"""The compiled loop of `analyze`: from a stretch of base and agents to all counts, and the layout of these counts.
 
 Elements that no agent changed, which are most of them after RL, add nothing to any figure. So those that an agent
 changed are gathered first, from a segment of the inputs. Of these a chunk is widened into small arrays that stay in the
@@ -79,7 +79,7 @@ def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Where each array lies in one array of them all."""
+    """Where each array of a `TallyLayout` lies in one array of them all."""
     ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
@@ -96,7 +96,7 @@ def survey(
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
-    """Add to the tallies what a stretch of elements holds; True if an input or a task vector is not finite.
+    """Add to the tallies of an analysis what a stretch of elements holds; True if anything there is not finite.
 
     Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
     missing there follows from the number of elements. So what follows the last element in its word, which is zero in
@@ -141,12 +141,12 @@ def survey(
 
 
 def tables(agents: int) -> NDArray[np.uint32]:
-    """Zeros in which `survey` counts sets of agents and both histograms."""
+    """Zeros for the tables in which `survey` counts sets of agents and both histograms."""
     return np.zeros(2 * _table_size(agents), np.uint32)
 
 
 def fold(found: NDArray[np.uint32], counts: NDArray[np.int64], agents: int) -> None:
-    """Add tables to `masks` and the two histograms of `counts`, as `TallyLayout.counts` lays them out."""
+    """Add the tables of `survey` to `masks` and histograms of `counts`, as `TallyLayout.counts` lays them out."""
     both = found.reshape(2, -1).sum(0, np.int64)
     at = slices(TallyLayout(agents).counts)
     joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
@@ -309,7 +309,7 @@ if top != nothing and (exponent > np.uint32(167) or exponent < np.uint32(97)):
 
 @cache
 def _survey(loop: Loop, target: str, epsilons: int) -> Any:
-    """Write out and compile the loops for a base and agents."""
+    """Write out and compile the loops of `survey` for a base and agents."""
     form, n = loop.out, len(loop.inputs) - 1
     layout, counters = TallyLayout(n), Counters(n)
     at = {name: part.start for name, part in (slices(layout.counts) | slices(layout.sums)).items()}
@@ -363,7 +363,7 @@ def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list
 
 
 def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
-    """Source that brings the changed elements of a segment together."""
+    """Source of the loop that brings the changed elements of a segment together."""
     base, *agents = names
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]
@@ -381,7 +381,7 @@ def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
 
 
 def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
-    """One gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes."""
+    """Source for one gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes."""
     form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
     mantissa, least = _LAST_PLACE[target]
     lines = [
@@ -419,7 +419,7 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
 
 
 def _histograms(agents: int, table: int, at: str) -> list[str]:
-    """Count the element with the number `at` of a chunk in one of two tables, so that one need not wait for another."""
+    """Source that counts element `at` in one of two tables in turn, so that none need wait for the other."""
     start = table * _table_size(agents)
     lines = [f"joint[np.uint64({start}) + np.uint64(marks[{at}])] += one"]
     for t in range(agents):
@@ -433,7 +433,7 @@ def _table_size(agents: int) -> int:
 
 
 def _binned(name: str, value: str, bins: int) -> list[str]:
-    """The bin of a magnitude that is not 0: `value` kept within the bins after the first.
+    """Source of the bin of a magnitude that is not 0: `value` kept within the bins after the first.
 
     It is made 32 bits wide again, because numba computes in 64, and so do all steps that follow.
     """

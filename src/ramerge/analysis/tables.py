@@ -1,4 +1,4 @@
-"""An analysis as plain tables, for CSV files and data frames."""
+"""The tables of an analysis: rows for CSV files and data frames, and the CSV files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIGURES = ("active", "density", "changed", "changed_share", "unique_share", "rh
 
 
 def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
-    """All tables as lists of rows, of parts by kind. Histograms and thresholds are not of single tensors."""
+    """All tables of an analysis as lists of rows. Histograms and thresholds are not of single tensors."""
     found: dict[str, list[Row]] = {name: [] for name in NAMES}
     for kind, part in ((kind, part) for kind, members in parts.items() for part in members):
         layer, role = (part.layer, part.role) if isinstance(part, TensorPart) else (None, None)
@@ -56,7 +56,7 @@ def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
 
 
 def csv_files(tables: Mapping[str, list[Row]], folder: Path) -> list[tuple[Path, str]]:
-    """A file for each table, in a folder: its path and its text."""
+    """The files of `analyze --csv`: for each table its path and its text."""
     files = []
     for name, table in tables.items():
         text = io.StringIO(newline="")

@@ -1,4 +1,4 @@
-"""Counts of an analysis from one read of the inputs, tensor by tensor, and how tensors add up to parts of a model."""
+"""The statistic of an analysis, counted tensor by tensor in one read of the inputs, and sums of it over tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Tally:
-    """Integers and exact sums over a part of the model; N agents, E epsilons.
+    """Counts of an analysis over a part of the model: integers and exact sums; N agents, E epsilons.
 
     Attributes:
         elements: elements of floating-point tensors that the method merges.
@@ -55,7 +55,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class TaskVectorStatistics(Statistic):
-    """Everything that `ramerge analyze` counts, of pieces that have been merged. Its result is a `Tally`.
+    """The statistic that `ramerge analyze` counts of pieces that have been merged. Its result is a `Tally`.
 
     Attributes:
         agents: how many the recipe has.
@@ -111,7 +111,7 @@ class TaskVectorStatistics(Statistic):
 
 @cache
 def _shapes(agents: int, epsilons: int) -> Shapes:
-    """Contents of one array, in this order: the kernel's counts, those by epsilon, and limbs of its sums."""
+    """Contents of a tally as one array, in this order: the kernel's counts, those by epsilon, and limbs of its sums."""
     layout = kernel.TallyLayout(agents)
     return {
         **layout.counts,

@@ -1,4 +1,4 @@
-"""Roles of tensors in a transformer, read off their names: no list of architectures."""
+"""The role of a tensor, from its name; tensors grouped by layer and role. There is no list of architectures."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SUFFIX = re.compile(r"\.(weight|bias|scale)$")
 
 
 def role_of(name: str) -> str:
-    """One of `ROLES`."""
+    """The role of a tensor, one of `ROLES`, from its name."""
     stem = _SUFFIX.sub("", name)
     group = "experts" if _EXPERT.search(stem) else "mlp"
     for role, pattern in _PATTERNS:

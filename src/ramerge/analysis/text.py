@@ -1,4 +1,4 @@
-"""An analysis for a terminal: a short table and three sentences."""
+"""An analysis for the terminal: a short table and three sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramerge.sdk.outputs import effective_means, erased_means
 
 
 def summary(analysis: Analysis) -> list[str]:
-    """Lines of text."""
+    """The lines of an analysis for the terminal."""
     rate = int(analysis.bytes_read / max(analysis.seconds, 1e-9))
     agents = [asdict(agent) for agent in analysis.model.agents]
     columns = [agent_figures(agent, analysis.method, analysis.rounding) for agent in agents]

@@ -34,7 +34,7 @@ _DIGESTS = "digests.json"
 
 
 def read_record(folder: Path) -> CalibrationRecord | None:
-    """The record of an agent's folder; None if there is none, or if it is of another version."""
+    """The record in the folder of an agent; None if there is none, or if it is of another version."""
     try:
         values = read_object(folder / CALIBRATION, RECORD)
         return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
@@ -43,7 +43,7 @@ def read_record(folder: Path) -> CalibrationRecord | None:
 
 
 def is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether the files of an agent's folder are those that were written."""
+    """Whether the files in the folder of an agent are those that were written."""
     try:
         digests = dict(record.digests)
         if record.importances:
@@ -100,7 +100,7 @@ def write_folder(
 def write_importances(
     folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
 ) -> None:
-    """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
+    """Write the importances of a model: float32 for each floating-point tensor; 0 for what no training moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
     shards = shards_of(floats)
     with build_output(folder, overwrite=True) as staging:

@@ -39,7 +39,7 @@ _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 @dataclass(frozen=True)
 class Agreement:
-    """How likely a model finds an agent's replies.
+    """The agreement of a model with an agent: how likely the model finds the agent's replies.
 
     Attributes:
         nll: mean negative log-likelihood per token, in nats; lower is closer to the agent.
@@ -66,7 +66,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class ReplySet:
-    """The replies on which merges are scored.
+    """The replies of a calibration on which merges are scored by agreement.
 
     Attributes:
         exchanges: by agent.
@@ -86,7 +86,7 @@ class ReplySet:
 
 
 def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
-    """The replies of a calibration that no statistic has seen, or all if statistics have seen all.
+    """The replies of a calibration on which merges are scored: those that no statistic has seen, if there are any.
 
     Where rewards are known, only right replies count; an agent without any has no say.
 
@@ -217,7 +217,7 @@ def agreement(
 
 
 def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
-    """The agreement of the model as it is with each agent.
+    """The agreement of the model in memory with each agent.
 
     Raises:
         WeightsError: a likelihood is not finite.
@@ -238,7 +238,7 @@ def agreements_of(items: Items) -> dict[str, Agreement]:
 
 
 def interval_between(first: Items, second: Items) -> tuple[float, float] | None:
-    """The 95 % interval of the first's mean over agents less the second's, on the same replies, drawn by agent.
+    """The 95 % interval of the first merge's mean over agents less the second's, on the same replies, drawn by agent.
 
     Returns:
         None where an agent has fewer than two replies.

@@ -1,4 +1,4 @@
-"""Calibrations of recipes with prompts, kept in the user's cache: a merge gathers once what it needs of them."""
+"""Calibrations of recipes in the user's cache: `gather`, for merges with prompts, and `rank`, for `recommend`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from ramerge.calibration.agreement import (
     likelihoods,
     replies_of,
 )
-from ramerge.calibration.calibrate import gather as gather_all
-from ramerge.calibration.calibrate import prompts_of
+from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
@@ -38,7 +37,7 @@ _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 @dataclass(frozen=True)
 class Ranking:
-    """Merges by agreement.
+    """Merges in the order of their agreement.
 
     Attributes:
         agreements: for each merge the agreement with each agent; the merge with the lowest mean over agents first.
@@ -59,7 +58,7 @@ class Ranking:
 
     @property
     def means(self) -> dict[str, float]:
-        """For each merge the mean over agents, in nats per token."""
+        """The mean agreement over agents of each merge, in nats per token."""
         return {name: fmean(each.nll for each in found.values()) for name, found in self.agreements.items()}
 
 
@@ -158,7 +157,7 @@ def rank(
 
 
 def _has(document: Document, name: str, what: str) -> bool:
-    """Whether an agent of a recipe has a folder of side inputs that is there."""
+    """Whether an agent of a recipe has a folder of side inputs of its own, so that none need be gathered."""
     agent = document.values["agents"][name]
     folder = agent.get(what) if isinstance(agent, Mapping) else None
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
@@ -203,17 +202,19 @@ class _Request:
 
     @property
     def is_gathered(self) -> bool:
-        """Whether everything is in the cache, as it was written."""
+        """Whether the whole calibration is in the cache, as it was written."""
         records = {name: read_record(self.folder / name) for name in self.agents}
         return all(one is not None and is_whole(self.folder / name, one) for name, one in records.items())
 
     @contextmanager
     def gathered(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
-        """The model, after everything was gathered, and what the user should know."""
+        """The model with the base, after all is in the cache, and notes for the user."""
         require_extras()
         with LiveBase(self.base, self.settings, options) as live:
             whole = replace(options, overwrite=True)
-            records = gather_all(live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True)
+            records = gather_agents(
+                live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True
+            )
             yield live, [note for record in records.values() for note in record.notes]
 
 

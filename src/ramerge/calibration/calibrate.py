@@ -1,4 +1,4 @@
-"""Gathers what methods and scores need of agents on some prompts: replies, inputs of layers, and importances.
+"""The whole of `ramerge calibrate`: for each agent replies, inputs of layers and importances on some prompts.
 
 The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
 interrupted run are kept in OUT until the folder is complete, so that no prompt is asked twice.
@@ -52,7 +52,7 @@ def calibrate(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> dict[str, CalibrationRecord]:
-    """Gather the replies of agents to prompts, and the inputs of their layers on prompts and replies.
+    """Calibrate: gather the replies of agents to prompts, and the inputs of their layers on prompts and replies.
 
     Each agent is read as a merge reads it: as a checkpoint in any format, an adapter, or a delta. The model is loaded
     once, from the base, and gets the weights of one agent after another.
@@ -85,7 +85,7 @@ def calibrate(
     agents = {name: agent.plain for name, agent in models.agents.items()}
     asked = prompts_of(agents, models.prompts, settings)
     with LiveBase(base_of(models), settings, options) as live:
-        return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
+        return gather_agents(live, agents, asked, Path(out), settings, options, on_progress or silence)
 
 
 def estimate_calibration(
@@ -110,7 +110,7 @@ def estimate_calibration(
 def prompts_of(
     agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
 ) -> dict[str, list[Prompt]]:
-    """The prompts of each agent, after everything else was checked that needs no model.
+    """Read the prompts of each agent, after everything else was checked that needs no model.
 
     Raises:
         RecipeError: a setting is wrong, prompts are named for an agent that is not there, or an agent has none.
@@ -142,7 +142,7 @@ def prompts_of(
     return found
 
 
-def gather(
+def gather_agents(
     live: LiveBase,
     agents: Mapping[str, Any],
     prompts: Mapping[str, Sequence[Prompt]],
@@ -152,7 +152,7 @@ def gather(
     listen: Listener,
     wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
-    """As `calibrate`, with a model that is loaded and prompts that are read; with `wait`, another one is waited for."""
+    """Calibrate agents with a model that is loaded and prompts that are read; `wait` for another run, or refuse to."""
     gathering = _Gathering(live, out, settings, options)
     total, done = gathering.passes * sum(map(len, prompts.values())), 0
 
@@ -181,7 +181,7 @@ def gather(
 
 @dataclass(frozen=True)
 class _Gathering:
-    """The gathering of several agents with one model."""
+    """The calibration of several agents with one model."""
 
     base: LiveBase
     out: Path
@@ -196,7 +196,7 @@ class _Gathering:
     def one(
         self, name: str, model: Any, prompts: Sequence[Prompt], advance: Callable[[int], None]
     ) -> CalibrationRecord:
-        """Gather an agent, unless its folder is there and fits."""
+        """Calibrate one agent, unless its folder is there and fits."""
         plan = self.base.plan_of(model, name)
         with Files(plan.inputs.files) as files:
             own = {tensor.parts[0].name: tensor.sources[0].tensor for tensor in plan.tensors}

@@ -86,7 +86,7 @@ def calibrate(
 
 
 def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
-    """The merges that what was gathered is for."""
+    """The commands of merges that use what was gathered."""
     for method, flag, known in (
         ("regmean", "--inputs", [name for name, one in records.items() if one.layers]),
         ("fisher", "--importance", [name for name, one in records.items() if one.importances]),

@@ -1,4 +1,4 @@
-"""From an example's text to token ids, and which of them are labels."""
+"""From prompt and reply, as text or chat, to token ids, and which of them are labels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST_TURNS = 3
 
 @dataclass(frozen=True)
 class Text:
-    """A line whose labels are `labels`, after `context`; None where everything counts.
+    """An example that is plain text: `labels` after `context`; with None as context everything counts.
 
     `complete` says that nothing is put in front: the text has all special tokens that the model reads.
     """
@@ -27,7 +27,7 @@ class Text:
 
 @dataclass(frozen=True)
 class ChatExample:
-    """A line of messages. The last is the reply if it is the assistant's; otherwise everything counts."""
+    """An example that is a list of messages. The last is the reply if it is the assistant's; else everything counts."""
 
     number: int
     messages: Sequence[Mapping[str, object]]
@@ -43,7 +43,7 @@ Example = Text | ChatExample
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """Token ids of a line; those from `start` on are labels, each given all ids before it.
+    """Token ids of an example; those from `start` on are labels, each given all ids before it.
 
     Attributes:
         number: the line.
@@ -59,14 +59,14 @@ class EncodedExample:
 
 
 class ExampleEncoder:
-    """Turns examples into token ids with a tokenizer of transformers."""
+    """Encoder of examples into token ids, with a tokenizer of transformers and its chat template."""
 
     def __init__(self, tokenizer: Any, max_length: int) -> None:
         self._tokenizer = tokenizer
         self._max_length = max_length
 
     def __call__(self, example: Example) -> EncodedExample | str:
-        """The example's ids, or what is wrong with it."""
+        """The ids of an example, or what is wrong with it."""
         if isinstance(example, ChatExample):
             rendered = self._rendered(example)
             if isinstance(rendered, str):
@@ -87,7 +87,7 @@ class ExampleEncoder:
         return self.cut(example.number, context, labels)
 
     def cut(self, number: int, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
-        """The example of so many ids as fit, or what is wrong with it.
+        """As many ids of an example as fit, or what is wrong with it.
 
         The left of the context goes first, but not all of it, then the right of labels.
         """
@@ -104,14 +104,14 @@ class ExampleEncoder:
         return EncodedExample(number, ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
-        """The ids after which a reply comes, not cut; or what is wrong with the example."""
+        """The ids of a prompt, after which a reply comes, not cut; or what is wrong with the example."""
         if isinstance(example, Text):
             return [*([] if example.complete else self._opening(example.labels)), *self._ids(example.labels)]
         rendered = self._rendered(ChatExample(example.number, example.messages))
         return rendered if isinstance(rendered, str) else self._ids(rendered[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
-        """The messages of a prompt that a trainer has decoded without special tokens.
+        """The messages of a prompt that a trainer has decoded without special tokens, read back from its text.
 
         The chat template writes them as the same text, once its special tokens are left out.
 

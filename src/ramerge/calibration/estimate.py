@@ -1,4 +1,4 @@
-"""Estimates of what a calibration will take, from headers, configuration and prompts. No weight is read."""
+"""Estimates of what a calibration will take, without reading a weight; for `live_base`, what stays on the device."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CalibrationEstimate:
     tokens: Mapping[str, int]
 
     def lines(self) -> list[str]:
-        """As text for a terminal."""
+        """The estimate as text for the terminal."""
         from rich.filesize import decimal
 
         away = self.model_bytes - self.device_bytes
@@ -77,7 +77,7 @@ def estimate(
     device: torch.device,
     dtype: str,
 ) -> CalibrationEstimate:
-    """Estimate a calibration.
+    """Estimate what a calibration will take, from headers, configuration and prompts.
 
     Args:
         plan: that reads the base.
@@ -106,7 +106,7 @@ def estimate(
 
 
 def model_bytes(plan: MergePlan, dtype: str) -> int:
-    """Bytes of a model's weights in memory."""
+    """Bytes of a model's weights in memory, in the dtype in which it runs."""
     return ITEM_BYTES[dtype] * sum(tensor.base.elements for tensor in plan.tensors if tensor.base.is_float)
 
 
@@ -116,7 +116,7 @@ def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
 
 
 def rows_bytes(plan: MergePlan, rows: int) -> int:
-    """Bytes of the recorded inputs of so many tokens at most; layers that are known to see the same share them.
+    """Bytes of the recorded inputs of so many tokens at most; layers with the same inputs share them.
 
     Of a tensor that stacks experts, the longer side of each counts: which is that of its inputs is not known.
     """
@@ -136,7 +136,7 @@ def rows_bytes(plan: MergePlan, rows: int) -> int:
 
 
 def positions(plan: MergePlan) -> int | None:
-    """The most tokens that the model's configuration states; None if it states none."""
+    """The most tokens of a sequence, from the model's configuration; None if it states none."""
     if (file := plan.companions.get("config.json")) is None:
         return None
     stated = [each.get("max_position_embeddings") for each in text_configs(read_json(file))]
@@ -157,7 +157,7 @@ def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
 
 
 def budget_of(size: int, importances: int, settings: CalibrationSettings, device: torch.device) -> int | None:
-    """Bytes of weights that stay on the device; None if all of them do.
+    """Bytes of weights that stay on the device, for `offload`; None if all of them do.
 
     Args:
         size: bytes of the model.

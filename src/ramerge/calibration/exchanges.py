@@ -1,4 +1,4 @@
-"""Prompts with replies, as token ids, and the file that keeps them: JSON Lines."""
+"""Exchanges, which are prompts with replies as token ids, and their file `replies.jsonl`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
 
 @dataclass(frozen=True)
 class Exchange:
-    """A prompt and a reply.
+    """A prompt and a reply, as token ids.
 
     Attributes:
         place: where the prompt stands.
@@ -48,17 +48,17 @@ class Exchange:
 
     @property
     def labels(self) -> int:
-        """Tokens of the reply."""
+        """The number of tokens of the reply."""
         return len(self.ids) - self.start
 
 
 def to_lines(exchanges: Iterable[Exchange]) -> str:
-    """One JSON object a line."""
+    """The text of `replies.jsonl`: one JSON object a line."""
     return "".join(json.dumps(asdict(each)) + "\n" for each in exchanges)
 
 
 def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = False) -> list[Exchange]:
-    """The exchanges of a file.
+    """The exchanges of a file `replies.jsonl`.
 
     Args:
         path: the file.

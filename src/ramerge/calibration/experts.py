@@ -21,7 +21,7 @@ def number_of(name: str) -> int | None:
 
 
 def rows_of_each(rows: int, names: Iterable[str]) -> int:
-    """Rows of an expert at most, at least one.
+    """The most rows of inputs that are kept of an expert, at least one.
 
     Args:
         rows: of a layer that every token passes.

@@ -1,4 +1,4 @@
-"""Gathers the replies of one agent to its prompts, and the inputs of its layers. Imports torch."""
+"""The replies of one agent to its prompts, and the inputs of its layers; called by `calibrate`. Imports torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def exchanges_of(
     reward: RewardFunction | None,
     on_done: Callable[[Sequence[Exchange]], None],
 ) -> list[Exchange]:
-    """A reply to each prompt: a known one, the best of those that come with it, or the agent's own greedy one.
+    """Gather a reply to each prompt: a known one, the best of those with the prompt, or the agent's own greedy one.
 
     Args:
         speaker: replies.
@@ -101,7 +101,7 @@ def record_inputs(
     seed: int,
     on_done: Callable[[], None],
 ) -> RecordedInputs:
-    """The inputs of linear layers while a model reads prompts and replies.
+    """Gather the inputs of linear layers while a model reads prompts and replies.
 
     Args:
         speaker: reads.

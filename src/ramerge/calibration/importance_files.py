@@ -1,4 +1,4 @@
-"""The folder of an agent's importances: which tensor lies in which file."""
+"""The safetensors files of an agent's importances: which tensor lies in which file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHARD_BYTES = 5_000_000_000
 
 
 def shards_of(tensors: Sequence[Tensor]) -> list[Shard]:
-    """Files with a float32 tensor for each of these, with at most 5 GB of data each.
+    """Files of importances: a float32 tensor for each of the model's, with at most 5 GB of data each.
 
     A tensor that is larger than that gets a file of its own.
     """
@@ -36,7 +36,7 @@ def shards_of(tensors: Sequence[Tensor]) -> list[Shard]:
 
 
 def write_index(staging: StagingDir, shards: Sequence[Shard], tensors: Sequence[Tensor]) -> None:
-    """Write the index, where there is more than one file."""
+    """Write the index of the files of importances, where there is more than one."""
     if len(shards) == 1:
         return
     elements = sum(tensor.elements for tensor in tensors)

@@ -24,7 +24,7 @@ _NAMED = 3
 def importances_of(
     live: LiveModel, name: str, exchanges: Sequence[Exchange], tensors: Collection[str], on_done: Callable[[], None]
 ) -> dict[str, torch.Tensor]:
-    """The mean over exchanges of the squared gradient of a reply's log-likelihood.
+    """Importances of an agent: the mean over exchanges of the squared gradient of a reply's log-likelihood.
 
     Args:
         live: the model, with the weights of the agent.
@@ -78,7 +78,7 @@ class SquareSums:
         self._hooks = [one.register_post_accumulate_grad_hook(self._take) for one in self._parameters.values()]
 
     def __contains__(self, target: torch.Tensor) -> bool:
-        """Whether it is a part of a parameter."""
+        """Whether a tensor is a part of a parameter."""
         return target.untyped_storage().data_ptr() in self._parameters
 
     def _take(self, parameter: torch.Tensor) -> None:

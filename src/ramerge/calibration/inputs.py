@@ -1,4 +1,4 @@
-"""Records the inputs of a model's linear layers while it runs. Imports torch.
+"""A recorder of the inputs of a model's linear layers while it runs, and what it has recorded. Imports torch.
 
 A product with a weight goes through `torch.nn.functional.linear`, or where the weight is stored as (in, out) through
 one of torch's own; also those of experts, whose weights are parts of one tensor. Which weight it is, is known by the
@@ -111,7 +111,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         self._length = 0
 
     def begin(self, positions: Sequence[int], length: int, device: torch.device) -> None:
-        """A sequence of so many tokens comes next; rows of these positions are kept."""
+        """Begin a sequence of so many tokens; rows of these positions are recorded."""
         self._positions = torch.tensor(positions, dtype=torch.long, device=device)
         self._length, self._last = length, None
 
@@ -165,14 +165,14 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             site.parts.append(_kept(flat[self._positions]))
 
     def _thin(self, site: _Site) -> None:
-        """Keep a seeded choice of an expert's rows."""
+        """Keep a seeded choice of the rows of an expert."""
         rows = torch.cat(site.parts)
         digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.seen}".encode()).digest()
         chosen = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big"))).permutation(len(rows))
         site.parts = [rows[torch.from_numpy(np.sort(chosen[: self._most]))]]
 
     def result(self, weights: NDArray[np.float32], tokens: int) -> RecordedInputs:
-        """Stack what was recorded.
+        """Stack all inputs that were recorded.
 
         Args:
             weights: how much each chosen position counts, over all sequences; they add up to 1.
@@ -220,7 +220,7 @@ def _kept(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RecordedInputs:
-    """Recorded inputs of a model.
+    """Recorded inputs of a model's layers, as `regmean` takes them.
 
     Attributes:
         rows: by name, bfloat16 tensors of shape (n, d).
@@ -238,7 +238,7 @@ class RecordedInputs:
 def chosen_positions(
     sequences: Sequence[Sequence[int]], starts: Sequence[int], most: int, seed: int
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
-    """Which positions of sequences are recorded, and how much each counts, in the order of sequences and positions.
+    """Choose the positions of sequences that are recorded, and how much each counts, in order.
 
     What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
     model sees the same there each time. Of more positions than asked for, a seeded choice is taken.

@@ -1,4 +1,4 @@
-"""A causal language model in memory whose weights are replaced by those of agents and merges. Imports torch.
+"""A language model in memory, which gets the weights of agents and merges; it scores and generates. Imports torch.
 
 It is loaded once, from the base. Weights of other models are put in its place as they are read or merged, so no file is
 written, and formats that transformers does not know work, too.
@@ -33,7 +33,7 @@ _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each e
 
 
 class LiveModel:
-    """A model whose weights can be replaced.
+    """A language model whose weights can be replaced; made and closed by `LiveBase`.
 
     Attributes:
         folder: where it was loaded from.
@@ -48,7 +48,7 @@ class LiveModel:
         self.folder = folder
         self.device = device
         self.dtype = dtype
-        self.model: Any = load_model(folder, dtype)
+        self.model: Any = _load_model(folder, dtype)
         self.offloaded: Offloaded | None = Offloaded(self.model, device, budget) if budget is not None else None
         if self.offloaded is None:
             self.model.to(device)
@@ -60,16 +60,16 @@ class LiveModel:
 
     @property
     def positions(self) -> int | None:
-        """The most tokens of a sequence; None if the configuration states none."""
+        """The most tokens of a sequence, by the configuration; None if it states none."""
         return self._limit if isinstance(self._limit, int) and self._limit > 1 else None
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the input embeddings."""
+        """The number of rows of the input embeddings."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
     def put(self, tensors: Iterable[MergedTensor]) -> None:
-        """Replace the weights by those of a merge.
+        """Replace the weights of the model by those of a merge.
 
         Raises:
             CheckpointError: a tensor has no counterpart in the model that transformers has made.
@@ -119,7 +119,7 @@ class LiveModel:
             return self.losses(ids, start).double().cpu()
 
     def hidden(self, ids: Sequence[int]) -> None:
-        """Run the layers without the output head.
+        """Run the layers without the output head, while inputs are recorded.
 
         Raises:
             PlanError: the memory of the device does not suffice.
@@ -133,7 +133,7 @@ class LiveModel:
 
     @contextmanager
     def _naming_code(self) -> Iterator[None]:
-        """Name an error of the model's code, which raises anything, apart from those of ramerge's hooks in it."""
+        """Name an error of the model's own code, apart from those of ramerge's hooks in it."""
         try:
             yield
         except (torch.cuda.OutOfMemoryError, MemoryError):
@@ -159,7 +159,7 @@ class LiveModel:
         ends: Sequence[int],
         draws: LogitsProcessor | None = None,
     ) -> list[list[int]]:
-        """Continuations of prompts, at most `most` tokens each, with the token that ends them.
+        """Generate continuations of prompts, at most `most` tokens each, with the token that ends them.
 
         Args:
             prompts: token ids.
@@ -212,7 +212,7 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not
 
 
 def _targets(model: Any) -> dict[str, torch.Tensor]:
-    """For each name that a checkpoint may have, the part of a parameter or stored buffer that holds its elements.
+    """For each name that a checkpoint may have, the part of a parameter or buffer that holds its elements.
 
     Where transformers stores a copy of what the model has fused, such as the two projections of an expert, it is looked
     for in the fused tensor by its first row.
@@ -242,15 +242,15 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
 # --- loading ----------------------------------------------------------------------------------------------------------
 
 
-def load_model(folder: Path, dtype: str) -> Any:
-    """The model on the CPU, in evaluation mode, with everything that transformers makes up refused.
+def _load_model(folder: Path, dtype: str) -> Any:
+    """Load the model on the CPU, in evaluation mode; refuse everything that transformers makes up.
 
     Raises:
         CheckpointError: transformers cannot load it, or it lacks weights.
     """
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
+    model, report = _load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
     if report["missing_keys"]:
         raise CheckpointError(
             f"{folder}: lacks {', '.join(sorted(report['missing_keys']))}; without them its architecture is no causal "
@@ -261,16 +261,16 @@ def load_model(folder: Path, dtype: str) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a folder.
+    """Load the tokenizer of a folder.
 
     Raises:
         CheckpointError: transformers cannot load it.
     """
-    return load(AutoTokenizer, folder)
+    return _load(AutoTokenizer, folder)
 
 
-def load(kind: Any, folder: Path, **options: Any) -> Any:
-    """A model or tokenizer from nothing but a folder, without running code from it."""
+def _load(kind: Any, folder: Path, **options: Any) -> Any:
+    """Load a model or tokenizer from nothing but a folder, without running code from it."""
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
@@ -283,7 +283,7 @@ def load(kind: Any, folder: Path, **options: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Transformers without messages and bars, while the block lasts."""
+    """Context in which transformers prints no messages and bars."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -297,7 +297,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Torch's threads, as many as before again when the block ends."""
+    """Context in which torch has so many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -308,7 +308,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Say what does not fit into a device's memory, and what to do.
+    """Context that says what does not fit into a device's memory, and what to do.
 
     Raises:
         PlanError: the memory does not suffice.

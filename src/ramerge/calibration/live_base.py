@@ -1,4 +1,4 @@
-"""The base in memory, which can get the weights of agents and merges."""
+"""The base in memory, as a context that puts the weights of agents and merges into it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TINY = 5_000_000  # parameters
 
 
 def base_of(models: Recipe) -> str:
-    """The base of a recipe.
+    """The base of a recipe, which a calibration needs.
 
     Raises:
         RecipeError: there is none.
@@ -40,7 +40,7 @@ def base_of(models: Recipe) -> str:
 
 
 def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Refuse to run without torch and transformers, and modules of other extras.
+    """Refuse to run without torch and transformers, and without modules of other extras.
 
     Raises:
         RecipeError: one is missing.
@@ -90,7 +90,7 @@ class LiveBase:
         self._stack.close()
 
     def choose(self) -> None:
-        """Choose device and dtype."""
+        """Choose the device and the dtype in which the model runs."""
         wanted = self._settings.dtype
         self.device: torch.device = choose_device(self._settings.device, wanted)
         self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
@@ -133,7 +133,7 @@ class LiveBase:
         return {"method": "passthrough", "agents": {name: model}, **base}
 
     def put(self, recipe: Any) -> None:
-        """Put the weights of a merge into the model.
+        """Merge a recipe into the model in memory.
 
         Raises:
             RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
@@ -142,7 +142,7 @@ class LiveBase:
             self.live.put(tensors)
 
     def put_model(self, model: object, name: str = "model") -> MergePlan:
-        """Put the weights of one model into the model, and return the plan that reads it.
+        """Put the weights of one model, base or agent, into the model in memory; return the plan that reads it.
 
         They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
         """
@@ -152,7 +152,7 @@ class LiveBase:
         return plan.details
 
     def tokenizer_of(self, model: Any) -> Any:
-        """The tokenizer that goes with a model: its own, or the base's if it has none.
+        """The tokenizer of a model: its own, or the base's if it has none.
 
         Raises:
             CheckpointError: transformers cannot load it.

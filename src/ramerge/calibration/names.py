@@ -1,4 +1,4 @@
-"""From a model's tensors, as transformers names and shapes them, to those that its checkpoint stores.
+"""From the names of tensors in transformers to those in the checkpoint, for `live`.
 
 Versions of transformers rename, fuse and permute weights when they load some architectures. All of that moves
 elements and changes none, so the way back is the same for weights and for what is computed for each of them.

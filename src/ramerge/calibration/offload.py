@@ -1,4 +1,4 @@
-"""Runs a model whose weights are more than the memory of a device: those beyond it stay in main memory. Imports torch.
+"""A model whose weights are more than the memory of a device: those beyond it stay in main memory. Imports torch.
 
 A module whose weights stay there gets a copy of them for the time of its forward pass. The weights of the model are
 replaced where they lie, so what is put into it later is what is copied then. Libraries that offload weights take the
@@ -45,7 +45,7 @@ class Offloaded:
                 module.register_forward_hook(lambda *_, away=away: self._release(away), always_call=True)
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
-        """The tensor in main memory that a weight is a copy of, or a part of such a copy; otherwise the weight."""
+        """The tensor in main memory that a weight, or a part of one, is a copy of; otherwise the weight itself."""
         home = self._homes.get(weight.untyped_storage().data_ptr())
         if home is None:
             return weight

@@ -1,4 +1,4 @@
-"""Prompts of an agent's task, with or without replies and rewards: JSON Lines, Parquet, or a folder of rollouts.
+"""The user's prompts, with or without replies and rewards, from JSON Lines, Parquet, or a folder of rollouts.
 
 A record has a prompt, as text or as messages, and may have a reply and its reward. What trainers dump has the same
 under other names (`rollouts`). Several records of one prompt are several replies to it.
@@ -35,7 +35,7 @@ _CONVERT = (
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply of an agent.
+    """A reply in a file of prompts, perhaps with its reward.
 
     Attributes:
         text: the reply.
@@ -54,7 +54,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt and what is known to have been replied.
+    """A prompt and the replies to it in the files.
 
     Attributes:
         place: where it stands: the file, and its line or record.
@@ -74,7 +74,7 @@ class Prompt:
 
     @property
     def key(self) -> str:
-        """Equal for equal prompts."""
+        """A text that is equal for equal prompts."""
         return dumped([self.text, [dict(message) for message in self.messages]], indent=None)
 
     @property
@@ -84,7 +84,7 @@ class Prompt:
 
 
 def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Prompt]:
-    """The prompts of a file, or of all files of a folder; each once, with all replies to it.
+    """Read the prompts of a file, or of all files of a folder; each once, with all replies to it.
 
     Files are read as a stream: in memory are only the prompts that are drawn.
 
@@ -121,7 +121,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
 
 class _Draw:
-    """The prompts with the smallest digests of all that were added, each with its replies, in their order.
+    """The prompts that are drawn by seed: those with the smallest digests, with their replies, in their order.
 
     A prompt that is drawn in the end is among the smallest from the first time on, so all its replies are kept.
     """
@@ -224,7 +224,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 
 
 def _prompt(place: str, rollout: Rollout) -> Prompt:
-    """Raises `ValueError` with what is wrong."""
+    """The prompt of a rollout. Raises `ValueError` with what is wrong."""
     if isinstance(rollout.prompt, str):
         text, messages = _text("prompt", rollout.prompt), []
     else:
@@ -278,7 +278,7 @@ def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
 
 
 def halves(prompts: Sequence[Prompt], seed: int = 0) -> tuple[list[Prompt], list[Prompt]]:
-    """Two halves of prompts, drawn by seed: for statistics, and to score on. The first gets one more of an odd number.
+    """Divide prompts into halves by seed: for statistics, and to score on. The first gets one more of an odd number.
 
     A half keeps the order of the prompts.
     """

@@ -1,4 +1,4 @@
-"""The settings of a calibration, and what it did: the content of `calibration.json`."""
+"""`CalibrationSettings`, which commands and searches share; `CalibrationRecord`, the content of `calibration.json`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class CalibrationSettings:
         return self.gather in (what, "all")
 
     def problems(self) -> list[str]:
-        """Problems of these settings."""
+        """Problems of these settings, as sentences."""
         found = [
             f"{name}: {value!r} must be a whole number of at least {least}"
             for name, value, least in (
@@ -178,7 +178,7 @@ class CalibrationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """Record of a calibration of one agent.
+    """Record of the calibration of one agent.
 
     Attributes:
         ramerge_version: the version that wrote it.
@@ -222,9 +222,9 @@ class CalibrationRecord:
     digests: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in `calibration.json`."""
+        """The record as plain values, as in `calibration.json`."""
         return vars(self) | {"notes": list(self.notes)}
 
     def to_json(self) -> str:
-        """`calibration.json`."""
+        """The text of `calibration.json`."""
         return dumped(self.to_dict())

@@ -1,4 +1,4 @@
-"""The function that `ramerge calibrate --reward` names, for prompts and replies."""
+"""The reward function of `ramerge calibrate --reward`, for replies without a reward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RewardFunction = Callable[[Prompt, str], float]
 
 
 def reward_of(spec: str) -> RewardFunction | None:
-    """The function of `--reward FILE.py:FUNCTION`, in verl's form, for prompts and replies; None for no specification.
+    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification.
 
     Raises:
         RecipeError: it cannot be loaded.

@@ -22,7 +22,7 @@ State = Literal["plain", "rendered", "decoded"]
 
 @dataclass(frozen=True)
 class Rollout:
-    """A prompt and perhaps a reply, as they stand in a record: of any type, to be checked.
+    """A prompt and perhaps a reply, as they stand in a record, unchecked.
 
     Attributes:
         prompt: text or messages.
@@ -45,7 +45,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Form:
-    """How a program writes rollouts.
+    """The form in which a program writes rollouts.
 
     Attributes:
         name: the program.
@@ -59,7 +59,7 @@ class Form:
 
 
 def rollouts_of(record: object) -> Iterable[Rollout]:
-    """The rollouts of a record in any form.
+    """The rollouts of a record of any form.
 
     Raises:
         ValueError: it has none of the forms.
@@ -132,7 +132,7 @@ def _prime_rl(record: Record) -> Iterator[Rollout]:
 
 
 def _trace(record: Record) -> Iterator[Rollout]:
-    """A graph of messages, each with the tokens that it adds; the last that the model has said is the reply."""
+    """Rollouts of a trace: a graph of messages, each with its tokens; the model's last message is the reply."""
     nodes = [_mapping(node) for node in _list(record.get("nodes"))]
     last = max((place for place, node in enumerate(nodes) if node.get("sampled")), default=None)
     if last is None:

@@ -1,4 +1,4 @@
-"""A model that replies to prompts, with the weights that are in place. Imports torch."""
+"""A model that replies to prompts, with the weights that are in memory and its tokenizer. Imports torch."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ class Speaker:
 
     @property
     def length(self) -> int:
-        """The most tokens of prompt and reply."""
+        """The most tokens of prompt and reply together."""
         return self.live.positions or 1 << 20
 
     @cached_property
     def encoder(self) -> ExampleEncoder:
-        """Turns prompts and replies into token ids."""
+        """The encoder of prompts and replies into token ids."""
         return ExampleEncoder(self.tokenizer, self.length)
 
     @property
     def ends(self) -> tuple[int, ...]:
-        """The tokens that end a reply."""
+        """The ids of the tokens that end a reply."""
         stated = getattr(self.live.model.generation_config, "eos_token_id", None)
         ends = stated if isinstance(stated, list) else [stated]
         return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})
 
     def given(self, prompt: Prompt) -> Exchange | str:
-        """The best of the known replies to a prompt, as token ids; or what is wrong with it."""
+        """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
         best = prompt.best
         if best.ids:
             encoded = self.encoder.cut(0, best.ids[: best.start], best.ids[best.start :])
@@ -83,7 +83,7 @@ class Speaker:
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
     def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
-        """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
+        """The ids of a prompt with room for a reply, and whether they were cut; or what is wrong with it."""
         chat = None
         if prompt.text is None:
             ids = self.encoder.prompt(ChatExample(0, prompt.messages))
@@ -102,7 +102,7 @@ class Speaker:
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse tokens that the model does not have.
+        """Refuse token ids that the model does not have.
 
         Raises:
             InputError: there are some.
@@ -114,7 +114,7 @@ class Speaker:
             )
 
     def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
-        """Replies to prompts, which are asked at once; greedy, or sampled by a seed of each prompt."""
+        """Generate replies to prompts, all at once; greedy, or sampled by a seed of each prompt."""
         ends = self.ends
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else (ends or (0,))[0]
         most = min(self.most_new, self.length - max(len(ids) for _, ids, _ in prompts))

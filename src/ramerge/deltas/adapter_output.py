@@ -1,4 +1,4 @@
-"""A merge as a LoRA adapter of PEFT on its base: `ramerge merge --as-adapter`."""
+"""A merge as a LoRA adapter of PEFT, `ramerge merge --as-adapter`: its sink, and its files at the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MUCH = 0.1
 
 
 class MergedTensors(Sink):
-    """Leaves the merged tensors of some numbers in a spool, as whole tensors; others are not kept. Pickles."""
+    """Sink of a merge as an adapter: leaves merged tensors of some numbers in a spool, and drops others. Pickles."""
 
     in_order = False
 
@@ -53,7 +53,7 @@ class MergedTensors(Sink):
             self.spool.put_bytes(self._entries[tensor], start, data)
 
     def advance(self, block: Block) -> None:
-        """Nothing to do."""
+        """Ignore the end of a block: the spool needs no order."""
 
     def sync(self) -> None:
         self.spool.sync()
@@ -73,7 +73,7 @@ def _kept(plan: MergePlan) -> list[int]:
 
 
 def slots_of(plan: MergePlan) -> SpoolSlots:
-    """Room for the merged tensors that are compared with the base's."""
+    """Slots of the spool for the merged tensors that are compared with the base's."""
     tensors = [plan.tensors[number] for number in _kept(plan)]
     return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
 
@@ -117,7 +117,7 @@ model = PeftModel.from_pretrained(base, {folder})
 
 
 class _Adapter:
-    """Makes the tensors of an adapter, one after another, and what is said of them.
+    """The tensors of an adapter, made one after another, and the sentences about them.
 
     Attributes:
         figures: of each module, what the record says.
@@ -134,7 +134,7 @@ class _Adapter:
     # --- factors -----------------------------------------------------------------------------------------------------
 
     def factor(self) -> None:
-        """Append the factors of each matrix that has changed."""
+        """Append the factors of each matrix that has changed to the adapter."""
         matrices = self._adapter.matrices
         done, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", done, total, "parameters"))
@@ -195,7 +195,7 @@ class _Adapter:
     # --- what is no matrix -------------------------------------------------------------------------------------------
 
     def save_others(self) -> None:
-        """Append the modules that have changed and are no matrices, whole.
+        """Append the modules that have changed and are no matrices to the adapter, whole.
 
         Raises:
             WeightsError: there are some, and they shall not be saved.
@@ -269,7 +269,7 @@ class _Adapter:
 
     @property
     def said(self) -> str:
-        """The ranks that were written and the error, in one line."""
+        """The ranks of the adapter and its error, in one line."""
         found = self._found
         ranks = [each.rank for each in found.values()]
         low, high = min(ranks, default=0), max(ranks, default=0)
@@ -287,7 +287,7 @@ class _Adapter:
 
     @property
     def warnings(self) -> list[str]:
-        """A warning if the factors lack much of the updates."""
+        """The warning that the factors lack much of the updates, if they do."""
         if overall(list(self._found.values())) <= _MUCH:
             return []
         advice = "give a larger --rank, or --energy in place of it, or write the model or a delta (--as-delta)"
@@ -320,7 +320,7 @@ def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[n
 
 
 class _Entries:
-    """Tensors of a file whose ranks are known only when they are made: they lie in a spooled file until all are there.
+    """The tensors of the adapter's file, in a spooled file: their ranks are not known before they are made.
 
     Attributes:
         listed: names, shapes and sizes in bytes, all float32.
@@ -349,7 +349,7 @@ class _Entries:
         self.listed.append((name, "F32", list(shape), size))
 
     def copy_to(self, staging: StagingDir) -> int:
-        """Write the file. Returns its size in bytes."""
+        """Write the file of the adapter. Returns its size in bytes."""
         shard = lay_out(WEIGHTS, self.listed)
         descriptor = staging.create(WEIGHTS)
         try:

@@ -1,4 +1,4 @@
-"""Which tensors of a merge become factors of a LoRA adapter, and how."""
+"""The plan of a merge as a LoRA adapter: which tensors become factors and how, its memory, and what vLLM serves."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AdapterTerm(NamedTuple):
 
 
 class AdaptedMatrix(NamedTuple):
-    """A matrix that an adapter changes.
+    """A matrix that an adapter changes, as it is planned.
 
     Attributes:
         tensor: its number in the plan.
@@ -71,7 +71,7 @@ class AdaptedMatrix(NamedTuple):
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """An adapter as output.
+    """The plan of an adapter: the details of `AsAdapter` in the plan of a merge.
 
     Attributes:
         settings: what is asked for.
@@ -99,7 +99,7 @@ def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
 def plan_adapter(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
 ) -> tuple[AdapterPlan | None, list[PlanFinding]]:
-    """How the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
+    """Plan how the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
     base = inputs.opened_base
     if base is None:
         return None, []
@@ -133,7 +133,7 @@ def plan_adapter(
         "rule (keep: base)"
     )
     findings = [*([problem(text)] if refused else []), *_notes(settings, matrices, others)]
-    peak = max((memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
+    peak = max((_memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
     embedding = tied_embedding(base)
     tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
     return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
@@ -142,7 +142,7 @@ def plan_adapter(
 def check(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool
 ) -> Iterator[PlanFinding]:
-    """Refuse settings that are out of range, and what cannot be an adapter of the base."""
+    """Find what an adapter cannot be: settings out of range, a base or a merge that no adapter fits."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
@@ -196,16 +196,16 @@ def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
     return found
 
 
-def ranks_of(terms: Sequence[AdapterTerm]) -> int:
+def _ranks_of(terms: Sequence[AdapterTerm]) -> int:
     return sum(term.product.ranks for term in terms)
 
 
-def memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
-    """The most bytes that `deltas.factors` takes for a matrix."""
+def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
+    """The most bytes that decomposing a matrix takes in `factors`."""
     (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
     side = min(m, n)
     if matrix.terms is not None and not matrix.copies:
-        return 8 * 4 * (m + n) * ranks_of(matrix.terms) + block
+        return 8 * 4 * (m + n) * _ranks_of(matrix.terms) + block
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else side // 4
     exact = 8 * (5 * side * side + (m + n) * min(settings.rank or side, side))
     sketched = 8 * 4 * (m + n) * columns
@@ -220,7 +220,7 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
 
 
 def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
-    """The resources, with the memory that decomposing takes if it is more than merging does."""
+    """The resources of a merge, with the memory of decomposing if that is more than merging takes."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
     findings = []
     if limits.memory and peak > limits.memory:
@@ -232,7 +232,7 @@ def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -
     return replace(resources, peak_memory_bytes=peak), findings
 
 
-def served_rank(rank: int) -> int | None:
+def _served_rank(rank: int) -> int | None:
     """The least `--max-lora-rank` of vLLM for a rank; None if it serves none as large."""
     return next((each for each in VLLM_RANKS if each >= rank), None)
 
@@ -244,12 +244,12 @@ def served_as_planned(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], ot
     terms = [matrix.terms for matrix in matrices]
     if settings.rank is not None or settings.energy is not None or None in terms:
         return settings.rank
-    return max((ranks_of(each) for each in terms if each is not None), default=0)
+    return max((_ranks_of(each) for each in terms if each is not None), default=0)
 
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
-    """How vLLM serves an adapter of this largest rank, human-readable."""
-    least = served_rank(rank)
+    """A sentence on how vLLM serves an adapter of this largest rank."""
+    least = _served_rank(rank)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
     if least is None:
@@ -258,7 +258,7 @@ def said_of_vllm(rank: int, *, saves: bool = False) -> str:
 
 
 def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[PlanFinding]:
-    exact = [ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
+    exact = [_ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
     left = len(matrices) - len(exact)
     notes = []
     if exact:
@@ -288,6 +288,6 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
 
 
 def needed(plan: AdapterPlan) -> list[int]:
-    """Numbers of the tensors whose merged values are needed: those that are no exact sums."""
+    """Numbers of the tensors whose merged values an adapter needs: those that are no exact sums."""
     updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
     return sorted([*updates, *plan.others])

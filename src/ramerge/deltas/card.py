@@ -1,4 +1,4 @@
-"""The page of a delta: README.md with the front matter that the Hugging Face hub reads."""
+"""The card of a delta: README.md with the front matter that the Hugging Face hub reads; called by `run`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:
 
 This folder holds what a model has changed of its base, and nothing else: {record.moved:,} of {record.elements:,}
 parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {record.agent_bytes / 1e6:,.1f} MB
-({share(record)}).
+({_share(record)}).
 
 This gives the model, byte-identical, if BASE is the folder or hub id of {base}:
 
@@ -31,6 +31,6 @@ docs/reference/delta-format.md of ramerge describes them.
 """
 
 
-def share(record: DeltaRecord) -> str:
+def _share(record: DeltaRecord) -> str:
     """The delta's size relative to the model's."""
     return f"{record.delta_bytes / record.agent_bytes:.1%} of it" if record.agent_bytes else "which has no tensors"

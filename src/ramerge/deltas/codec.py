@@ -1,4 +1,4 @@
-"""A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
+"""Blocks of a delta as bytes: what differs from the base's block, as positions and xors; their table and digests.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
 values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
@@ -19,12 +19,11 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
-from ramerge.deltas import word_patches as patches
+from ramerge.deltas import word_patches
+from ramerge.deltas.word_patches import Bytes, Words
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Tensor, itemsize, room
 
-Words = NDArray[Any]
-Bytes = NDArray[np.uint8]
 Take = Callable[[int], Bytes]
 Compression = Literal["zstd", "none"]
 
@@ -49,7 +48,7 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Bytes that are no block; says what is wrong with them.
+    """Error about bytes that are no block of a delta.
 
     Attributes:
         index: which of the blocks that were given.
@@ -69,12 +68,12 @@ tensor_digest = xxhash.xxh3_128
 
 
 def digest_of_blocks(blocks: NDArray[np.uint64]) -> str:
-    """The same in hexadecimal, from the digests of all blocks, uint64 of shape (blocks, 2)."""
+    """The digest of a tensor in hexadecimal, from the digests of its blocks, uint64 of shape (blocks, 2)."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(blocks).tobytes())
 
 
 def blocks_of(elements: int) -> int:
-    """How many blocks a tensor has."""
+    """The number of blocks of a tensor."""
     return -(-elements // BLOCK)
 
 
@@ -85,7 +84,7 @@ def arena_bytes(tensor: Tensor) -> int:
 
 
 class BlockRow(NamedTuple):
-    """One row of the table of blocks, in the order of its columns.
+    """A row of the table of blocks, in the order of its columns.
 
     Attributes:
         begin: the byte of the tensor's data where the block begins.
@@ -113,7 +112,7 @@ class BlockRow(NamedTuple):
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
-        """As a row of the table."""
+        """The row as numbers, for the table."""
         first = (self.begin, self.stored, self.moved, self.escaped, self.form, self.payload)
         return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
 
@@ -127,19 +126,19 @@ class BlockRow(NamedTuple):
 
     @property
     def packed(self) -> bool:
-        """Whether the bytes are a zstd frame."""
+        """Whether the bytes of the block are a zstd frame."""
         return self.form >= _PACKED
 
     def content(self, elements: int, width: int) -> range:
-        """The sizes that positions and values can have, before compression."""
-        values = patches.values_size(self.moved, self.escaped, self.planes, width)
+        """The sizes that positions and values of the block can have, before compression."""
+        values = word_patches.values_size(self.moved, self.escaped, self.planes, width)
         if self.kind == GAPS:
-            return range(values + self.moved, values + patches.most_gaps(elements, self.moved) + 1)
-        positions = 8 * patches.bitmap_words(elements) if self.kind == BITMAP else 0
+            return range(values + self.moved, values + word_patches.most_gaps(elements, self.moved) + 1)
+        positions = 8 * word_patches.bitmap_words(elements) if self.kind == BITMAP else 0
         return range(values + positions, values + positions + 1)
 
     def check(self, elements: int, width: int, data_bytes: int) -> None:
-        """Refuse numbers that no block has.
+        """Refuse a row that no block has.
 
         Args:
             elements: of the block.
@@ -182,7 +181,7 @@ class BlockTable:
     def accepted(
         numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: Sequence[int]
     ) -> BlockTable:
-        """Check all rows at once, which takes as long as checking two.
+        """The table of these rows, all checked at once, which takes as long as checking two.
 
         Args:
             numbers: the rows.
@@ -217,11 +216,11 @@ class BlockTable:
         return BlockTable(numbers, values)
 
     def blocks(self, first: int, last: int) -> BlockTable:
-        """Some of the blocks."""
+        """The table of some of the blocks."""
         return BlockTable(self.numbers[:, first:last], self.values[:, first:last])
 
     def deltas(self, numbers: Sequence[int]) -> BlockTable:
-        """Some of the deltas."""
+        """The table of some of the deltas."""
         return BlockTable(self.numbers[numbers], self.values[numbers])
 
     def rows(self, delta: int) -> list[BlockRow]:
@@ -256,7 +255,7 @@ _HUGE = np.uint64(1 << 48)
 
 @dataclass(frozen=True)
 class Encoded:
-    """A block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
+    """An encoded block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
 
     row: BlockRow
     payload: bytes | memoryview
@@ -265,11 +264,11 @@ class Encoded:
 
 def most_stored(elements: int, width: int) -> int:
     """The most bytes that a block of so many elements takes, in a file and before compression."""
-    return 8 * patches.bitmap_words(elements) + width * elements
+    return 8 * word_patches.bitmap_words(elements) + width * elements
 
 
 class Encoder:
-    """Encodes blocks, in one thread; its memory is used again for each.
+    """Encoder of blocks, for one thread; its memory is used again for each.
 
     Args:
         compression: `none` leaves positions and values as they are; `zstd` compresses where that saves something.
@@ -277,32 +276,32 @@ class Encoder:
 
     def __init__(self, compression: Compression = "none") -> None:
         self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
-        self._bitmap = np.empty(patches.bitmap_words(BLOCK), np.uint64)
+        self._bitmap = np.empty(word_patches.bitmap_words(BLOCK), np.uint64)
         self._xors = np.empty(8 * BLOCK, np.uint8)
         self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
 
     def encode(self, base: Words, other: Words) -> Encoded:
-        """Changes of `other` against `base`.
+        """Encode the changes of a block `other` against `base`.
 
         Args:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
             other: of the same type and length.
         """
-        bitmap = self._bitmap[: patches.bitmap_words(base.size)]
+        bitmap = self._bitmap[: word_patches.bitmap_words(base.size)]
         xors = self._xors[: base.nbytes].view(base.dtype)
-        xors = xors[: patches.compare(base, other, bitmap, xors)]
+        xors = xors[: word_patches.compare(base, other, bitmap, xors)]
         if not xors.size:
             same = digest(base)
             return Encoded(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
         width = base.itemsize
-        beyond = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
-        sizes = {planes: patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
+        beyond = {planes: word_patches.beyond(xors, planes) for planes in range(1, width + 1)}
+        sizes = {planes: word_patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
         planes = min(sizes, key=sizes.__getitem__)
         size, escaped = sizes[planes], beyond[planes]
         kind, positions = self._positions(bitmap, base.size, xors.size, size)
         content = self._content[: positions.size + size]
         content[: positions.size] = positions
-        patches.split(xors, planes, content[positions.size :])
+        word_patches.split(xors, planes, content[positions.size :])
         payload, is_packed = self._packed(content, positions.size)
         form = kind + _PLANES * planes + _PACKED * is_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
@@ -310,21 +309,21 @@ class Encoder:
         return Encoded(row, payload, digest(other))
 
     def encode_all(self, base: Words, other: Words) -> list[Encoded]:
-        """The same of blocks that follow one another."""
+        """Encode blocks that follow one another, as `encode` does."""
         starts = range(0, base.size, BLOCK)
         return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
     def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
-        """Their form and their bytes. Gaps if these may be much smaller, and are."""
+        """The form and the bytes of positions. Gaps if these may be much smaller, and are."""
         if bitmap.nbytes + values > _FASTER * (moved + values):
-            gaps = np.empty(patches.most_gaps(elements, moved), np.uint8)
-            gaps = gaps[: patches.to_gaps(bitmap, gaps)]
+            gaps = np.empty(word_patches.most_gaps(elements, moved), np.uint8)
+            gaps = gaps[: word_patches.to_gaps(bitmap, gaps)]
             if bitmap.nbytes + values > _FASTER * (gaps.size + values):
                 return GAPS, gaps
         return BITMAP, bitmap.view(np.uint8)
 
     def _packed(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
-        """The bytes for the file, and whether they are compressed: positions and values as blocks of one frame."""
+        """The bytes of a block for the file, and whether they are compressed: positions and values in one frame."""
         if self._zstd is not None:
             frame = self._zstd.compressobj(size=content.size)
             first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
@@ -338,7 +337,7 @@ _local = threading.local()
 
 
 def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, take: Take) -> None:
-    """The words of an agent's blocks.
+    """Decode the words of an agent's blocks, given the base's.
 
     Args:
         rows: of blocks that follow each other in the tensor; `Row.check` has accepted them.
@@ -359,7 +358,7 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
             out[place] = base[place]
         else:
             planes, part = form // _PLANES, spans[first:stop]
-            done = patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
+            done = word_patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
             if done < stop - first:
                 raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
         first = stop
@@ -406,28 +405,28 @@ def fold(
         first = stop
 
 
-def _form_of(form: int) -> patches.Positions:
+def _form_of(form: int) -> word_patches.Positions:
     return "gaps" if form % _PLANES == GAPS else "bitmaps"
 
 
 def _fold(
     form: int,
     words: Words,
-    spans: patches.Spans,
+    spans: word_patches.Spans,
     data: Bytes,
     format: str,
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    done = patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    done = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
         block, change = divmod(done, len(weights))
         index = change * (len(spans) // len(weights)) + block
         raise DamagedError("its positions lie outside of it, or are not as many as its values", index)
 
 
-def _spans(table: BlockTable, payload: Bytes) -> patches.Spans:
+def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     """Where positions and values lie, after all bytes were held against their checksums; none are packed."""
     stored, moved = table.stored, table.numbers[:, :, 2].astype(np.int64)
     ends = np.cumsum(stored.reshape(-1)).reshape(stored.shape)
@@ -440,7 +439,7 @@ def _spans(table: BlockTable, payload: Bytes) -> patches.Spans:
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
 
-def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, patches.Spans]:
+def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, word_patches.Spans]:
     """Positions and values of all blocks, decompressed, and where they lie in there."""
     begin, contents = 0, []
     for index, row in enumerate(rows):
@@ -454,7 +453,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     spans = [
         (
             end - content.size,
-            end - patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
+            end - word_patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
             end,
             row.moved,
         )

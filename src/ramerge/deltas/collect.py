@@ -1,4 +1,4 @@
-"""Appends the blocks of a spool to a delta's files, in order."""
+"""Blocks of a spool into a delta's files, in order, when all are there; called by `make` and `delta_output`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, digest, tensor_digest
-from ramerge.deltas.spool import Bytes, Spool, SpooledTensor
+from ramerge.deltas.spool import Spool, SpooledTensor
+from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
@@ -15,7 +16,7 @@ Found = TypeVar("Found")
 
 
 def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Compression) -> None:
-    """Append all blocks, and note the base's tensors that have no entry in the spool.
+    """Append all blocks of a spool to a delta, and note the base's tensors that have no entry in the spool.
 
     One thread does so when all slots are full. Alongside the workers it would take longer: they would wait for each
     other.

@@ -1,4 +1,4 @@
-"""Two thin factors whose product is the update of a matrix: exactly, or as near as their rank allows.
+"""Two thin factors of the update of a matrix, exactly or as near as their rank allows; called by `adapter_output`.
 
 A sum of low-rank products is the product of their factors side by side. It is truncated by the singular values of a
 core that is as small as its rank. Any other update is read block of rows by block of rows, and only matrices as thin as
@@ -45,7 +45,7 @@ class Update:
         self._rows = rows
 
     def blocks(self) -> Iterator[tuple[slice, Matrix]]:
-        """All rows in order, some at a time."""
+        """All rows of the update in order, some at a time."""
         m, n = self.shape
         step = max(1, BLOCK_ELEMENTS // max(n, 1))
         for start in range(0, m, step):
@@ -54,11 +54,11 @@ class Update:
 
     @property
     def energy(self) -> float:
-        """The squared norm."""
+        """The squared norm of the update."""
         return math.fsum(float(np.vdot(block, block)) for _, block in self.blocks())
 
     def times(self, right: Matrix) -> Matrix:
-        """The product with a matrix of n rows."""
+        """The product of the update with a matrix of n rows."""
         found = np.empty((self.shape[0], right.shape[1]))
         for rows, block in self.blocks():
             found[rows] = block @ right
@@ -72,7 +72,7 @@ class Update:
         return found
 
     def gram(self) -> Matrix:
-        """The products of all columns with each other; of all rows, if there are fewer of them."""
+        """The products of all columns of the update with each other; of all rows, if there are fewer of them."""
         m, n = self.shape
         if n <= m:
             found = np.zeros((n, n))
@@ -90,7 +90,7 @@ class Update:
 
 
 class Factors(NamedTuple):
-    """Two factors in float32 and what their product lacks.
+    """Two factors in float32 and what their product lacks of the update.
 
     Attributes:
         left: of shape (m, r).
@@ -112,7 +112,7 @@ class Factors(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The norm of what is lost, as a share of the norm of the update."""
+        """The norm of what the factors lack, as a share of the norm of the update."""
         return math.sqrt(self.lost / self.energy) if self.energy else 0.0
 
 
@@ -198,7 +198,7 @@ def _exact(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
 
 
 def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:
-    """The leading directions, each with the root of its size on both sides."""
+    """The leading directions of an update, each with the root of its size in both factors."""
     count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
     if settings.rank is not None:
         count = min(count, settings.rank)
@@ -211,6 +211,6 @@ def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter
 
 
 def overall(found: Sequence[Factors]) -> float:
-    """The norm of all that is lost, as a share of that of all updates that were truncated."""
+    """The norm of all that factors lack, as a share of that of all updates that were truncated."""
     energy = math.fsum(each.energy for each in found if not each.is_exact)
     return math.sqrt(math.fsum(each.lost for each in found if not each.is_exact) / energy) if energy else 0.0

@@ -1,4 +1,4 @@
-"""A delta, opened over the model that it is for: the tensors of the whole agent."""
+"""The format `delta`: opens a delta over its base as the tensors of the agent; also the sidecar files of a model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_PROBLEMS = 100
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself if it has the index of a delta."""
+    """The folder itself if it has the index of a delta in ramerge's layout."""
     if (folder / INDEX).exists():
         return folder
     if (folder / DATA_FILE.format(1)).exists():
@@ -81,7 +81,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         config=read_json(sidecars["config.json"]) if "config.json" in sidecars else deepcopy(dict(base.config)),
         metadata_folder=base.metadata_folder,
         shards={name: tuple(names) for name, names in index.shards.items()},
-        notes=(f"{folder} is a delta: {contents_of(index)}",),
+        notes=(f"{folder} is a delta: {_contents_of(index)}",),
         tokenizers=has_tokenizer,
         companions=companions,
         lineage=(*(base.lineage or (index.metadata.base,)), index.metadata.result),
@@ -89,8 +89,8 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
-def contents_of(index: Index) -> str:
-    """Contents of a delta, human-readable."""
+def _contents_of(index: Index) -> str:
+    """Contents of a delta in a sentence."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     moved = sum(tensor.moved for tensor in index.tensors.values())
     text = described(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
@@ -111,7 +111,7 @@ def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Ma
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:
-    """The first bytes of one of the agent's files; empty if any that fit will do."""
+    """The first bytes of one of the agent's files, as a delta holds them; empty if any that fit will do."""
     name = HEADER + file
     if name not in index.weight_map:
         return b""
@@ -181,7 +181,7 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
 
 
 def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, required: str) -> Tensor:
-    """A tensor of the agent."""
+    """A tensor of the agent, out of what its delta holds and the base."""
     if entry.kind == "whole":
         whole = _extent(stored, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)

@@ -1,4 +1,4 @@
-"""The index of a delta, `delta.safetensors.index.json`: written here, and read back without trust.
+"""The index of a delta, `delta.safetensors.index.json`, written, and read back without trust; a delta's size.
 
     metadata     the format's name and version, elements of a block, digests of base, agent and this index
     weight_map   names in the data files to these files, as in the index of a model
@@ -10,7 +10,7 @@
 
 In the data files, which are safetensors files,
 
-    blocks:NAME   uint64 (blocks, 8): the table of a tensor, a `codec.Row` for each block
+    blocks:NAME   uint64 (blocks, 8): the table of a tensor, a `codec.BlockRow` for each block
     data:NAME     uint8: the blocks' bytes; not there if nothing has moved
     whole:NAME    a tensor that the base lacks, or has in another dtype or shape: as it is
     header:FILE   uint8: the first bytes of one of the agent's files, up to its tensors, and zeros up to a multiple of 8
@@ -46,12 +46,12 @@ _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 _MOST_PROBLEMS = 100
 _HEX = frozenset("0123456789abcdef")
 
-Kind = Literal["same", "changed", "whole"]
+TensorKind = Literal["same", "changed", "whole"]
 
 
 @dataclass(frozen=True)
 class DeltaTensor:
-    """A tensor of the agent.
+    """The entry of a tensor in the index of a delta.
 
     Attributes:
         dtype: as safetensors names it.
@@ -64,7 +64,7 @@ class DeltaTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: TensorKind
     moved: int
     base: str
     result: str
@@ -72,7 +72,7 @@ class DeltaTensor:
 
 @dataclass(frozen=True)
 class Companion:
-    """A sidecar file: whether the base has the same, and the digest of its bytes in hexadecimal."""
+    """The entry of a sidecar file: whether the base has the same, and the digest of its bytes in hexadecimal."""
 
     same: bool
     digest: str
@@ -80,7 +80,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class DeltaMetadata:
-    """Header of a delta.
+    """The metadata in the index of a delta.
 
     Attributes:
         format: `FORMAT`.
@@ -101,7 +101,7 @@ class DeltaMetadata:
 
 @dataclass(frozen=True)
 class Index:
-    """A delta's index; see above."""
+    """The index of a delta, with all entries that are described above."""
 
     metadata: DeltaMetadata
     weight_map: dict[str, str]
@@ -122,7 +122,7 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
 
 
 def read_index(path: Location) -> Index:
-    """Read and check an index. What it says of the data files is checked where these are opened."""
+    """Read and check the index of a delta. What it says of the data files is checked where these are opened."""
     try:
         with readable(path):
             values = read_object(path, _LIMITS, constants=False)
@@ -147,7 +147,7 @@ def read_index(path: Location) -> Index:
 
 
 def described(tensors: int, changed: int, whole: int, elements: int) -> str:
-    """How many of the agent's tensors a delta holds, and how many of their elements."""
+    """A sentence on how many of the agent's tensors a delta holds, and how many of their elements."""
     texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
     if whole:
         texts.append(
@@ -157,7 +157,7 @@ def described(tensors: int, changed: int, whole: int, elements: int) -> str:
 
 
 def size_of(folder: Location) -> int:
-    """Bytes of changes and whole tensors of a delta; its headers, index and other files do not count."""
+    """The bytes of changes and whole tensors of a delta; headers, index and other files do not count."""
     names = sorted({*read_index(folder / INDEX).weight_map.values()})
     entries = (entry for name in names for entry in read_header(folder / name).entries)
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))

@@ -1,4 +1,4 @@
-"""Kinds of output on a base: `ramerge merge --as-delta` and `--as-adapter`."""
+"""`AsDelta` and `AsAdapter`, the kinds of output of `ramerge merge --as-delta` and `--as-adapter`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AsDelta(OutputKind):
         return f"{size} at most, as a delta"
 
     def spec(self, plan: MergePlan) -> OutputSpec:
-        from ramerge.deltas.patches import slots_of
+        from ramerge.deltas.delta_output import slots_of
         from ramerge.deltas.spool import spec_of
 
         return spec_of(plan, slots_of(plan, plan.output.details))
@@ -63,7 +63,7 @@ class AsDelta(OutputKind):
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
     ) -> tuple[Record, ...]:
-        from ramerge.deltas.output import write
+        from ramerge.deltas.delta_output import write
 
         return write(plan, passes, output, seen, began)
 

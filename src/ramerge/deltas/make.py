@@ -1,4 +1,4 @@
-"""Makes a delta of a base and an agent."""
+"""A delta of a base and an agent: which tensors are compared, and the pass that compares them; called by `run`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
@@ -44,7 +44,7 @@ _LEAST_RUNS = 64
 
 
 class TensorPair(NamedTuple):
-    """A tensor that is read: of base and agent, or of one of them."""
+    """A tensor of base and agent that are compared, or one that only one of them has."""
 
     base: Tensor | None
     agent: Tensor | None
@@ -56,7 +56,7 @@ class TensorPair(NamedTuple):
 
 @dataclass(frozen=True)
 class DeltaBlock:
-    """Reads of a pair for a slot of the spool, with their size in bytes."""
+    """A block of `ComparePass`: the part of a pair that fills a slot of the spool."""
 
     pair: int
     slot: int
@@ -65,7 +65,7 @@ class DeltaBlock:
 
 @dataclass(frozen=True)
 class DeltaWork:
-    """Inputs that are compared to make a delta.
+    """The plan of a delta: the inputs that are compared to make it.
 
     Attributes:
         base: the model that the delta will be for.
@@ -87,7 +87,7 @@ class DeltaWork:
         return {**self.base.files, **self.agent.files}
 
     def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
-        """Output to build, and all that it depends on."""
+        """The output of a delta, and all that it depends on."""
         described = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
@@ -102,7 +102,7 @@ class DeltaWork:
         return OutputSpec(out, overwrite, required, total, spooled=spooled(self.slots))
 
     def memory_of(self, workers: int) -> int:
-        """About how many bytes a process takes with so many threads."""
+        """About how many bytes making a delta takes with so many threads."""
         return _BASELINE_BYTES + workers * (self.buffer_bytes + _ENCODING_BYTES)
 
     @property
@@ -110,8 +110,8 @@ class DeltaWork:
         return max((arena_bytes(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
 
 
-def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
-    """The work of a delta."""
+def plan_delta(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
+    """Plan a delta: pair the agent's tensors with the base's, and refuse models that deltas are not for."""
     text = "is quantized; a delta can only be made of models that are not"
     problems = [f"{one.directory}: {text}" for one in (base, agent) if one.quantized]
     problems += [
@@ -144,7 +144,7 @@ def write_delta(
     listen: Listener = silence,
     allow_outside_links: bool = False,
 ) -> Index:
-    """Write what an agent has changed of its base."""
+    """Compare base and agent, and write the files of the delta."""
     made = ComparePass.of(work, spool)
     total = sum(block.nbytes for run in made.runs() for block in run)
     kept = output.journal.open_pass(made.runs(), _BlockCodec())
@@ -157,14 +157,14 @@ def write_delta(
     check_unchanged(work.files)
     with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
-        write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
         check_unchanged(work.files)
         return writer.finish()
 
 
 @dataclass(frozen=True)
 class ComparePass(Pass[DeltaBlock, DeltaBlock]):
-    """Compares the blocks of two models, and leaves in a spool what has changed.
+    """The pass that compares the blocks of two models, and leaves in a spool what has changed.
 
     Attributes:
         files: the inputs.
@@ -184,7 +184,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
 
     @staticmethod
     def of(work: DeltaWork, spool: Spool) -> ComparePass:
-        """The pass that fills a spool."""
+        """The pass that compares base and agent of a plan, and fills this spool."""
         blocks = [
             DeltaBlock(index, slot, len(pair.tensors) * itemsize(entry.dtype) * entry.elements_in(slot))
             for index, (pair, entry) in enumerate(zip(work.pairs, spool.slots.entries, strict=True))
@@ -202,7 +202,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
         return nullcontext()
 
     def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[_DeltaWorker]:
-        """Resources of one thread."""
+        """Open the worker of one thread."""
         reader = Reader(self.files, Arena(self.buffer_bytes))
         return nullcontext(_DeltaWorker(reader, self.pairs, self.spool, Encoder(self.compression)))
 
@@ -217,13 +217,13 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
         self.spool.sync()
 
     def close(self) -> None:
-        """Close what was opened on another node."""
+        """Close files that were opened on another node."""
         self.files.close()
         self.spool.close()
 
 
 class _BlockCodec:
-    """Blocks as the journal keeps them: what was found is in the spool."""
+    """Blocks of `ComparePass` in the journal, without their contents, which are in the spool."""
 
     def encode(self, result: DeltaBlock) -> tuple[bytes, int]:
         return b"", result.nbytes

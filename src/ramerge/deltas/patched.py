@@ -1,4 +1,4 @@
-"""An origin that adds changes to a base: a tensor of a delta."""
+"""The origin of a delta's tensors: elements of a base, with the changes of a chain of deltas over them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ from ramerge.deltas.codec import (
     fold,
     most_stored,
 )
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.kernels import add_changes
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, itemsize, room
 from ramerge.sdk.text import quoted
-
-Bytes = NDArray[np.uint8]
 
 _ROW = 8 * COLUMNS
 # Blocks of which the table is read and checked at a time.
@@ -46,7 +45,7 @@ class Patched(Origin):
 
     Attributes:
         base: of the same dtype and shape.
-        table: a `codec.Row` for each block.
+        table: a `codec.BlockRow` for each block.
         data: the blocks' bytes; None if nothing has changed.
         required: digest of the model that the delta is for, for messages.
     """
@@ -99,7 +98,7 @@ class Patched(Origin):
             yield from link.own_stored()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
-        """Where blocks end is known only from the table, so they are thought to be of equal size."""
+        """Where the elements lie in files; blocks are taken to be of equal size, as the table is not read."""
         first, last = start // BLOCK, blocks_of(stop)
         begin, end = first // _WINDOW * _WINDOW, min(-(-last // _WINDOW) * _WINDOW, blocks_of(tensor.elements))
         for link in _links(self):
@@ -111,7 +110,7 @@ class Patched(Origin):
         yield from link.base.origin.ahead(link.base, start, stop)
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """A block of whole `BLOCK`s begins at a multiple of them."""
+        """The scratch of a read. A block of whole `BLOCK`s begins at a multiple of them."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
         most = max(link.scratch_of_link(tensor, touched) for link in _links(self))
@@ -133,7 +132,7 @@ class Patched(Origin):
         return 3 * room(most_stored(elements, itemsize(tensor.dtype)))
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """Blocks are read whole, and all together; of a chain, one link after another."""
+        """Read elements: blocks of the base, whole and together; then the changes of one link after another."""
         width = itemsize(tensor.dtype)
         low, high = start // BLOCK * BLOCK, min(blocks_of(stop) * BLOCK, tensor.elements)
         whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
@@ -148,7 +147,7 @@ class Patched(Origin):
             out[:] = whole[(start - low) * width : (stop - low) * width]
 
     def apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
-        """Fill `out` with whole blocks, given the base's."""
+        """Fill `out` with whole blocks of the agent, given the base's."""
         width, first = itemsize(tensor.dtype), low // BLOCK
         rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
@@ -194,7 +193,7 @@ class Patched(Origin):
                 links.add_together(several, weight)
 
     def check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
-        """Refuse a block of the base that is not the one that was meant."""
+        """Refuse a block of the base that is not the one that the delta was made for."""
         start = number * BLOCK
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
@@ -206,7 +205,7 @@ class Patched(Origin):
     def fill(
         self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
-        """Read the bytes of blocks, one after another; those that lie so in the file are read at once."""
+        """Read the bytes of a delta's blocks, one after another; those that lie so in the file are read at once."""
         assert self.data is not None
         if gapless:
             reader.fill(self.data.path, self.data.offset + begins[0], payload)
@@ -228,7 +227,7 @@ class Patched(Origin):
 
 
 class _Links:
-    """Adds the changes of links to a block, many at a time: a call costs as much as a link of few changes."""
+    """Adds the changes of a chain's links to a block, many at a time: a call costs as much as a link of few changes."""
 
     def __init__(self, reader: Reader, tensor: Tensor, start: int, stop: int, held: Bytes, total: NDArray[Any]) -> None:
         self._reader, self._tensor, self._held, self._total = reader, tensor, held, total
@@ -236,7 +235,7 @@ class _Links:
         self._room = reader.arena.take(_TOGETHER + most_stored(stop - start, itemsize(tensor.dtype)))
 
     def add(self, links: Sequence[tuple[Patched, float]]) -> None:
-        """The changes of links that follow one another, with their weights."""
+        """Add the changes of links that follow one another, with their weights."""
         chain = [link for link, _ in links]
         table = _table(self._reader, self._tensor, chain, self._first, blocks_of(self._stop))
         *before, last = range(len(links))
@@ -250,7 +249,7 @@ class _Links:
                     self._add(links, table, together)
 
     def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
-        """The changes of some links at once."""
+        """Add the changes of some links at once."""
         part = table.deltas(places)
         begins, sizes, used = part.numbers[:, :, 0].tolist(), part.stored.tolist(), 0
         for place, begin, size, gapless in zip(places, begins, sizes, part.gapless, strict=True):
@@ -267,7 +266,7 @@ class _Links:
             raise links[places[number]][0].damaged(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
-        """Changes of several links, the last one first."""
+        """Add the changes of several links with one weight, the last one first."""
         with self._reader.arena.scratch():
             old = self._reader.arena.take(self._held.size)
             old[:] = self._held
@@ -296,7 +295,7 @@ def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
-    """Rows of links for the blocks from `first` up to `last`.
+    """The rows of links for the blocks from `first` up to `last`.
 
     It is read and checked for many blocks at a time, and kept until others are asked for.
     """
@@ -326,7 +325,7 @@ def _accepted(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: i
 
 
 def _links(origin: Patched) -> Iterator[Patched]:
-    """A delta, and the deltas below it, the last one first."""
+    """A delta, and the deltas below it in the chain, the last one first."""
     below: Origin = origin
     while isinstance(below, Patched):
         yield below
@@ -334,7 +333,7 @@ def _links(origin: Patched) -> Iterator[Patched]:
 
 
 def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
-    """The deltas that lie over another tensor, the last one first."""
+    """The deltas that lie over another tensor of the chain, the last one first."""
     found = []
     for link in _links(origin):
         found.append(link)
@@ -344,5 +343,5 @@ def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
 
 
 def moved_of(table: Bytes) -> int:
-    """How many elements differ from the base's, by the bytes of a tensor's table."""
+    """The number of elements that a delta changes, by the bytes of a tensor's table."""
     return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("moved")].sum())

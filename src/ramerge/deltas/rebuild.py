@@ -1,4 +1,4 @@
-"""Turns a delta back into the agent's files."""
+"""The agent's files out of a delta and its base, byte-identical; called by `run`."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def write_agent(
 
 
 def memory_of(agent: Checkpoint, workers: int) -> int:
-    """About how many bytes a process takes that writes an agent with so many threads."""
+    """About how many bytes `write_agent` takes with so many threads."""
     return _BASELINE_BYTES + workers * max(map(arena_bytes, agent.tensors.values()), default=0)
 
 
 def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
-    """Hold the tables of all tensors against the index."""
+    """Compare the tables of all tensors with the index of the delta."""
     patched = {name: tensor.origin for name, tensor in agent.tensors.items() if isinstance(tensor.origin, Patched)}
     tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
     files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
@@ -118,7 +118,7 @@ class _RebuildWorker:
         self._reader, self._writer = reader, writer
 
     def run(self, run: Sequence[_Blocks]) -> list[bytes]:
-        """Write blocks, one after another; returns the digest of each."""
+        """Write blocks of the agent, one after another; returns the digest of each."""
         self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
         digests = []
         for blocks in run:
@@ -132,7 +132,7 @@ class _RebuildWorker:
 
 
 def _read_for(tensor: Tensor) -> list[Tensor]:
-    """Reads for a tensor: first what is below all changes, then the tensor itself."""
+    """Reads for a tensor of the agent: first what is below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):
         below = below.origin.base
@@ -140,7 +140,7 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
 
 
 def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
-    """The files, with the headers that they had."""
+    """The agent's files, with the headers that they had."""
     found = []
     for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
         header = stored_header(folder, index, file)
@@ -158,7 +158,7 @@ def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
 
 
 def _index_of(shards: list[Shard]) -> str:
-    """An index of the files, as `save_pretrained` writes it."""
+    """An index of the agent's files, as `save_pretrained` writes it."""
     weight_map = {name: shard.name for shard in shards for name in shard.offsets}
     size = sum(shard.file_bytes - len(shard.header) for shard in shards)
     return (

@@ -1,4 +1,4 @@
-"""Records of deltas that were written or applied."""
+"""`DeltaRecord`, which `delta` and `apply` return."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramerge.sdk.text import dumped
 
 @dataclass(frozen=True)
 class DeltaRecord:
-    """Record of a delta that was written.
+    """Record of a delta that was written or applied.
 
     Attributes:
         base: the model that the delta changes, as it was named.
@@ -49,9 +49,9 @@ class DeltaRecord:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The record of a delta as plain values."""
         return asdict(self)
 
     def to_json(self) -> str:
-        """As JSON."""
+        """The record of a delta as `--json` prints it."""
         return dumped(self.to_dict(), indent=2) + "\n"

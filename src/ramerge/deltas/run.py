@@ -17,7 +17,7 @@ from ramerge import Options, PlanError, RecipeError
 from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
 from ramerge.deltas.index import Index, size_of
-from ramerge.deltas.make import compare, write_delta
+from ramerge.deltas.make import plan_delta, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
@@ -80,7 +80,7 @@ def delta(
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
     _refuse(place, [*below.folders, *above.folders], 0, overwrite=options.overwrite)
-    work = compare(opened_base, opened, compression)
+    work = plan_delta(opened_base, opened, compression)
     workers = _workers(limits, (*opened_base.files, *opened.files), work.memory_of)
     with (
         chosen_executor(options.ray, workers, work.memory_of) as carrier,
@@ -163,7 +163,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
-    """A warning about tensors that are stored whole because base and agent have them in different dtypes."""
+    """The warning of a delta about tensors that are stored whole because their dtype is not the base's."""
     pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
     others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
     if not others:

@@ -1,4 +1,4 @@
-"""Contents of a delta besides changes: the headers of the agent's files, and its sidecar files."""
+"""Files of an agent that a delta has besides blocks: headers of its safetensors files, and its sidecar files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from ramerge.sdk.storage import INDEX
 from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
-def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:
-    """Write them."""
+def write_headers_and_sidecars(
+    base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool
+) -> None:
+    """Give a writer of a delta the headers of the agent's files, and its sidecar files with the base's."""
     index = read_index(agent.delta / INDEX) if agent.delta is not None else None
     for file, names in agent.shards.items():
         header = b""  # if the agent has no such files

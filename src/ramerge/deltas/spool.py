@@ -1,4 +1,4 @@
-"""Blocks of a delta until they are appended to its files.
+"""A spool: a file with slots, which holds the blocks of a delta or adapter until all are there.
 
 How large a block becomes is known only when it is encoded, and a delta's files hold blocks in order. So blocks first
 go into a file in which there is a slot for each few of them, large enough for whatever they become. Any thread of any
@@ -19,16 +19,15 @@ from typing import Literal
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
 from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import itemsize
 
-Bytes = NDArray[np.uint8]
-Kind = Literal["encoded", "merged", "whole", "base"]
+SpooledKind = Literal["encoded", "merged", "whole", "base"]
 
 _NAME = "blocks"
 # Blocks are soon in the delta's files. Short work never brings them to the disk first.
@@ -49,7 +48,7 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 @dataclass(frozen=True)
 class SpooledTensor:
-    """A tensor whose blocks come.
+    """A tensor whose blocks come into the spool, in any order.
 
     Attributes:
         name: its name.
@@ -64,7 +63,7 @@ class SpooledTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    kind: Kind
+    kind: SpooledKind
     together: int = TOGETHER
 
     @property
@@ -90,13 +89,13 @@ class SpooledTensor:
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
-        """Elements of a slot, of which the last one may have fewer."""
+        """Elements of a slot of the spooled tensor, of which the last one may have fewer."""
         return min((slot + 1) * self.span, self.elements) - slot * self.span
 
 
 @dataclass(frozen=True)
 class SpoolSlots:
-    """Where blocks lie in the file.
+    """Where the slots of all tensors lie in the file of the spool.
 
     Attributes:
         entries: the tensors, in the order in which they are appended. Slots name them by their index.
@@ -114,12 +113,12 @@ class SpoolSlots:
         return Shard(_NAME, b"", {}, self._begins[-1])
 
     def place(self, entry: int, slot: int) -> int:
-        """The byte where a slot begins."""
+        """The byte in the spool where a slot begins."""
         return self._begins[entry] + slot * self.entries[entry].slot_bytes
 
 
 class Spool:
-    """Fills slots, and reads them. Pickled for another process, it is the same file.
+    """The spool: fills slots, and reads them. Pickled for another process, it is the same file.
 
     Args:
         slots: where they lie.
@@ -131,16 +130,16 @@ class Spool:
         self._file = file
 
     def put(self, entry: int, slot: int, blocks: Sequence[Encoded]) -> None:
-        """Fill a slot with encoded blocks."""
+        """Fill a slot of the spool with encoded blocks."""
         heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
         self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
-        """Write bytes of a tensor that is `merged` or `whole`, from its byte `begin` on."""
+        """Write bytes of a tensor that is `merged` or `whole` into the spool, from its byte `begin` on."""
         self._file.write(_NAME, self.slots.place(entry, 0) + begin, data)
 
     def put_digests(self, entry: int, slot: int, data: Bytes) -> None:
-        """Fill a slot with digests of blocks that only the base has, which are `data`."""
+        """Fill a slot of the spool with digests of blocks that only the base has, which are `data`."""
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
         digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
         self._write(entry, slot, _checksum(digests) + digests)
@@ -149,7 +148,7 @@ class Spool:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
     def take(self, entry: int, slot: int) -> Iterator[Encoded]:
-        """The encoded blocks of a slot."""
+        """The encoded blocks of a slot of the spool."""
         described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
         count = blocks_of(described.elements_in(slot))
         heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
@@ -170,7 +169,7 @@ class Spool:
         yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
-        """Elements `start:stop` of a tensor that is `merged` or `whole`."""
+        """Elements `start:stop` of a tensor in the spool that is `merged` or `whole`."""
         width = itemsize(self.slots.entries[entry].dtype)
         return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
 
@@ -181,7 +180,7 @@ class Spool:
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
 
     def _checked(self, begin: int, size: int) -> memoryview:
-        """Bytes behind their checksum."""
+        """Bytes of the spool behind their checksum."""
         data = self._read(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
             raise _damaged()
@@ -193,7 +192,7 @@ class Spool:
         return out.data
 
     def begin_reading(self) -> None:
-        """Called when all slots are full, before the first is read.
+        """Tell the spool that all slots are full, before the first is read.
 
         On a network file system, what other processes have written is visible only after a file is opened. So it is
         reopened.
@@ -202,7 +201,7 @@ class Spool:
         self._file.check()
 
     def sync(self) -> None:
-        """Bring to the disk what was written so far."""
+        """Bring to the disk what was written into the spool so far."""
         self._file.sync()
 
     def close(self) -> None:
@@ -210,19 +209,19 @@ class Spool:
 
 
 def spooled(slots: SpoolSlots) -> dict[str, int]:
-    """Name and size of the file that a spool fills."""
+    """Name and size of the file that a spool fills, for `OutputSpec`."""
     return {slots.file.name: slots.file.file_bytes}
 
 
 def spec_of(plan: MergePlan, slots: SpoolSlots) -> OutputSpec:
-    """The output of a merge whose files are made at the end, of what was spooled."""
+    """The `OutputSpec` of a merge whose files are made at the end, of what was spooled."""
     target = plan.output.target
     assert target is not None
     return OutputSpec(target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
 
 def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:
-    """A spool in a folder, which resumes from what an earlier run has left there."""
+    """Open a spool in a folder; it resumes from what an earlier run has left there."""
     file = slots.file
     staging = StagingDir(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
     return Spool(slots, Writer(staging, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

@@ -1,4 +1,4 @@
-"""Differences between two arrays of words, and the way back: positions, and the xor of the words at these.
+"""The compiled loops of `codec`: differences of two arrays of words, as positions and xors, and the way back.
 
 Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0,
 and a NaN from one with another payload. Positions have two forms:
@@ -153,7 +153,7 @@ def compare(base: Words, other: Words, bitmap: Bitmap, values: Words) -> int:
 
 
 def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
-    """Write the positions of a bitmap as gaps, at most `most_gaps` of them; how many were written."""
+    """Write the positions of a bitmap as gaps, at most `most_gaps` of them; returns how many were written."""
     return int(_writing_gaps()(bitmap, gaps))
 
 
@@ -213,12 +213,12 @@ def fold(
 
 
 def beyond(xors: Words, planes: int) -> int:
-    """How many xors have bits that so many planes of bytes do not hold."""
+    """Count the xors that have bits which so many planes of bytes do not hold."""
     return int(np.count_nonzero(xors > _most(planes, xors.itemsize))) if planes < xors.itemsize else 0
 
 
 def split(xors: Words, planes: int, values: Bytes) -> None:
-    """Write the lowest bytes of all xors, then the next ones, in as many planes; then xors that do not fit.
+    """Write the xors as planes of bytes, the lowest bytes first; then xors that do not fit.
 
     Of an xor that has more bits, all bytes in the planes are 0, and its word follows behind the planes. No xor is 0,
     planes are from 1 up to the bytes of a word, and `values` has `values_size(...)` bytes.

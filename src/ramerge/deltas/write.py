@@ -1,4 +1,4 @@
-"""Writes a delta: tensor after tensor, each block after block, as they come."""
+"""`DeltaWriter`: writes the files of a delta, tensor after tensor, each block after block, as they come."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ramerge.deltas.index import (
     DeltaMetadata,
     DeltaTensor,
     Index,
-    Kind,
+    TensorKind,
     digest_of_model,
 )
 from ramerge.sdk.files import write_all
@@ -46,7 +46,7 @@ _PIECE = 1 << 20
 
 
 class DeltaWriter:
-    """Writes a delta into a staging directory, from one thread.
+    """Writer of a delta into a staging directory, for one thread; called by `collect` and `sidecars`.
 
     Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
@@ -75,7 +75,7 @@ class DeltaWriter:
         self._files.close()
 
     def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[Encoded]) -> None:
-        """A tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
+        """Write a tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
         rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, tensor_digest()
         with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
             for block in blocks:
@@ -92,12 +92,12 @@ class DeltaWriter:
             append(table.tobytes())
         base = digest_of_blocks(table[:, 6:8])
         moved = int(table[:, 2].sum())
-        kind: Kind = "changed" if moved else "same"
+        kind: TensorKind = "changed" if moved else "same"
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), kind, moved, base, result.hexdigest())
         self._base[name] = (dtype, shape, base)
 
     def whole(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[NDArray[np.uint8]]) -> None:
-        """A tensor that the base lacks, or has in another dtype or shape."""
+        """Write a tensor that the base lacks, or has in another dtype or shape."""
         found = tensor_digest()
         with self._files.entry(WHOLE + name, dtype, lambda: list(shape)) as append:
             for block in blocks:
@@ -106,11 +106,11 @@ class DeltaWriter:
         self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.hexdigest())
 
     def base_tensor(self, name: str, dtype: str, shape: Sequence[int], found: str) -> None:
-        """A tensor of the base, with its digest; the agent lacks it, or has another one of that name."""
+        """Note a tensor of the base, with its digest; the agent lacks it, or has another one of that name."""
         self._base[name] = (dtype, shape, found)
 
     def header(self, file: str, tensors: Sequence[str], header: bytes) -> None:
-        """One of the agent's safetensors files: its tensors in the order of their bytes, and the bytes before these.
+        """Note one of the agent's files: its tensors in the order of their bytes, and the bytes before these.
 
         Without such bytes, any header that fits will do.
         """
@@ -122,7 +122,7 @@ class DeltaWriter:
             self._headers[file] = digest(padded).hex()
 
     def companion(self, name: str, source: Location | str, base: Location | None) -> None:
-        """A sidecar file of the agent, or its text, and the base's file; written unless they are equal."""
+        """Write a sidecar file of the agent, or its text, unless it equals the base's."""
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
         same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
@@ -138,7 +138,7 @@ class DeltaWriter:
         return self._files.written
 
     def finish(self) -> Index:
-        """Write what is left. The staging directory holds a whole delta then."""
+        """Write what is left of the delta, its index last."""
         weight_map = self._files.finish()
         result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
         metadata = DeltaMetadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
@@ -159,7 +159,7 @@ def digest_of_file(path: Location) -> str:
 
 
 class _DataFiles:
-    """Safetensors files whose tensors come one after another, each as long as it turns out to be."""
+    """Safetensors files of a delta, whose tensors come one after another, each as long as it turns out to be."""
 
     def __init__(self, staging: StagingDir, room: int) -> None:
         self._staging = staging
@@ -180,7 +180,7 @@ class _DataFiles:
     def entry(
         self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
     ) -> Iterator[Callable[[Any], None]]:
-        """A tensor; gives a function that appends bytes to it. `shape` is called when all bytes are there."""
+        """Begin a tensor; gives a function that appends bytes to it. `shape` is called when all bytes are there."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()

@@ -1,4 +1,4 @@
-"""`ramerge demo`."""
+"""The command `demo`. It holds no logic, and imports when it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demonstration: three tiny agents, trained by policy gradient on a task each, merged and scored."""
+"""The demonstration: tiny agents that come with the package are merged, scored, or copied; `AGENTS` is their folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Print = Callable[[str], None]
 
 
 def run(out: Path | None, say: Print) -> None:
-    """Merge the agents with RAM and RAM+, and print what was merged and, if torch is installed, the scores.
+    """Run the demonstration: merge by RAM and RAM+, print what was merged and, if torch is installed, the scores.
 
     Args:
         out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
@@ -62,7 +62,7 @@ def run(out: Path | None, say: Print) -> None:
 
 
 def copy_models(folder: Path, say: Print) -> None:
-    """Copy the base and the agents to a folder, under the names of the documentation, and print the next command.
+    """Copy base and agents of the demonstration to a folder, under the names of the documentation.
 
     Args:
         folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
@@ -92,7 +92,7 @@ def copy_models(folder: Path, say: Print) -> None:
 
 
 def score_models(models: Mapping[str, str], say: Print) -> dict[str, dict[str, list[float]]]:
-    """Score models on the tasks, and print the shares of prompts that they answer exactly.
+    """Score models on the tasks of the demonstration, and print shares of prompts that they answer exactly.
 
     Args:
         models: folders by name.
@@ -126,7 +126,7 @@ def score_models(models: Mapping[str, str], say: Print) -> dict[str, dict[str, l
 
 
 class _Compiling:
-    """Says once why the first merge takes seconds."""
+    """Listener of the first merge that says once why it takes seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say

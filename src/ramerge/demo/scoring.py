@@ -1,4 +1,4 @@
-"""Score a checkpoint on the demonstration tasks: greedy completions, compared exactly with the answers."""
+"""Scores of a model on the tasks of the demonstration: greedy completions, compared exactly with the answers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ PART = 50  # prompts of each task that `rewards` scores at a time
 
 
 def score(model_dir: Path, *, examples: int = EXAMPLES, seed: int = SEED) -> dict[str, float]:
-    """Return the share of held-out prompts of each task that the checkpoint in `model_dir` answers exactly."""
+    """The share of held-out prompts of each task of the demonstration that a checkpoint answers exactly."""
     with _quiet():
         model, tokenizer = _loaded(model_dir)
         return {task.name: accuracy(model, tokenizer, task, examples=examples, seed=seed) for task in TASKS}
@@ -27,7 +27,7 @@ def score(model_dir: Path, *, examples: int = EXAMPLES, seed: int = SEED) -> dic
 def rewards(
     model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = EXAMPLES
 ) -> Iterator[dict[str, list[float]]]:
-    """Give the reward of each held-out prompt, a part of the prompts of every task at a time.
+    """Rewards of held-out prompts of the demonstration, a part of every task at a time: a score for `ramerge search`.
 
     Prompts for validation are those that `score` asks. Those for the test come after them, and none is in both.
     """
@@ -41,7 +41,7 @@ def rewards(
 
 
 def accuracy(model: object, tokenizer: object, task: DemoTask, *, examples: int, seed: int) -> float:
-    """Return the share of `examples` held-out prompts of one task that get exactly the right greedy completion."""
+    """The share of `examples` held-out prompts of one task of the demonstration with the right greedy completion."""
     held_out = prompts(task, "test", examples, seed)
     batches = [held_out[start : start + BATCH] for start in range(0, examples, BATCH)]
     return sum(sum(_rewards(model, tokenizer, batch)) for batch in batches) / examples

@@ -1,4 +1,4 @@
-"""Three small tasks with exact verifiers, for the demonstration agents.
+"""The tasks of the demonstration: their prompts, the right answers and rewards; and the names of its agents.
 
 A task draws prompts of one fixed length, so a batch of them needs no padding. Whether a prompt is for training or for
 testing is decided by a hash of its text: the two splits are disjoint whatever the seeds.
@@ -20,7 +20,7 @@ LENGTH = 7
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt and the one completion that is right."""
+    """A prompt of the demonstration and the one completion that is right."""
 
     prompt: str
     answer: str
@@ -28,7 +28,7 @@ class Example:
 
 @dataclass(frozen=True)
 class DemoTask:
-    """A named skill and the function that draws one example of it."""
+    """A task of the demonstration, and the function that draws one example of it."""
 
     name: str
     description: str
@@ -59,7 +59,7 @@ TASKS: tuple[DemoTask, ...] = (
 
 @dataclass(frozen=True)
 class DemoAgent:
-    """An agent that comes with the package.
+    """An agent of the demonstration, which comes with the package.
 
     Attributes:
         name: in the demonstration and the documentation.
@@ -78,22 +78,22 @@ DEMO_AGENTS = tuple(
 )
 
 
-def split_of(prompt: str) -> Split:
-    """Return which split a prompt belongs to: one in eight is held out, by hash."""
+def _split_of(prompt: str) -> Split:
+    """The split that a prompt belongs to: one in eight is held out, by hash."""
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
 
 def prompts(task: DemoTask, split: Split, count: int, seed: int) -> list[Example]:
-    """Draw `count` distinct examples of one split; the same arguments give the same examples."""
+    """Draw `count` distinct examples of one split of a task; the same arguments give the same examples."""
     rng = random.Random(f"{task.name}/{split}/{seed}")
     found: dict[str, Example] = {}
     while len(found) < count:
         example = task.draw(rng)
-        if split_of(example.prompt) == split:
+        if _split_of(example.prompt) == split:
             found.setdefault(example.prompt, example)
     return list(found.values())
 
 
 def reward(example: Example, completion: str) -> float:
-    """Return 1.0 for exactly the right completion, 0.0 for any other."""
+    """The reward of the demonstration: 1.0 for exactly the right completion, 0.0 for any other."""
     return float(completion == example.answer)

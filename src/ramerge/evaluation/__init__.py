@@ -1,12 +1,17 @@
 """`ramerge eval`: what models can do, task by task, through Inspect, which asks, retries, logs and resumes.
 
-commands                      the command line
-run, models                   each model on each task; words of a command line → models as Inspect opens them
-functions                     functions that users name: `FILE.py:FUNCTION`
-servers                       programs that serve a model while it is scored
-tasks/                        task functions that Inspect finds by entry point
-sandbox/, time_limit          model-written programs (the provider `bubblewrap`) and checkers, held in bounds
-logs, samples, intervals      logs of Inspect → samples of models; bootstrap intervals and tests
-tables/                       samples → the paper's tables, and what merges have kept
-data, arithmetic              data files with their problems named; arithmetic in a model's output
+commands       `ramerge eval` and `table`; options and NAME=VALUE words, which `searches/commands` and `ui/compare` use
+run            each model on each task: settings, data and samples of a request; called by `commands` and searches
+models         the models under test: words of a command line → a model as Inspect opens it; endpoints, tokenizers
+servers        the names of programs that serve a model while it is scored
+tasks/         benchmarks as task functions that Inspect finds by entry point
+data           files of benchmarks, read or downloaded, with all problems named; Parquet rows, also for `calibration`
+functions      a Python function that a user names (`FILE.py:FUNCTION`), for tasks, `calibration` and `searches`
+time_limit     checkers of answers, stopped when they take too long; called by tasks
+arithmetic     arithmetic in a model's output, in place of `eval`; called by `tasks/bfcl`
+sandbox/       programs that a model wrote, held in bounds: the provider `bubblewrap` of Inspect, for `tasks/coding`
+logs           logs of Inspect → `samples`, for tables, searches and soups; what `run` noted of a model in them
+samples        scored samples of each model, task by task: what tables are made of
+intervals      bootstrap intervals and paired tests; for tables, agreement and searches
+tables/        samples → the paper's tables, and what merges have kept
 """

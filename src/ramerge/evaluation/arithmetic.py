@@ -1,4 +1,4 @@
-"""Arithmetic in untrusted text, such as `2 * 3600` or `"a" + "b"`, and nothing else.
+"""Arithmetic in a model's output, such as `2 * 3600` or `"a" + "b"`, and nothing else: in place of `eval` in `bfcl`.
 
 What it computes, it computes as Python does. Names, calls,
 attributes, subscripts, comparisons and text formatting are refused, and so is what would fill memory or take long.
@@ -41,27 +41,27 @@ class UncomputableError(ValueError):
 
 
 def compute(source: str) -> Any:
-    """The value of an expression in Python.
+    """The value of an arithmetic expression in a model's output, as Python computes it.
 
     Raises:
         UncomputableError: it holds something else than literals and operators, or its value is too large.
         SyntaxError, TypeError, ZeroDivisionError, OverflowError, RecursionError: as Python does.
     """
-    return value_of(ast.parse(source, mode="eval").body)
+    return _value_of(ast.parse(source, mode="eval").body)
 
 
-def value_of(node: ast.expr) -> Any:
-    """`compute` for an expression that is parsed already; raises the same."""
+def _value_of(node: ast.expr) -> Any:
+    """The value of a part of an expression that is parsed already; raises as `compute`."""
     if isinstance(node, ast.BinOp):
-        left, right = value_of(node.left), value_of(node.right)
+        left, right = _value_of(node.left), _value_of(node.right)
         _refuse_large(node.op, left, right)
         return _BINARY[type(node.op)](left, right)
     if isinstance(node, ast.UnaryOp):
-        return _UNARY[type(node.op)](value_of(node.operand))
+        return _UNARY[type(node.op)](_value_of(node.operand))
     if isinstance(node, ast.List):
-        return [value_of(each) for each in node.elts]
+        return [_value_of(each) for each in node.elts]
     if isinstance(node, ast.Tuple):
-        return tuple(value_of(each) for each in node.elts)
+        return tuple(_value_of(each) for each in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError as error:
@@ -87,7 +87,7 @@ def _refuse_large(operation: ast.operator, left: object, right: object) -> None:
 
 
 def _size(value: object) -> float:
-    """As a share of what is allowed."""
+    """The size of a value as a share of what is allowed."""
     bits = value.bit_length() if isinstance(value, int) else 0
     return max(bits / _MOST_BITS, _elements(value) / _MOST_ELEMENTS)
 

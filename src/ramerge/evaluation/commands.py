@@ -1,4 +1,4 @@
-"""The commands `eval` and `table`. Like those in `cli`, they hold no logic and import when they run."""
+"""The commands `eval` and `table`, which hold no logic and import when they run; the words NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
 
 
 def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[str, Any]:
-    """Words in the form NAME=VALUE; with `typed` the value is YAML.
+    """Words of a command line in the form NAME=VALUE, as a mapping; with `typed` the value is YAML.
 
     Raises:
         EvaluationError: they have another form, or a name comes twice.
@@ -169,7 +169,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
 
 
 def _scores(model: Model) -> dict[str, object]:
-    """Shares of one, by task and metric."""
+    """Scores of a model for `--json`: shares of one, by task and metric."""
     from ramerge.evaluation.intervals import interval, ratio
 
     return {

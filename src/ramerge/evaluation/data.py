@@ -1,4 +1,4 @@
-"""Data of a benchmark: got and read with their problems named, never half."""
+"""Data files of benchmarks, read or downloaded, with all their problems named; Parquet rows, also for prompts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.ma
 
 
 def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a Parquet file.
+    """Read the records of a benchmark: a JSON-lines file, a JSON file with a list of them, or a Parquet file.
 
     Args:
         fields: names that every record must have, and the types they may have.
@@ -34,14 +34,14 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
 
 
 def refuse(problems: Iterable[str]) -> None:
-    """Raise `EvaluationError` with the first ten problems and the number of the others, if there are any."""
+    """Raise `EvaluationError` with the first ten problems of a data file and the number of the others, if any."""
     found = list(problems)
     if found:
         raise EvaluationError(first_of(found))
 
 
 def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
-    """Raises `EvaluationError` where two records have one key."""
+    """Raise `EvaluationError` where two records of a data file have one key."""
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
         shown = ", ".join(repr(key) for key in twice[:MOST_ALIKE])
@@ -49,7 +49,7 @@ def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
 
 
 def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
-    """The one file of a data set on the Hugging Face Hub whose path matches; the hub's cache keeps it.
+    """Download the one file of a data set on the Hub whose path matches; the hub's cache keeps it.
 
     Args:
         task: what it is for, such as `coding/mbpp`; begins the error.
@@ -72,7 +72,7 @@ def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
 
 
 def read_text(path: Path) -> str:
-    """A whole text file in UTF-8.
+    """Read a whole text file in UTF-8; problems are `EvaluationError`.
 
     Raises:
         EvaluationError: it cannot be read, or is something else.
@@ -86,7 +86,7 @@ def read_text(path: Path) -> str:
 
 
 def parquet_rows(path: Path, problem: type[RamergeError] = EvaluationError) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows of a Parquet file as plain values by column, each with its place in the file; read in batches.
+    """Read the rows of a Parquet file in batches, as plain values by column, each with its place in the file.
 
     Args:
         problem: the kind of error that is raised if the file cannot be read, or pyarrow is missing.
@@ -123,7 +123,7 @@ def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def parsed(path: Path, where: str, text: str, halves: Literal["refuse", "keep"] = "refuse") -> Any:
-    """A value in JSON. Raises `EvaluationError` with the file and where in it."""
+    """Parse a value in JSON. Raises `EvaluationError` with the file and where in it."""
     try:
         return parse(text.encode(), _LIMITS, halves=halves)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A Python function that a user names: `module:function` or `file.py:function`. Loading it runs its module."""
+"""A Python function that a user names, `module:function` or `file.py:function`: loaded, its digest, its errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
-    """The module and the function. A file finds modules next to it, a module those in the working folder.
+    """Load a function that a user names, and its module. A file finds modules next to it, a module those here.
 
     Raises:
         ValueError: there is no such file, or it has no such function.
@@ -51,7 +51,7 @@ def _look_in(folder: Path) -> None:
 
 
 def digest(module: ModuleType) -> str:
-    """Digest of a version of a module: of its file, and of the modules in its folder that it has imported.
+    """The digest of a user's module: of its file, and of the modules in its folder that it has imported.
 
     Installed packages are not looked at, nor what a function imports when it is called. Empty where there is no file.
     """
@@ -70,5 +70,5 @@ def digest(module: ModuleType) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error in one sentence."""
+    """An error of a user's function in one sentence."""
     return f"{type(error).__name__}: {error}"[:2000]

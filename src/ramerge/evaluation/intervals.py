@@ -1,4 +1,4 @@
-"""How sure a score is: percentile bootstrap intervals, and the paired bootstrap test between two models.
+"""Bootstrap intervals of scores, and the paired bootstrap test between two models; for tables, agreement and searches.
 
 Sources: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3 (percentile intervals) and section
 15.4 (tests out of intervals); Koehn, Statistical Significance Tests for Machine Translation Evaluation, EMNLP 2004
@@ -32,13 +32,13 @@ Floats = NDArray[np.float64]
 
 
 def ratio(samples: ArrayLike) -> float | None:
-    """A metric's value over samples, each a numerator and a denominator; None where the denominators sum to 0."""
+    """The value of a metric over samples, each a numerator and a denominator; None where denominators sum to 0."""
     numerator, denominator = np.asarray(samples, dtype=np.float64).reshape(-1, 2).sum(axis=0)
     return float(numerator / denominator) if denominator else None
 
 
 def interval(samples: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
-    """Low and high of the percentile bootstrap interval of a ratio of sums.
+    """The percentile bootstrap interval of a metric: its low and its high end.
 
     Samples that are all alike give an interval of no width: the bootstrap knows only what it has seen. Replicates whose
     denominators sum to 0 have no value and are left out.
@@ -84,13 +84,13 @@ def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int
 
 
 def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
-    """The interval that holds the middle share `level` of the replicates that have a value."""
+    """The interval that holds the middle share `level` of replicates."""
     low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 class Difference(NamedTuple):
-    """The first model's value less the second's, with its interval and two-sided p-value."""
+    """The difference of two models: the first's value less the second's, with interval and two-sided p-value."""
 
     value: float
     low: float
@@ -99,7 +99,7 @@ class Difference(NamedTuple):
 
 
 def difference(value: float, drawn: Floats) -> Difference:
-    """Estimate of a difference from its replicates."""
+    """The estimate of a difference between two models, from its bootstrap replicates."""
     return Difference(value, *percentiles(drawn), p_value(drawn))
 
 

@@ -1,4 +1,4 @@
-"""Scores of models from logs of Inspect: the scored samples of each, task by task.
+"""Logs of Inspect, read as scored samples of each model, task by task; and what `run` noted of a model in a log.
 
 `ramerge eval` puts logs into LOGS/MODEL; those of `inspect eval` count too, under the name that the endpoint has for
 the model. Of several logs with the same samples of a model, the latest counts, sample by sample.
@@ -26,7 +26,7 @@ _to_float = value_to_float()
 
 
 def read(folder: Path) -> list[Model]:
-    """All models in a folder of logs, by name.
+    """Read the scores of all models in a folder of logs, by name.
 
     Raises:
         EvaluationError: there are none, or a log cannot be read.
@@ -70,7 +70,7 @@ def read(folder: Path) -> list[Model]:
 
 
 def about_model(log: EvalLog) -> dict[str, Any]:
-    """Identity that `ramerge eval` noted of the model; the name in other logs."""
+    """The identity of the model that `run` noted in a log; the name in other logs."""
     about = (log.eval.metadata or {}).get(OURS)
     if isinstance(about, dict) and isinstance(about.get("name"), str):
         return about
@@ -97,7 +97,7 @@ def _samples(found: Mapping[str, EvalSampleSummary], log: EvalLog, task: TaskNam
 
 
 def _pairs(sample: EvalSampleSummary) -> dict[str, Pair]:
-    """A sample's share in each metric: ours are ratios, others the numbers that their scorers give."""
+    """The shares of a sample in each metric: ours are ratios, others the numbers that their scorers give."""
     pairs: dict[str, Pair] = {}
     several = len(sample.scores or {}) > 1
     for scorer, score in (sample.scores or {}).items():

@@ -1,4 +1,4 @@
-"""The models under test: where they are, how Inspect asks them, and how their logs are distinguished."""
+"""The models under test: from words of a command line to a model as Inspect opens it, with endpoint and tokenizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _URL = TypeAdapter(HttpUrl)
 
 @dataclass(frozen=True)
 class ModelAccess:
-    """Where models run.
+    """Access to the models under test: an endpoint, a server that is started, or this process.
 
     Attributes:
         serve: of `SERVERS`, a provider of Inspect's that starts a server (or loads the model) itself; None for an
@@ -57,7 +57,7 @@ class ModelAccess:
     key_variable: str = "RAMERGE_API_KEY"
 
     def check(self) -> None:
-        """Raises `EvaluationError` where it makes no sense."""
+        """Raise `EvaluationError` where the access makes no sense."""
         if self.serve and self.endpoint:
             raise EvaluationError("--endpoint and --serve: one of them, not both")
         if not self.serve and not self.endpoint:
@@ -76,7 +76,7 @@ class ModelAccess:
                 raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
 
     def check_reachable(self) -> None:
-        """Raises `EndpointError` where nothing answers at the endpoint's address."""
+        """Raise `EndpointError` where nothing answers at the endpoint's address."""
         import httpx
 
         if self.endpoint:
@@ -88,7 +88,7 @@ class ModelAccess:
 
 @dataclass(frozen=True)
 class EvaluationTarget:
-    """A model under test.
+    """A model under test, as words of a command line name it.
 
     Attributes:
         name: the model's name in logs and tables: a letter or digit, then at most 99 letters, digits and `._+-`.
@@ -106,16 +106,16 @@ class EvaluationTarget:
 
     @property
     def folder(self) -> Path | None:
-        """Its folder, where it is on this machine."""
+        """The folder of a model under test, where it is on this machine."""
         return Path(self.model) if self.model and Path(self.model).is_dir() else None
 
     @property
     def tokenizer(self) -> str | None:
-        """The folder that holds its tokenizer."""
+        """The folder that holds the tokenizer of the model under test."""
         return str(self.folder) if self.folder and (self.folder / "tokenizer.json").is_file() else None
 
     def about(self) -> dict[str, object]:
-        """Description that its logs keep; `identity` is the same only while its weights are."""
+        """The description of the model that its logs keep; `identity` is the same only while its weights are."""
         identity = self.model or self.served_name
         if self.folder:  # names, sizes and times of its files change with a new merge in the same place
             files = sorted(path for path in self.folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
@@ -131,7 +131,7 @@ class EvaluationTarget:
 
     @contextmanager
     def opened(self, access: ModelAccess) -> Iterator[Model]:
-        """The model as Inspect knows it. A server that this starts ends with the block."""
+        """Open the model in Inspect, for `run`. A server that this starts ends with the block."""
         from inspect_ai.model import get_model
 
         location = str(self.folder.resolve()) if self.folder else str(self.model)
@@ -173,7 +173,7 @@ def _keep_texts(api: object) -> None:
 
 
 def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
-    """Targets of `--model NAME=MODEL` and `--served-name`.
+    """The models under test of `--model NAME=MODEL` and `--served-name`.
 
     Args:
         models: with an endpoint, folders add the tokenizer and the merge record.
@@ -245,7 +245,7 @@ def server_arguments(text: str) -> dict[str, Any]:
 
 
 def _record(folder: Path | None) -> object:
-    """Parts of a merge's record that tables need: its base, and its agents by name; None where there is none."""
+    """The base and the agents of a merge by name, from its record, for the logs; None where there is none."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:
         return None

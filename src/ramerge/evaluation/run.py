@@ -1,4 +1,4 @@
-"""`ramerge eval`: each model on each task, through Inspect, which asks, retries, logs and resumes."""
+"""Each model on each task: the request of `ramerge eval` is checked and run, through Inspect, into a folder of logs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Tasks and settings for models.
+    """The request of an evaluation: tasks, their settings and their data, for all models.
 
     Attributes:
         tasks: names as Inspect knows them (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
@@ -65,7 +65,7 @@ class EvaluationRequest:
         return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **everywhere, **own}
 
     def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
-        """A task's parameters: settings, files of the user, and the model's tokenizer where it takes one."""
+        """Parameters of a task: settings, files of the user, and the model's tokenizer where it takes one."""
         known = _parameters_of(task)
         if known is None:
             return self._own(task)
@@ -74,12 +74,12 @@ class EvaluationRequest:
         return {key: value for key, value in (found | self._own(task)).items() if key in known}
 
     def check(self) -> None:
-        """Raises `EvaluationError` for settings and data that none of the tasks takes."""
+        """Raise `EvaluationError` for settings and data that none of the tasks takes."""
         from inspect_ai.model import GenerateConfig
         from pydantic import ValidationError
 
         fields = list(GenerateConfig.model_fields)
-        known = {short_name(task): _parameters_of(task) for task in self.tasks}
+        known = {_short_name(task): _parameters_of(task) for task in self.tasks}
         problems = []
         for setting in self.settings:
             name, of_task, key = setting.partition(".")
@@ -106,12 +106,12 @@ class EvaluationRequest:
             raise EvaluationError(list(dict.fromkeys(problems)))
 
     def _own(self, task: str) -> dict[str, object]:
-        name = short_name(task)
+        name = _short_name(task)
         return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
 
 
-def short_name(task: str) -> str:
-    """Name of a task in settings: its name without package or file."""
+def _short_name(task: str) -> str:
+    """The name of a task in settings: its name without package or file."""
     return task.rpartition("@")[2].rpartition("/")[2]
 
 
@@ -119,13 +119,13 @@ def _parameters_of(task: str) -> list[str] | None:
     """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
     from ramerge.evaluation.tasks.registry import parameters
 
-    return parameters(short_name(task)) if task.startswith("ramerge/") else None
+    return parameters(_short_name(task)) if task.startswith("ramerge/") else None
 
 
 def evaluate(
     logs: str | Path, targets: Sequence[EvaluationTarget], request: EvaluationRequest, access: ModelAccess
 ) -> bool:
-    """Score models on tasks, one after another. Whatever is in the logs already is not asked again.
+    """Run an evaluation: each model on each task. Whatever is in the logs already is not asked again.
 
     Args:
         logs: the folder of logs, one folder for each model and task.
@@ -209,7 +209,7 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
 
 @contextmanager
 def _canceled_by_signals() -> Iterator[None]:
-    """Within it a signal cancels what Inspect runs, which returns then, after SIGINT as if nothing had happened.
+    """Context in which a signal cancels what Inspect runs, which returns then, after SIGINT as if nothing had happened.
 
     What the command's own handlers raise would be lost in the event loop, which would not stop.
 
@@ -242,7 +242,7 @@ def _canceled_by_signals() -> Iterator[None]:
 
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
-    """Ids of a task's samples, up to the request's limit; the task is made and nothing is asked."""
+    """The ids of a task's samples, up to the request's limit, for `searches/task_scores`; nothing is asked."""
     from inspect_ai._eval.loader import load_tasks
 
     [made] = load_tasks([task], request.parameters(task, target))

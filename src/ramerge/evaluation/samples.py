@@ -1,4 +1,4 @@
-"""Scored samples: those of each model, task by task, whatever scored them."""
+"""Scored samples of each model, task by task, whatever scored them: what tables are made of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TaskName = tuple[str, str]
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of one model in one task.
+    """The scored samples of one model in one task.
 
     Attributes:
         keys: of the items, sorted.
@@ -37,19 +37,19 @@ class Samples:
     tokens: int = 0
 
     def value(self, metric: str) -> float | None:
-        """In per cent; None where no sample has it, or none counts in it."""
+        """The value of a metric over the samples in per cent; None where no sample has it, or none counts in it."""
         ratio = intervals.ratio(self.metrics[metric]) if metric in self.metrics else None
         return None if ratio is None else 100 * ratio
 
     @property
     def main(self) -> str:
-        """The first metric."""
+        """The main metric of the task: the first."""
         return next(iter(self.metrics))
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model's results.
+    """The scored samples of one model, by task.
 
     Attributes:
         model: folder or hub id; None where only the name of a served model is known.

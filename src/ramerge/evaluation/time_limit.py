@@ -1,4 +1,4 @@
-"""A limit on the time that a checker may take for one answer.
+"""Time limits of checkers, which tasks call for each answer.
 
 Checkers are other people's code fed with a model's output: pathological regular expressions, giant powers, deep
 nesting. They run in the main thread under an alarm, so one answer cannot stop a run. Some have alarms of their own,
@@ -28,7 +28,7 @@ class CheckerStoppedError(BaseException):
 
 
 def guarded(function: Callable[..., T], *arguments: object, seconds: float = SECONDS) -> tuple[T | None, str | None]:
-    """A checker's result, or None and a sentence on why there is none. Lets no exception of the checker through."""
+    """Run a checker under a time limit: its result, or None and why there is none. No exception of it comes through."""
     try:
         with _alarm(seconds):
             return function(*arguments), None

@@ -1,9 +1,9 @@
 """HTML pages that need no network. Analyses, searches and runs have a page each: a template that extends `frame.html`.
 
-page         a template, its data and the libraries that show them, in one file; tables
-figures      the form of charts, on pages and on paper
-styles       CSS for all pages
-extra        which libraries they need
+page         a page as one file: a template, its data and its scripts, for analyses, searches and soups; a table
+figures      a chart as Vega-Lite, SVG or PNG, in the colors and sizes of pages and papers
+styles       CSS for all pages, also for tables of scores and for `ui`
+extra        whether the libraries of the extra `report` are there, for all that write pages
 
 Names of agents and tensors come from strangers: they reach a page as JSON data or through Jinja2's escaping, never as
 markup or code.

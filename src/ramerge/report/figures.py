@@ -1,4 +1,4 @@
-"""Figures: Altair charts in the colors and sizes of the pages, and of a paper."""
+"""A figure: an Altair chart as Vega-Lite, SVG or PNG, in the colors and sizes of the pages, and of a paper."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INK = "currentColor"
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart over the rows that are named `rows` in it.
+    """A figure of a page: a chart over the rows that are named `rows` in it.
 
     Attributes:
         name: of files, and the id in the page.
@@ -54,7 +54,7 @@ class Figure:
     rows: Sequence[dict[str, Any]]
 
     def spec(self, font: int, **sizes: Any) -> dict[str, Any]:
-        """Vega-Lite, with `font` as the size of text in pixels."""
+        """The figure as Vega-Lite, with `font` as the size of text in pixels."""
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
         spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
         spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
@@ -67,7 +67,7 @@ class Figure:
         return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
-        """PNG and SVG, one column wide."""
+        """The figure as files for a paper, PNG and SVG, one column wide."""
         spec = self.spec(9, width=_COLUMN)
         spec["background"] = "white"
         text = json.dumps(spec)
@@ -76,7 +76,7 @@ class Figure:
 
 
 def _config(font: int) -> dict[str, object]:
-    """Ink is the color of the text around: light or dark on the page, black in a file."""
+    """The style of charts. Ink is the color of the text around: light or dark on the page, black in a file."""
     ink = {"labelColor": INK, "titleColor": INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
     lines = {"domainColor": INK, "tickColor": INK, "gridColor": INK, "gridOpacity": 0.12, "domainOpacity": 0.5}
     return {

@@ -1,4 +1,4 @@
-"""A page: a template, its data, and the libraries that show them, in one file."""
+"""An HTML page in one file, of any kind: a template, its data, and the libraries that show them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FONT = 12
 
 
 def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
-    """A page of figures, and of tables that need no script.
+    """Make a page of figures, and of tables that need no script; for searches and runs.
 
     Args:
         template: extends `frame.html`.
@@ -44,7 +44,7 @@ def scripted_page(
     data: Mapping[str, object] | None = None,
     **values: object,
 ) -> str:
-    """A page as one file. Its policy allows this script only.
+    """Make a page with a script as one file; for analyses. Its policy allows this script only.
 
     Args:
         templates: `environment` of the folder of the page's template.
@@ -70,7 +70,7 @@ def scripted_page(
 
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table for another page with the same styles; cells are texts, or markup."""
+    """A table as a part of a page with the styles of reports; cells are texts, or markup."""
     module: Any = environment(_HERE).get_template("parts.html").module
     return str(module.table(label, head, rows))
 
@@ -83,7 +83,7 @@ def chart_libraries() -> dict[str, str]:
 
 @cache
 def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...] = ()) -> jinja2.Environment:
-    """Templates of a folder and of this one; filters besides those that all have, by name."""
+    """Templates of a folder and of `report`; filters besides those that all have, by name."""
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
@@ -98,7 +98,7 @@ def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...
 
 
 def _shown(value: object) -> object:
-    """Convert what the template puts out: texts to lines that show as they are. Our own markup is not a text."""
+    """Convert what a template puts out: texts to lines that show as they are. Our own markup is not a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))

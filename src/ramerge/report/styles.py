@@ -1,4 +1,4 @@
-"""The styles that all pages share: reports of analyses, merges and searches, tables of scores, and `ramerge ui`."""
+"""The styles of all pages: reports of analyses, merges and searches, tables of scores, and `ramerge ui`."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from importlib.resources import files
 
 @cache
 def page_styles() -> str:
-    """CSS, for light and dark, for screens of all widths, and for paper."""
+    """CSS of all pages, for light and dark, for screens of all widths, and for paper."""
     return files("ramerge.report").joinpath("page.css").read_text(encoding="utf-8")

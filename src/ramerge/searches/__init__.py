@@ -1,18 +1,29 @@
 """`ramerge search`: which merge of some agents scores best, and how sure that is.
 
-commands               the command line
-arguments, settings    arguments of public functions, checked; how a search is carried out
-search, run            the public function; the whole search: ask, merge, score, report; then the best on other items
-space                  what may vary: axes, the points between them, and how one is written
-spacefile              its YAML form
-points                 from a point of the space to a merged checkpoint
-scores, evidence       what a score returns; intervals, paired differences, how far ahead the best is
-functions, child       a score that is a Python function, in a process of its own with a time limit
-children               processes that end when this one does
-task_scores            a score that is tasks of `ramerge eval`
-serving                the model server that is asked for it: started, checked, started again
-prompted               a score that is the agreement with prompts
-study                  Optuna: samplers, and the journal from which a search resumes
-folder, results        the folder OUT; what `search.json` holds
-text, page, charts     rows and sentences for the terminal and the page; the page and its figures
+commands      `ramerge search`; the options of a score and what they name, which `soups/commands` uses, too
+search        the function that users call: from words and values to a space, objectives and a scorer, also for soups
+settings      `SearchSettings`: how a search is carried out, once for API, command and reference
+arguments     a check of arguments of public functions, for `search`, `settings` and `task_scores`
+
+space         what may vary: axes, the points between them, how a point is written
+spacefile     a space from `--vary` or YAML, with all problems by line; called by `search`
+points        from a point to its recipe and its merge; for `run`, `prompted` and `spacefile`
+
+run           the loop of a search: ask, merge, score, report; then the best point on other items; called by `search`
+study         Optuna: which point comes next, and the journal from which a search resumes; for `run`
+folder        the folder OUT of a search, also of a greedy soup: locked, with scores of trials and of agents
+evidence      intervals, paired differences, when to give a point up, the front of several objectives; for `run`
+
+scores        `Scorer`, and what scorers return: figures with their items; `Objective`, which makes one value of them
+functions     scorers that call a user's function, in a process of its own or in this one
+child         the program in that process; scores part by part, for `functions`
+task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
+serving       the model server that these tasks ask, started and stopped; one for `ui/ask`
+children      processes that end when this one does, for `functions`, `serving` and `ui/jobs`
+prompted      a search by prompts: its usual space, the order of points, and the scorer by agreement; called by `search`
+
+results       `SearchResult`: the content of `search.json`, which `ui/search` reads
+text          a search as lines for the terminal; its sentences and rows, for `page` and `ui/search`
+page          a search as an HTML page
+charts        its figures, for `page` and `ui/search`
 """

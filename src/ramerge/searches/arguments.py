@@ -1,4 +1,4 @@
-"""Arguments of public functions, checked before anything is done."""
+"""A check of the arguments of public functions, before anything is done."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ramerge.sdk.text import quoted
 
 
 def check_arguments(**arguments: tuple[bool, str, object]) -> None:
-    """Refuse wrong arguments: by name whether it is right, what it must be, and what was given.
+    """Refuse wrong arguments of a function: by name whether it is right, what it must be, and what was given.
 
     Raises:
         RecipeError: arguments are wrong; all of them are named.

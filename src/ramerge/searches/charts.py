@@ -1,4 +1,4 @@
-"""The figures of a search, as Altair charts."""
+"""The figures of a search as Altair charts, for its page and the tab Search."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def figures_of(result: SearchResult) -> list[Figure]:
-    """All figures, in the order of the page."""
+    """All figures of a search, in the order of its page."""
     made = [_ranking(result), _course(result), _axes(result), *([_front(result)] if len(result.objectives) > 1 else [])]
     return [figure for figure in made if figure.rows]
 
@@ -89,7 +89,7 @@ def _course(result: SearchResult) -> Figure:
 
 
 def _axes(result: SearchResult) -> Figure:
-    """The value against each number that varies."""
+    """The figure of the value against each number that varies."""
     numbers = {row["point"]: row for row in _rows(result)}
     rows = [
         {**numbers[point.number], "key": label(key), "x": value}
@@ -152,7 +152,7 @@ def _title(result: SearchResult) -> str:
 
 
 def _by_method(result: SearchResult) -> alt.Color:
-    """One color a method, the same in every figure."""
+    """One color for each method, the same in every figure."""
     methods = list(result.space["methods"])
     colors = [AGENT_COLORS[place % len(AGENT_COLORS)] for place in range(len(methods))]
     legend = alt.Legend(columns=3, symbolType="circle") if len(methods) > 1 else None

@@ -1,4 +1,4 @@
-"""The process in which a score's function runs: `python -m ramerge.searches.child FUNCTION DESCRIPTOR`.
+"""The process in which a user's score function runs: `python -m ramerge.searches.child FUNCTION DESCRIPTOR`.
 
 It reads a JSON line for each model from standard input, and writes lines to the descriptor. What the function prints
 goes to the log that standard output and error are.
@@ -19,7 +19,7 @@ from ramerge.evaluation.functions import digest, in_words, load
 
 
 def main(spec: str, descriptor: int) -> None:
-    """Load a function, and score models with it until standard input ends."""
+    """Load a user's score function, and score models with it until standard input ends."""
     with os.fdopen(descriptor, "w", encoding="utf-8") as answers:
 
         def say(**values: object) -> None:
@@ -54,14 +54,14 @@ def main(spec: str, descriptor: int) -> None:
 
 
 def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
-    """Scores of a function for a model, as JSON holds them; a generator gives its scores part by part."""
+    """Scores of a user's function for a model, as JSON holds them; a generator gives them part by part."""
     more = {"split": split} if takes_split(function) else {}
     returned = function(model, **more)
     yield from map(plain, returned if inspect.isgenerator(returned) else [returned])
 
 
 def takes_split(function: Callable[..., object]) -> bool:
-    """Whether a function has a parameter `split`; one that does not say what it takes has none."""
+    """Whether a score function has a parameter `split`; one that does not say what it takes has none."""
     try:
         return "split" in inspect.signature(function).parameters
     except (TypeError, ValueError):

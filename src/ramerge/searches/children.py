@@ -31,7 +31,7 @@ def start(
     pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a process.
+    """Start a process that ends with this one.
 
     Args:
         command: its words.
@@ -69,7 +69,7 @@ def start(
 
 
 def dies_with_parent() -> Callable[[], object] | None:
-    """Call in a new process so that a kill of this one ends it; looked up before, not between fork and exec."""
+    """A function to call in a new process, so that a kill of this one ends it; looked up before the fork."""
     if sys.platform != "linux":
         return None
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)

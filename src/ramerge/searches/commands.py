@@ -1,4 +1,4 @@
-"""The command `search`. Like those in `cli`, it holds no logic and imports when it runs."""
+"""The command `search`, which holds no logic and imports when it runs; the options of a score, for `soup`, too."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def search(
                 space=space,
                 settings=replace(search_settings, calibration=calibration),
                 options=replace(options, device=calibration.device),
-                on_progress=lambda event: listen(progress_of(event)),
+                on_progress=lambda event: listen(_progress_of(event)),
             )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
@@ -140,7 +140,7 @@ def search(
 
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
-    """Score that `--score` and the options that go with it name."""
+    """The score that the words of `--score` and the options that go with it name."""
     from shlex import split
 
     from ramerge.evaluation.commands import pairs
@@ -171,8 +171,8 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     return TaskScore(request, server, options["concurrency"])
 
 
-def progress_of(event: SearchProgress) -> Progress:
-    """Result of a search as shown."""
+def _progress_of(event: SearchProgress) -> Progress:
+    """The progress of a search as the progress bar shows it."""
     from ramerge import Progress
 
     if event.is_gathering:

@@ -1,4 +1,4 @@
-"""How sure a choice is: intervals of a score, paired differences between points, and the optimism of the choice.
+"""How sure a search is: intervals of a score, paired differences, hopeless points, the front, and optimism.
 
 All of it is the bootstrap of `evaluation.intervals`. Where an objective is made of several figures, items are drawn
 for each figure by themselves.
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ramerge.evaluation import intervals
-from ramerge.searches.scores import Floats, Objective, Scores
+from ramerge.evaluation.intervals import Floats
+from ramerge.searches.scores import Objective, Scores
 
 HOPELESS = 0.998
 """A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""
@@ -35,12 +36,12 @@ class Estimate:
 
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
-    """An objective's value with its interval."""
+    """Estimate an objective of a point: its value with its interval."""
     return _with_interval(objective.value(scores), _drawn(objective, scores, _VALIDATION))
 
 
 def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
-    """The first's value less the second's, on the same items."""
+    """Estimate how much better one point is than another, on the same items."""
     value = objective.value(first) - objective.value(second)
     drawn = []
     for number, (left, right) in enumerate(zip(objective.measures(first), objective.measures(second), strict=True)):
@@ -52,7 +53,7 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
 
 
 def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
-    """Whether the items so far show that a point is worse than the best, on the same items, and others are left."""
+    """Whether a point is worse than the best on the items so far, and others are left, so that it is given up."""
     counts = [len(measure.items) for measure in scores.values() if measure.items is not None]
     most = [len(measure.items) for measure in best.values() if measure.items is not None]
     if not counts or min(counts) < FEWEST_ITEMS or sum(counts) >= sum(most):
@@ -66,7 +67,7 @@ def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
 
 
 def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate:
-    """How much better the chosen point is on the items that it was chosen by than on others."""
+    """Estimate how much better the chosen point is on the items that it was chosen by than on others."""
     sign = objective.sign
     value = sign * (objective.value(validation) - objective.value(test))
     first, second = _drawn(objective, validation, _VALIDATION), _drawn(objective, test, _TEST)
@@ -74,7 +75,7 @@ def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate
 
 
 def front(values: Sequence[Sequence[float]]) -> list[int]:
-    """Places of the points that no other point beats: none is as good in every objective and better in one."""
+    """The places of the points on the front: no other is as good in every objective and better in one."""
     points = np.asarray(values, dtype=np.float64)
     return [
         place
@@ -84,7 +85,7 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def balanced(values: Sequence[Sequence[float]]) -> int:
-    """The point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
+    """The place of the point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
     points = np.asarray(values, dtype=np.float64)
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.where(high > low, high - low, 1.0)
@@ -92,7 +93,7 @@ def balanced(values: Sequence[Sequence[float]]) -> int:
 
 
 def _drawn(objective: Objective, scores: Scores, split: int) -> Floats | None:
-    """Replicates of an objective; None where there are no items to draw."""
+    """Replicates of an objective of a point; None where there are no items to draw."""
     drawn = []
     for number, measure in enumerate(objective.measures(scores)):
         if measure.items is None or len(measure.items) < 2:

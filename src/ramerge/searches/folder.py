@@ -1,4 +1,4 @@
-"""The folder of a search.
+"""The folder OUT of a search, also of a greedy soup: its files, its lock, and what it is made of.
 
 OUT/search.json      every trial, the choice, and how sure it is
 OUT/search.html      the same as a page
@@ -48,7 +48,7 @@ _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
 @dataclass(frozen=True)
 class Folder:
-    """OUT, held by this process."""
+    """The folder of a search, locked by this process."""
 
     root: Path
 
@@ -69,11 +69,11 @@ class Folder:
         return self.root / "candidate"
 
     def write(self, name: str, content: str) -> None:
-        """A file in the folder, whole."""
+        """Write a file in the folder of the search, whole."""
         write_file(self.root / name, content)
 
     def text(self, name: str) -> str | None:
-        """The text of a file in the folder; None where it cannot be read."""
+        """The text of a file in the folder of the search; None where it cannot be read."""
         try:
             return (self.root / name).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -88,7 +88,7 @@ class Folder:
         return (self.best / RECORDS[0]).is_file()
 
     def check_asked(self, asked: Mapping[str, object]) -> None:
-        """Note what the search is made of, or hold it against what is noted.
+        """Note what the search is made of, or refuse to resume one that is made of something else.
 
         A search without any score is no reason to refuse another one: it is forgotten.
         """
@@ -116,11 +116,11 @@ class Folder:
 
     @property
     def has_scores(self) -> bool:
-        """Whether any point was scored."""
+        """Whether any point was scored in an earlier run."""
         return any(self._trials.glob("*.json"))
 
     def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
-        """Keep the scores of a trial, item by item; with `test`, those on items kept apart."""
+        """Keep the scores of a trial in the folder, item by item; with `test`, those on items kept apart."""
         path = self._trials / f"{number}.json"
         before = _read(path) if kind == _TEST and path.exists() else {}
         values = {
@@ -130,7 +130,7 @@ class Folder:
         write_file(path, dumped(before | {kind: values}, indent=None))
 
     def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
-        """The scores of a trial; None where there are none."""
+        """The kept scores of a trial; None where there are none."""
         path = self._trials / f"{number}.json"
         values = _read(path).get(kind) if path.exists() else None
         if values is None:
@@ -146,21 +146,21 @@ class Folder:
             raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
 
     def agents(self) -> dict[str, dict[str, float]]:
-        """The scores of agents so far, by name and figure."""
+        """The kept scores of agents, by name and figure."""
         return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}
 
     def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
-        """Keep the scores of agents."""
+        """Keep the scores of agents in the folder."""
         self.write(_AGENTS, dumped(scores))
 
     def clear(self) -> None:
-        """Remove the last candidate."""
+        """Remove the last candidate, which was scored."""
         shutil.rmtree(self.candidate, ignore_errors=True)
 
 
 @contextmanager
 def search_folder(out: Path) -> Iterator[Folder]:
-    """The folder of a search, which no other process has meanwhile."""
+    """Open and lock the folder of a search, which no other process has meanwhile."""
     path_of(out, "the folder of a search")
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")

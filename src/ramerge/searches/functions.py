@@ -1,4 +1,4 @@
-"""A score that is a Python function: named, and run in a process of its own, or given, and run in this process.
+"""Scorers that are Python functions: named, and run in a process of its own, or given, and run in this process.
 
 The process of its own stays for all points, because importing torch takes seconds. It has a time limit for each model:
 one that hangs or dies is replaced for the next point.
@@ -37,7 +37,7 @@ _LOOK_SECONDS = 1.0
 
 
 class FunctionScorer:
-    """`module:function` or `file.py:function`. Ended by `close`."""
+    """Scorer by `module:function` or `file.py:function`, in a process that `close` ends."""
 
     has_test = True
     merge = None
@@ -77,7 +77,7 @@ class FunctionScorer:
                 self.close()
 
     def about(self) -> Mapping[str, object]:
-        """Its name, and the digest of its file and of the modules in its folder that it imports."""
+        """The function's name, and the digest of its file and of the modules in its folder that it imports."""
         return {"function": self._spec, "digest": self._digest}
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class FunctionScorer:
 
 
 class CallableScorer:
-    """A function of this process. Nothing ends one that hangs.
+    """Scorer by a function of this process. Nothing ends one that hangs.
 
     Args:
         function: the function.
@@ -119,7 +119,7 @@ class CallableScorer:
             raise ScoreFailedError(in_words(error)) from error
 
     def about(self) -> Mapping[str, object]:
-        """Its name, and the digest of its text and of the values that it holds."""
+        """The function's name, and the digest of its text and of the values that it holds."""
         function: Any = self._function
         held: list[Any] = []
         while isinstance(function, partial):
@@ -139,7 +139,7 @@ class CallableScorer:
 
 
 def _text(named: Any) -> str:
-    """The source, or the compiled code where there is no source: in an interactive session."""
+    """The source of a function, or its compiled code where there is no source: in an interactive session."""
     with suppress(OSError, TypeError):
         return inspect.getsource(named)
     code = getattr(named, "__code__", None)

@@ -1,4 +1,4 @@
-"""A search as one HTML page in the style of the analysis. It needs no network."""
+"""The page of a search, `search.html`, in the style of the analysis. It needs no network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramerge.searches.text import findings, ranking_rows
 
 
 def render(result: SearchResult, recipe: str) -> str:
-    """The page.
+    """The page of a search, as the text of one HTML file.
 
     Args:
         result: the search.

@@ -1,4 +1,4 @@
-"""From a point of a search to the recipe of its merge, and to its checkpoint."""
+"""From a point of a search to the recipe of its merge, and to its checkpoint; called by `run` and others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Label = Callable[[str, object], str]
 
 
 def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{}={}".format) -> Document:
-    """The recipe with a point's values.
+    """The recipe of a search with the values of a point, unchecked.
 
     Where the point has another method, parameters, presets and side inputs that this method does not take are left
     out: they are the other method's.
@@ -30,7 +30,7 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
 
 
 def check_point(recipe: Document, point: Mapping[str, object], label: Label) -> list[str]:
-    """Problems of the recipe at a point."""
+    """Problems of the recipe of a point."""
     try:
         check(document_of(recipe, point, label))
     except RecipeError as error:
@@ -44,5 +44,5 @@ def recipe_of(recipe: Document, point: Mapping[str, object]) -> Recipe:
 
 
 def merge_point(recipe: Document, point: Mapping[str, object], out: Path, listen: Listener, options: Options) -> Record:
-    """Merge a point to `out`, in place of what is there. Counts of the inputs are cached from point to point."""
+    """Merge the recipe of a point to `out`, in place of what is there. Counts of the inputs are cached for the next."""
     return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

@@ -1,4 +1,4 @@
-"""A search by agreement: what is tried where nothing is said to vary, and the score, from prompts without labels."""
+"""A search by prompts: its usual space, the order of its points, and the scorer by agreement, without labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statistics import fmean
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cache import with_inputs
-from ramerge.calibration.calibrate import gather, prompts_of
+from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
@@ -37,7 +37,7 @@ _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Prompted:
-    """Inputs of a search by agreement.
+    """Inputs of a search by agreement: recipe, replies, and the model.
 
     Attributes:
         recipe: with the recorded inputs of every agent.
@@ -54,7 +54,7 @@ class Prompted:
     notes: tuple[str, ...]
 
     def ordered(self, space: Space, folder: Path) -> Space:
-        """The space with its points in the order of their agreement, the best first; those that cannot be merged last.
+        """The space with its points in the order of their agreement, best first; those that cannot be merged last.
 
         What was found is kept in the folder of the search, so that it comes in the same order when it is resumed.
         """
@@ -79,12 +79,12 @@ class Prompted:
 
 
 def _is_mean(value: object) -> bool:
-    """Whether this is a figure, or None, which stands for a point that cannot be merged."""
+    """Whether a value in `order.json` is a figure, or None, which stands for a point that cannot be merged."""
     return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:
-    """The space where nothing is said to vary: the sum first, then merges that are the best of some agents.
+    """The space of a search for which nothing is said to vary: the sum first, then the best merges of some agents.
 
     Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
     than the agents.
@@ -103,7 +103,7 @@ def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:
 
 
 def usual_branches(space: Space, recipe: Document) -> Branches:
-    """Points after the sum: longer sums where it keeps what the agents have, else those that are no longer than it."""
+    """Branches of the usual space: longer sums where the sum keeps what the agents have, else all other points."""
     _sum, *others = space.listed()
     longer = tuple(point for point in others if point.get("parameters.scale", 0.0) > 1)
     shorter = tuple(point for point in others if point not in longer)
@@ -142,7 +142,7 @@ def prompted(
         live = stack.enter_context(LiveBase(base, settings, options))
         try:
             writing = replace(options, overwrite=not place.has_scores)
-            records = gather(live, agents, asked, folder, settings, writing, listen)
+            records = gather_agents(live, agents, asked, folder, settings, writing, listen)
         except PlanError as error:
             if not place.has_scores:
                 raise
@@ -155,7 +155,7 @@ def prompted(
 
 
 class AgreementScorer:
-    """Scores the merge of a point by agreement, some prompts of every agent at a time."""
+    """Scorer by agreement, some prompts of every agent at a time; it merges into the model in memory."""
 
     splits = True
     in_parts = True
@@ -165,11 +165,11 @@ class AgreementScorer:
         self._prompted = prompted
 
     def merge(self, recipe: Recipe) -> None:
-        """Put the weights of a merge into the model."""
+        """Put the merge of a point into the model in memory."""
         self._prompted.live.put(recipe)
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """Scores of what was merged last, part by part, as for `Scorer`."""
+        """Scores of the merge that was put in last, part by part, as for `Scorer`."""
         del model
         if split == "test":
             raise ScoreFailedError("agreement keeps no items for a test")
@@ -177,10 +177,10 @@ class AgreementScorer:
             yield {name: of_items(each) for name, each in items.items()}
 
     def about(self) -> Mapping[str, object]:
-        """Statistics gathered from the agents."""
+        """The fingerprints of the statistics that were gathered from the agents."""
         replies = self._prompted.replies
         right = {name: list(counts) for name, counts in replies.counts.items()}
         return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": replies.rewarded, "right": right}
 
     def close(self) -> None:
-        """The model is closed with the search."""
+        """Do nothing: the model is closed with the search."""

@@ -1,4 +1,4 @@
-"""Results of a search: what `search.json`, the table and the page show."""
+"""`SearchResult`: the content of `search.json`, which terminal, page and the tab Search show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 @dataclass(frozen=True)
 class TriedPoint:
-    """One point.
+    """A point of a search and its result.
 
     Attributes:
         number: of the trial: `trials/N.json` holds its scores, `trials/N.yaml` its recipe.
@@ -48,7 +48,7 @@ class TriedPoint:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A whole search.
+    """The result of a search, with all its points.
 
     Attributes:
         objectives: what was to be as good as possible.
@@ -97,12 +97,12 @@ class SearchResult:
 
     @property
     def winner(self) -> TriedPoint:
-        """The best point."""
+        """The best point of the search."""
         return next(point for point in self.points if point.number == self.best)
 
     @property
     def ranked(self) -> list[TriedPoint]:
-        """Points with a score, the best first; then pruned and failed ones."""
+        """The points with a score, the best first; then pruned and failed ones."""
         order = {"complete": 0, "pruned": 1, "failed": 2}
         front = set(self.front)
 
@@ -113,12 +113,12 @@ class SearchResult:
         return sorted(self.points, key=key)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The result of a search as plain values, as in `search.json`."""
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
 
 
 def read_search(path: Path) -> SearchResult:
-    """The search in a `search.json`.
+    """Read a search from its `search.json`.
 
     Raises:
         RecipeError: it cannot be read, or is none.
@@ -127,5 +127,5 @@ def read_search(path: Path) -> SearchResult:
 
 
 def counts(points: Sequence[TriedPoint]) -> dict[str, int]:
-    """How many points are in each state."""
+    """The number of points of a search in each state."""
     return {state: sum(point.state == state for point in points) for state in ("complete", "pruned", "failed")}

@@ -51,7 +51,7 @@ MakeScorer: TypeAlias = Callable[[Folder], Scorer]
 
 @dataclass(frozen=True)
 class Branches:
-    """Which points come after the first: agents are scored before it, each of their figures by the best of them.
+    """Points of a search by prompts after the first; agents are scored before it, each of their figures by the best.
 
     Attributes:
         agents: their names.
@@ -66,7 +66,7 @@ class Branches:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """Request of a search.
+    """The request of a search: its space, objectives and settings.
 
     Attributes:
         space: what varies.
@@ -92,7 +92,7 @@ class SearchRequest:
 
     @property
     def required(self) -> int:
-        """How many points to try."""
+        """The number of points to try."""
         size = self.space.size
         most = size if self.sampler == "grid" and size is not None else TRIALS
         required = most if self.trials is None else self.trials
@@ -101,7 +101,7 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """How far a search is.
+    """The progress of a search.
 
     Attributes:
         done, total: points; while replies and statistics are gathered, prompts.
@@ -139,7 +139,7 @@ def search(
     on_progress: Listener = lambda _: None,
     on_merge: Callable[[Progress], None] = lambda _: None,
 ) -> SearchResult:
-    """Try points of a space, and keep the one that scores best.
+    """Carry out a search: try points of its space, and keep the one that scores best.
 
     An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
     it finds.
@@ -180,7 +180,7 @@ def libraries_of(sampler: str | None) -> list[str]:
 
 
 def state_of(made: Plan) -> dict[str, list[int]]:
-    """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
+    """The state of a merge's inputs: size and time of every file by path, so that scores of others are not mixed in."""
     return {
         str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.inputs.files.items())
     }
@@ -222,7 +222,7 @@ class _Search:
         return self._result()
 
     def _required(self) -> int:
-        """How many points to try, after those that need not be tried are left out."""
+        """The number of points to try, after those that need not be tried are left out."""
         if self._request.branches is None or not self._trials:
             return self._request.required
         first, branches = self._trials[0], self._request.branches
@@ -232,7 +232,7 @@ class _Search:
         return min(self._request.required, 1 + len(points))
 
     def _scores_of_agents(self) -> dict[str, float]:
-        """The score of the best agent for each figure; what was scored is kept."""
+        """The score of the best agent for each figure; kept in the folder of the search."""
         if self._request.branches is None:
             return {}
         known = self._folder.agents()
@@ -259,7 +259,7 @@ class _Search:
     # --- one point ----------------------------------------------------------------------------------------------------
 
     def _try(self, asked: Asked) -> str | None:
-        """Merge and score a point; why it failed, or None."""
+        """Merge and score a point; the reason why it failed, or None."""
         began, merged = time.monotonic(), None
         try:
             if self._scorer.merge is None:
@@ -392,7 +392,7 @@ class _Search:
         )
 
     def _merge_best(self, best: Trial) -> list[str]:
-        """The best point's checkpoint at `best`; merged only where another one is there. Its warnings."""
+        """Merge the best point to `best`, where another one is there. Returns its warnings."""
         name = f"trials/{best.number}.yaml"
         text = self._folder.text(name)
         if text is None:
@@ -404,7 +404,7 @@ class _Search:
         return list(record.warnings)
 
     def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
-        """How test items are kept apart, the best point's scores on them, and why it has none."""
+        """Score the best point on test items: how they are kept apart, the scores, and why there are none."""
         if not self._scorer.has_test:
             return None, None, []
         if not self._scorer.splits:
@@ -436,7 +436,7 @@ class _Search:
 
 
 def _split(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
-    """The part of the items that is for one purpose, where the score itself does not keep them apart."""
+    """The part of the items for one purpose, where the score itself does not keep them apart."""
     if scorer.splits or any(measure.items is None for measure in scores.values()):
         return dict(scores)
     return {name: measure.half(split) for name, measure in scores.items()}

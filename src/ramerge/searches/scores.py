@@ -1,4 +1,4 @@
-"""Scores of a model: figures by name, where possible with the items that they are made of."""
+"""Scorers and their scores: figures by name, where possible with the items that they are made of; objectives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ramerge import Recipe
+from ramerge.evaluation.intervals import Floats
 from ramerge.sdk.text import quoted, shown, unknown
 
 Split = Literal["validation", "test"]
-Floats = NDArray[np.float64]
 
 MEAN, WORST = "mean", "worst"
 _MOST_NAMES = 1000
@@ -24,12 +24,12 @@ _LARGEST = 1e100  # sums over items, and the squares that errors are made of, ar
 
 
 class ScoreFailedError(Exception):
-    """A point got no score; the message says why. The search continues with the next point."""
+    """Error of a scorer: a point got no score, for a reason. The search continues with the next point."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure.
+    """One figure of a score, with its items.
 
     Attributes:
         value: the figure.
@@ -56,7 +56,7 @@ Scores: TypeAlias = Mapping[str, Measure]
 
 
 class Scorer(Protocol):
-    """Scores models.
+    """Scorer of models in a search.
 
     Attributes:
         splits: whether it can score items for validation and items for a test, which are others.
@@ -79,10 +79,10 @@ class Scorer(Protocol):
         """
 
     def about(self) -> Mapping[str, object]:
-        """Description of what decides the scores, as plain values; results of another one are not mixed with these."""
+        """The description of all that decides scores, as plain values; results of others are not mixed with these."""
 
     def close(self) -> None:
-        """End processes and servers."""
+        """End the processes and servers of the scorer."""
 
 
 @dataclass(frozen=True)
@@ -101,16 +101,16 @@ class Objective:
 
     @property
     def sign(self) -> int:
-        """-1 where a lower one is better."""
+        """-1 where a lower value is better, otherwise 1."""
         return -1 if self.lower else 1
 
     def missing(self, scores: Scores) -> str | None:
-        """The first figure that it needs and that is not there."""
+        """The first figure that the objective needs and that is not there."""
         needed = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
         return next((name for name in needed if name not in scores), None)
 
     def measures(self, scores: Scores) -> list[Measure]:
-        """The figures that it is made of.
+        """The figures that the objective is made of.
 
         Raises:
             ScoreFailedError: there is no such figure.
@@ -129,19 +129,19 @@ class Objective:
         return np.minimum.reduce([value / specialist for value, specialist in retentions] or list(values))
 
     def value(self, scores: Scores) -> float:
-        """Its value."""
+        """The value of the objective, from the scores of a model."""
         return float(self.combined([measure.value for measure in self.measures(scores)]))
 
 
 def of_items(items: ArrayLike) -> Measure:
-    """The figure of some items, each a numerator and a denominator; NaN where denominators sum to 0."""
+    """Make a figure of items, each a numerator and a denominator; NaN where denominators sum to 0."""
     pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
     numerator, denominator = pairs.sum(axis=0)
     return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
 
 
 def read_scores(returned: object) -> dict[str, Measure]:
-    """Read what a function returned: a mapping from names to numbers, or to lists with a number for each item.
+    """Read what a score function returned: names with numbers, or with lists of a number for each item.
 
     A number or a list by itself is the figure `score`.
     """
@@ -180,7 +180,7 @@ def _finite(name: str, value: object) -> float:
 
 
 def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
-    """All parts together."""
+    """Join all parts of scores together."""
     whole: dict[str, Measure] = {}
     for number, part in enumerate(parts):
         if number and part.keys() != whole.keys():
@@ -199,7 +199,7 @@ def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
 
 
 def check_names(scores: Scores, before: Iterable[str]) -> None:
-    """Refuse other names than those of earlier points."""
+    """Refuse figures with other names than those of earlier points."""
     expected = dict.fromkeys(before)
     if expected and scores.keys() != expected.keys():
         raise ScoreFailedError(_other_names(scores, expected))

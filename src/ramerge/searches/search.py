@@ -1,4 +1,4 @@
-"""The function that users call: what the command `search` takes as words, as values of Python."""
+"""The function `search`, which users call: its arguments become a space, objectives and a scorer for `run`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def search(
         notes = found.notes if found is not None else ()
         if score is None:
             assert found is not None  # else it was refused
-            make_scorer = agreement_scorer(found)
+            make_scorer = _agreement_scorer(found)
             settings = replace(settings, objectives=settings.objectives or [LOWER])
         else:
             make_scorer = scorer_of(score, settings.score_timeout)
@@ -177,7 +177,7 @@ def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
 
 
 def objective_of(word: str) -> Objective:
-    """An objective as `--objective` writes it."""
+    """The objective that `--objective` writes as NAME or NAME=min."""
     if word.startswith(f"{WORST}:"):
         specialists = {}
         for pair in word.removeprefix(f"{WORST}:").split(","):
@@ -198,13 +198,13 @@ def objective_of(word: str) -> Objective:
     return Objective(name, way == "min")
 
 
-def agreement_scorer(found: Prompted) -> MakeScorer:
-    """Make the scorer by agreement, whatever the folder."""
+def _agreement_scorer(found: Prompted) -> MakeScorer:
+    """A maker of the scorer by agreement, whatever the folder."""
     return lambda _folder: AgreementScorer(found)
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
-    """Factory of the scorer of a search in its folder."""
+    """A maker of the scorer of a search in its folder, from `--score`, a function or tasks."""
     if isinstance(score, TaskScore):
         return lambda folder: TaskScorer(score, folder)
     if isinstance(score, str):

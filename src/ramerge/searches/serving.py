@@ -1,4 +1,4 @@
-"""A server that a run starts for a model and stops after it: vLLM or SGLang on a GPU, `transformers serve` on a CPU.
+"""A model server, started and stopped: vLLM or SGLang on a GPU, `transformers serve` on a CPU; for tasks and `ui/ask`.
 
 A `KeptServer` stays for one model after another. vLLM and SGLang load new weights in place.
 """
@@ -38,7 +38,7 @@ _SHOWN_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ModelServer:
-    """A server that is started for each model, and stopped after it.
+    """The settings of a server that is started for each model, and stopped after it.
 
     Attributes:
         kind: `transformers`, `vllm` or `sglang`.
@@ -55,7 +55,7 @@ class ModelServer:
     timeout: float = 900.0
 
     def check(self) -> list[str]:
-        """Problems, as sentences."""
+        """Problems of the settings of a server, as sentences."""
         found = []
         if not 0 < self.timeout < math.inf:
             found.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
@@ -67,7 +67,7 @@ class ModelServer:
 
 @contextmanager
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
-    """The URL of a server for one model, which is stopped with all its processes when the block ends."""
+    """Context with the URL of a server for one model, which is stopped with all its processes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -99,7 +99,7 @@ def _program(kind: str) -> str | None:
 
 
 def server_command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
-    """The words that start a server for one model.
+    """The words of the command that starts a server for one model.
 
     Raises:
         EvaluationError: it is not installed.
@@ -114,7 +114,7 @@ def server_command(server: ModelServer, model: str, name: str, port: int) -> lis
 
 
 class KeptServer:
-    """A server that loads one model after another. It is started with the first one, and again where it has died.
+    """A server that loads one model after another, for a search. It is started again where it has died.
 
     Weights are loaded in place where the server can, and the model differs from the last one in nothing but weights.
 
@@ -134,7 +134,7 @@ class KeptServer:
         self._config = b""
 
     def load(self, model: Path) -> str:
-        """The URL at which a model is served."""
+        """Have the server load a model; the URL at which it is served."""
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()

@@ -1,4 +1,4 @@
-"""How a search is carried out, said once: the API, the options of the command and the reference come from here."""
+"""`SearchSettings`: how a search is carried out, declared once for API, options of the command and reference."""
 
 from __future__ import annotations
 

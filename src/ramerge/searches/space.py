@@ -1,4 +1,4 @@
-"""Space of a search: axes over keys of the recipe, and the points that they span.
+"""The space of a search: axes over keys of the recipe, the points that they span, and how a point is written.
 
 An axis over a parameter counts only at points whose method has that parameter, so a space over several methods is a
 tree: the method first, then what it takes.
@@ -23,7 +23,7 @@ _DIGITS = 6  # of a number that a sampler draws, so that a recipe can be read
 
 @dataclass(frozen=True)
 class Choices:
-    """One of some values; they have no order."""
+    """The values of an axis that are listed, in no order."""
 
     values: tuple[Any, ...]
 
@@ -39,7 +39,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """A number from `low` to `high`, both included; with `log`, ratios count and not differences."""
+    """The values of an axis from `low` to `high`, both included; with `log`, ratios count and not differences."""
 
     low: float
     high: float
@@ -52,7 +52,7 @@ class ValueRange:
         return all(isinstance(value, int) for value in (self.low, self.high, self.step) if value is not None)
 
     def listed(self) -> tuple[Any, ...] | None:
-        """All values; None where there is no end of them."""
+        """All values of the range; None where there is no end of them."""
         step = self.step or (1 if self.is_whole and not self.log else None)
         if step is None:
             return None
@@ -63,7 +63,7 @@ class ValueRange:
         return (self.low, self.high)
 
     def tidy(self, value: float) -> float:
-        """A value with few digits, still in the range."""
+        """A value of the range with few digits."""
         if self.is_whole:
             return int(value)
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
@@ -75,7 +75,7 @@ class ValueRange:
 
 @dataclass(frozen=True)
 class Axis:
-    """One key that varies.
+    """An axis of the space: one key that varies.
 
     Attributes:
         key: of the recipe, such as `dtype` or `parameters.r`.
@@ -91,11 +91,11 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """Name in the journal; the same key may have other values with another method."""
+        """The name of the axis in the journal; the same key may have other values with another method."""
         return self.key if self.method is None else f"{self.method}: {self.key}"
 
     def counts(self, method: str) -> bool:
-        """Whether it counts at points with this method."""
+        """Whether the axis counts at points with this method."""
         return self.method == method or (self.method is None and takes(method, self.key))
 
 
@@ -106,14 +106,14 @@ def takes(method: str, key: str) -> bool:
 
 
 def parameter_of(key: str) -> str | None:
-    """`r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
+    """The parameter of a key: `r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
     first, _, rest = key.partition(".")
     return rest.partition(".")[0] if first == "parameters" else None
 
 
 @dataclass(frozen=True)
 class Space:
-    """All points of a search.
+    """The space of a search: all its points.
 
     Attributes:
         methods: the methods, of which every point names one, also where there is only one: it may not be the recipe's.
@@ -128,7 +128,7 @@ class Space:
     order: tuple[Point, ...] = ()
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
-        """The point that comes of choosing on one axis after another."""
+        """Draw a point: choose on one axis after another."""
         method = choose(self.by_method) if len(self.methods) > 1 else self.methods[0]
         point: Point = {"method": method}
         for axis in self.axes_of(method):
@@ -138,7 +138,7 @@ class Space:
 
     @cached_property
     def by_method(self) -> Axis:
-        """The axis of methods."""
+        """The axis of methods of the space."""
         return Axis("method", Choices(self.methods))
 
     def axes_of(self, method: str) -> list[Axis]:
@@ -180,11 +180,11 @@ class Space:
 
     @property
     def is_listed(self) -> bool:
-        """Whether the points can be counted."""
+        """Whether the points of the space can be counted."""
         return all(axis.domain.listed() is not None for axis in self.axes)
 
     def listed(self) -> Iterator[Point]:
-        """All points, in their order or the last axis varying fastest; only where they can be counted."""
+        """All points of the space, in their order or the last axis varying fastest; only where they can be counted."""
         if self.order:
             yield from self.order
             return
@@ -202,12 +202,12 @@ class Space:
 
     @cached_property
     def size(self) -> int | None:
-        """How many points there are, at most `MOST_POINTS` + 1; None where there is no end of them."""
+        """The number of points, at most `MOST_POINTS` + 1; None where there is no end of them."""
         return sum(1 for _ in islice(self.listed(), MOST_POINTS + 1)) if self.is_listed else None
 
     @property
     def ranges(self) -> list[Axis]:
-        """Axes that are ranges of numbers."""
+        """The axes that are ranges of numbers."""
         return [axis for axis in self.axes if isinstance(axis.domain, ValueRange)]
 
     def as_dict(self) -> dict[str, object]:
@@ -225,12 +225,12 @@ def _default(method: str, name: str) -> object:
 
 
 def label(key: str) -> str:
-    """A key for a table."""
+    """The label of a key in tables and figures."""
     return key.removeprefix("parameters.")
 
 
 def spelled(point: Mapping[str, Any], *, short: bool = False) -> str:
-    """A point in one line; `short` begins with the method's name alone."""
+    """A point as text in one line; `short` begins with the method's name alone."""
     if short and "method" in point:
         return " ".join(
             [point["method"], *(f"{label(key)}={value}" for key, value in point.items() if key != "method")]

@@ -30,19 +30,19 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
-    """The grid of `--vary KEY=V,V,...`."""
+    """The space of `--vary KEY=V,V,...`: a grid."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
     document.flags = {(key,): f"--vary {key}" for key in document.values}
     return _Reader(recipe, document, "--vary").space()
 
 
 def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
-    """The space of a mapping, as a YAML file holds it."""
+    """The space of a mapping with the keys of a YAML file."""
     return _Reader(recipe, Document(_plain(values)), "space").space()
 
 
 def file_space(recipe: Document, path: Path) -> Space:
-    """The space of a YAML file."""
+    """The space of a search in a YAML file."""
     if path.is_dir():
         raise RecipeError(f"--space {path}: is a folder; give a YAML file that says what may vary")
     form = "a space is a mapping from keys of the recipe to values, such as parameters.r: {from: 0, to: 0.5}"
@@ -171,7 +171,7 @@ def _plain(value: Any) -> Any:
 
 
 def _choices(inner: object) -> Choices:
-    """Raises `ValueError` with what is wrong."""
+    """The choices of an axis. Raises `ValueError` with what is wrong."""
     values = inner if isinstance(inner, list | tuple) else [inner]
     if not values:
         raise ValueError("has no values")
@@ -188,7 +188,7 @@ def _is_range(inner: Mapping[str, object]) -> bool:
 
 
 def _range(inner: Mapping[str, object], is_real: bool) -> ValueRange:
-    """Whole ends and no step mean whole numbers only, unless `is_real`. Raises `ValueError` with what is wrong."""
+    """The range of an axis; whole ends without a step mean whole numbers, unless `is_real`. Raises `ValueError`."""
     if strangers := [name for name in inner if name not in _RANGE]:
         raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
     low, high = (_number(name, inner.get(name)) for name in ("from", "to"))

@@ -1,4 +1,4 @@
-"""Optuna's side of a search: which point comes next, and the journal that keeps every trial.
+"""Optuna's part of a search: which point comes next, and the journal that keeps every trial.
 
 A new sampler is made for each trial, with a seed that follows from the search's and from how many trials are finished.
 So what is drawn depends on the seed and the finished trials only, and an interrupted search resumes as if it had not
@@ -34,7 +34,7 @@ _MOST_REPEATS = 20
 
 @dataclass(frozen=True)
 class Trial:
-    """A point that has been tried.
+    """A point of a search that has been tried, from the journal.
 
     Attributes:
         number: by which it and its files are called, counted from 1.
@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Asked:
-    """A point to try."""
+    """A point of a search that is to be tried."""
 
     number: int
     point: Point
@@ -63,7 +63,7 @@ class Asked:
 
 
 class Study:
-    """All trials of a search, in Optuna's journal."""
+    """The study of a search in Optuna: all trials, in its journal."""
 
     def __init__(self, path: Path, space: Space, sampler: str, seed: int, objectives: Sequence[Objective]) -> None:
         self._space = space
@@ -119,7 +119,7 @@ class Study:
         ]
 
     def ask(self) -> Asked | None:
-        """The next point that has not been tried; None where all of the space's have.
+        """Ask for the next point that has not been tried; None where all of the space's have.
 
         Where the sampler asks for a point again, it gets the cached result. Where it does so many times in a row, the
         first point that is left comes next.
@@ -142,7 +142,7 @@ class Study:
             return self._first_left(tried) if self._space.is_listed else self._drawn()
 
     def limit(self, points: Sequence[Point]) -> None:
-        """Try no other points than these, in this order; for a grid."""
+        """Limit the study to these points, in this order; for a grid."""
         self._space = replace(self._space, order=tuple(points))
 
     def _drawn(self) -> Asked:
@@ -185,18 +185,18 @@ class Study:
         return self._asked(trial, point)
 
     def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, object]) -> None:
-        """The objectives of a point."""
+        """Tell the journal the objectives of a point."""
         self._note(asked, fingerprint)
         self._study.tell(asked.trial, list(values))
 
     def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, object]) -> None:
-        """A point that was given up, with its value so far."""
+        """Tell the journal that a point was given up, with its value so far."""
         self._note(asked, fingerprint)
         asked.trial.report(value, items)
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.PRUNED)
 
     def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, object]) -> None:
-        """A point without a score."""
+        """Tell the journal that a point got no score."""
         self._note(asked, {**fingerprint, _FAILURE: failure})
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
 
@@ -206,7 +206,7 @@ class Study:
 
 
 def check_sampler(sampler: str, space: Space) -> list[str]:
-    """Limits of a sampler on a space."""
+    """Problems of a sampler on a space."""
     endless = [axis.where for axis in space.axes if axis.domain.listed() is None]
     if sampler == "grid" and endless:
         return [f"{where}: a grid needs values, or a range with a step; or take --sampler tpe" for where in endless]

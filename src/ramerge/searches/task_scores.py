@@ -1,4 +1,4 @@
-"""A score that is tasks of `ramerge eval`, asked on a server that is kept running from point to point.
+"""A scorer that is tasks of `ramerge eval`, asked on a server that is kept running from point to point.
 
 A digest of a sample's id says whether it is for validation or for the test, so both have the same samples in every run.
 """
@@ -58,7 +58,7 @@ class TaskScore:
 
 
 class TaskScorer:
-    """Scores of a model on tasks: the main metric of every subset, on the samples of one purpose, part by part."""
+    """Scorer of a model by tasks: the main metric of every subset, on the samples of one purpose, part by part."""
 
     splits = True
     has_test = True
@@ -79,7 +79,7 @@ class TaskScorer:
         self._ids: dict[str, list[str]] | None = None
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """Each part is further samples of every task, twice as many as the part before."""
+        """The scores of a model by parts: each has further samples of every task, twice as many as the one before."""
         target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
             access = ModelAccess(endpoint=self._server.load(model))
@@ -90,7 +90,7 @@ class TaskScorer:
             raise ScoreFailedError(str(error)) from error
 
     def _rungs(self, target: EvaluationTarget, split: Split) -> list[dict[str, list[str]]]:
-        """Ids of samples by task, for each rung; every task has its share in each."""
+        """Ids of samples by task, for each part; every task has its share in each."""
         if self._ids is None:
             self._ids = {task: sample_ids(task, target, self._request) for task in self._request.tasks}
         ids = {task: [each for each in found if split_of(each) == split] for task, found in self._ids.items()}
@@ -123,7 +123,7 @@ class TaskScorer:
         }
 
     def about(self) -> Mapping[str, object]:
-        """Tasks, settings and data."""
+        """The tasks, their settings and data, which decide the scores."""
         files = {name: Path(path) for name, path in self._request.data.items()}
         return {
             "tasks": list(self._request.tasks),
@@ -138,5 +138,5 @@ class TaskScorer:
 
 
 def split_of(key: str) -> Split:
-    """Purpose of a sample."""
+    """The purpose of a sample, validation or test, by a digest of its id."""
     return "validation" if hashlib.sha256(key.encode()).digest()[0] % 2 == 0 else "test"

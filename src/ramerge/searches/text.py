@@ -1,4 +1,4 @@
-"""A search in a few lines for the terminal."""
+"""A search in a few lines for the terminal; its sentences and rows also for the page and the tab Search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_FAILURES = 3
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
-    """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
+    """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
     if _by_agreement(result):
         (head, rows), (unit, best) = ranking_rows(result), findings(result)
         shown_rows = table(head, rows[:_MOST_CANDIDATES])
@@ -31,7 +31,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
         "recipe in recipe.yaml"
     )
-    return [*ranking(result), *findings(result), *failures(result), where]
+    return [*_ranking(result), *findings(result), *failures(result), where]
 
 
 def _by_agreement(result: SearchResult) -> bool:
@@ -39,7 +39,7 @@ def _by_agreement(result: SearchResult) -> bool:
 
 
 def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """Candidates with their agreement by task."""
+    """Rows of a search by agreement: candidates with their agreement by task."""
     names = list(result.winner.scores)
     rows = [
         [
@@ -48,7 +48,7 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
             *(f"{point.scores[name]:.3f}" for name in names),
             "given up early"
             if point.state == "pruned"
-            else with_interval(point.behind[0], sign=True, digits=3)
+            else _with_interval(point.behind[0], sign=True, digits=3)
             if point.behind
             else "best",
         ]
@@ -58,15 +58,15 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return ["candidate", "mean", *names, "to the best (95 %)"], rows
 
 
-def ranking(result: SearchResult) -> list[str]:
-    """A table of the points, the best first."""
+def _ranking(result: SearchResult) -> list[str]:
+    """The table of points for the terminal, the best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
     return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
 
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """The titles of the columns, and a row for each point that did not fail, the best first."""
+    """The columns of the table of points, and a row for each that did not fail, the best first."""
     if _by_agreement(result):
         return _agreement_rows(result)
     points = [point for point in result.ranked if point.state != "failed"]
@@ -82,20 +82,20 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     for point in points:
         figures = []
         for estimate in point.objectives:
-            figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+            figures += [f"{estimate.value:.4f}", *([] if several else [_interval(estimate)])]
         if several:
             last = "yes" if point.number in result.front else ""
         elif point.state == "pruned":
             last = "given up"
         else:
-            last = with_interval(point.behind[0]) if point.behind else "best"
+            last = _with_interval(point.behind[0]) if point.behind else "best"
         values = [shown(point.point.get(key, "–"), 40) for key in keys]
         rows.append([str(point.number), *values, *figures, last])
     return head, rows
 
 
 def findings(result: SearchResult) -> list[str]:
-    """Result of the search, in sentences."""
+    """Sentences on the result of a search."""
     best = result.winner
     if _by_agreement(result):
         many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
@@ -114,11 +114,11 @@ def findings(result: SearchResult) -> list[str]:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        text = f"{objective.name}: {with_interval(best.objectives[place])} on the items of the choice"
+        text = f"{objective.name}: {_with_interval(best.objectives[place])} on the items of the choice"
         if result.test is not None and result.optimism is not None:
             text += (
-                f", {with_interval(result.test[place])} on items kept apart; "
-                f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+                f", {_with_interval(result.test[place])} on items kept apart; "
+                f"optimism of the choice {_with_interval(result.optimism[place], sign=True)}"
             )
         lines.append(text)
     if result.level:
@@ -132,7 +132,7 @@ def findings(result: SearchResult) -> list[str]:
 
 
 def failures(result: SearchResult) -> list[str]:
-    """The first points that failed, and why."""
+    """Sentences on the first points that failed, and why."""
     failed = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
     return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
@@ -142,15 +142,15 @@ def _points(count: int) -> str:
     return f"{count:,} point{'' if count == 1 else 's'}"
 
 
-def interval(estimate: Estimate) -> str:
-    """`0.9000 to 0.9500`, or a dash."""
+def _interval(estimate: Estimate) -> str:
+    """An interval as text: `0.9000 to 0.9500`, or a dash."""
     if estimate.low is None or estimate.high is None:
         return "–"
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
-def with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
-    """A figure with its interval where there is one."""
+def _with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
+    """An estimate as text, with its interval where there is one."""
     form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:{form}}"

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: where they are, which training step each is, and which of them are taken.
+"""The checkpoints of a run: where they are, their training steps, and which of them are taken as agents.
 
 A run is a folder of checkpoints in any format (`global_step_10`, `checkpoint-10`, `iter_0000010`, `step_10`), a list of
 checkpoints, a repository of the hub with a branch for each step, or a folder of deltas: each on the base, or each on
@@ -32,7 +32,7 @@ _STATE_LIMITS = JsonLimits(size=64_000_000, signs=10_000_000)
 
 @dataclass(frozen=True)
 class RunCheckpoint:
-    """A checkpoint of a run.
+    """A checkpoint of a training run.
 
     Attributes:
         step: its training step.
@@ -50,12 +50,12 @@ class RunCheckpoint:
 
     @property
     def name(self) -> str:
-        """As an agent."""
+        """The name of the checkpoint as an agent."""
         return f"step-{self.step}"
 
 
 def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
-    """The checkpoints that words of a command line name, in the order of their steps.
+    """The checkpoints of a run that words of a command line name, in the order of their steps.
 
     Args:
         words: one folder of a run or one repository of the hub; or at least two checkpoints.
@@ -85,7 +85,7 @@ def is_missing(word: str) -> bool:
 def chosen(
     found: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """The last so many checkpoints of those whose steps are in a range, ends included.
+    """Take the last so many checkpoints of those whose steps are in a range, ends included.
 
     Raises:
         RecipeError: none is left, or more than a method takes.
@@ -232,7 +232,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _step_of_folder(folder: Path) -> int | None:
-    """The last number in the folder's name, or what the trainer's state says."""
+    """The training step of a folder: the last number in its name, or what the trainer's state says."""
     step = _last_number(folder.name)
     if step is not None:
         return step

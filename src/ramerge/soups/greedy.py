@@ -27,7 +27,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Tried:
-    """A soup that was scored.
+    """A soup that was scored in the greedy search.
 
     Attributes:
         members: names of the checkpoints in it.
@@ -46,7 +46,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class GreedyResult:
-    """Result of a greedy soup, the content of `soup.json`.
+    """The result of a greedy soup, the content of `soup.json`.
 
     Attributes:
         members: the checkpoints in the soup, in the order of their steps.
@@ -59,7 +59,7 @@ class GreedyResult:
     objective: str
 
     def to_json(self) -> str:
-        """`soup.json`."""
+        """The text of `soup.json`."""
         return dumped(asdict(self))
 
 
@@ -168,7 +168,7 @@ class _Greedy:
         return tried
 
     def _value(self, scores: Scores, split: Split) -> float | None:
-        """The score on one half of the items; without items, all that is known is what it was judged by."""
+        """The score on one half of the items; without items, that by which it was judged."""
         has_items = not self.scorer.splits and all(measure.items is not None for measure in scores.values())
         if not has_items:
             return self.objective.value(scores) if split == "validation" else None
@@ -185,7 +185,7 @@ class _Greedy:
 
 
 def failures_of(result: GreedyResult) -> list[str]:
-    """Checkpoints that could not be scored, as warnings."""
+    """Warnings about checkpoints that could not be scored."""
     return [
         f"{' + '.join(tried.members)}: could not be scored, and is left out: {tried.failure}"
         for tried in result.trials
@@ -194,7 +194,7 @@ def failures_of(result: GreedyResult) -> list[str]:
 
 
 def lines_of(result: GreedyResult, out: Path) -> list[str]:
-    """The result for the terminal."""
+    """The lines of a greedy soup for the terminal."""
     from ramerge.sdk.commands import table
 
     rows = []

@@ -1,4 +1,4 @@
-"""How straight a run is, as one HTML page in the style of the analysis. It needs no network."""
+"""The page of `ramerge soup --analyze`: how straight a run is, in the style of the analysis. It needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramerge.soups.straightness import RunStraightness, judged, rows_of
 
 
 def render(found: RunStraightness) -> str:
-    """The page. The libraries of the extra `report` must be installed."""
+    """The page of how straight a run is. The libraries of the extra `report` must be installed."""
     head = ["part", "first component", "R^2", "length"]
     rows = [
         [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]
@@ -31,7 +31,7 @@ def render(found: RunStraightness) -> str:
 
 
 def _line(found: RunStraightness) -> Figure:
-    """Where each checkpoint is on the line of the run, and the line of least squares through these places."""
+    """The figure of each checkpoint on the line of the run, and the line of least squares through these places."""
     rows = [{"step": step, "place": place} for step, place in zip(found.steps, found.model.coordinates, strict=True)]
     base = alt.Chart(alt.NamedData(name="rows")).encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True)),
@@ -51,7 +51,7 @@ def _line(found: RunStraightness) -> Figure:
 
 
 def _layers(found: RunStraightness) -> Figure:
-    """Share of the first component and R^2, layer by layer."""
+    """The figure of the share of the first component and R^2, layer by layer."""
     rows = [
         {"part": row["part"], "place": row["place"], "what": what, "value": row[key]}
         for row in rows_of(found)

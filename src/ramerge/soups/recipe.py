@@ -1,4 +1,4 @@
-"""From a run and a strategy to a recipe that names every checkpoint and its step."""
+"""The request of `ramerge soup`: from words and a strategy to a recipe that names every checkpoint and its step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class SoupRequest:
-    """Request of a command line.
+    """The request of a soup: its recipe, and the checkpoints of the run.
 
     Attributes:
         recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.
@@ -34,7 +34,7 @@ class SoupRequest:
 
 
 def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
-    """The recipe of a soup.
+    """Read the request of a soup from the words of a command line.
 
     Args:
         run: words that name the checkpoints, as for `run.checkpoints_of`.

@@ -40,7 +40,7 @@ class RelexParameters(SteppedParameters):
 
 @dataclass(frozen=True)
 class Line:
-    """The rank-one trajectory of a tensor.
+    """The rank-one trajectory of a tensor over steps, for `relex` and for how straight a run is.
 
     Attributes:
         share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.
@@ -71,7 +71,7 @@ class Line:
         return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
 
     def coefficients(self, at: float) -> Floats:
-        """The agents' weights in the task vector that is predicted for a step."""
+        """The agents' weights in the task vector that `relex` predicts for a step."""
         return (self.intercept + self.slope * at) * self.direction
 
 

@@ -1,4 +1,4 @@
-"""Scores of checkpoints: from logs of `ramerge eval`; and a choice of checkpoints that are good at different tasks."""
+"""Scores of the checkpoints of a run, from logs of `ramerge eval`; checkpoints that are good at different tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RELEVANCE = 0.5
 
 
 def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str, float]]:
-    """The scores of checkpoints in per cent, by name and task, from a folder of logs.
+    """The scores of checkpoints of a run in per cent, by name and task, from a folder of logs.
 
     A model of the logs is a checkpoint if it has its folder, its name, or the last number in its name is the step.
 
@@ -50,12 +50,12 @@ def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str,
 
 
 def means(scores: Mapping[str, TaskScores]) -> dict[str, float]:
-    """The mean over tasks of each checkpoint, as a share of 1."""
+    """The mean score over tasks of each checkpoint, as a share of 1, for the strategy `scored`."""
     return {name: fmean(by_task.values()) / 100 for name, by_task in scores.items()}
 
 
 def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
-    """So many checkpoints that score well and differ in what they are good at: maximal marginal relevance.
+    """So many checkpoints that score well and differ in which tasks they are good at: maximal marginal relevance.
 
     Scores are standardized for each task. The relevance of a checkpoint is their mean, and two checkpoints are as
     similar as the cosine of what their scores differ from these means. The best is taken first, and then again and

@@ -1,4 +1,4 @@
-"""Which training step an agent is: a parameter of methods that average or extrapolate a run."""
+"""The parameter `steps` of methods for checkpoints of a run: the training step of each agent."""
 
 from __future__ import annotations
 

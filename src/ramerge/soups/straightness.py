@@ -29,7 +29,7 @@ _MOST_ROWS = 60
 
 @dataclass(frozen=True)
 class Straightness:
-    """How straight a part of a model went.
+    """The straightness of a part of a model: of a tensor, a layer, or all.
 
     Attributes:
         length: the length of the last checkpoint's task vector.
@@ -47,7 +47,7 @@ class Straightness:
 
 @dataclass(frozen=True)
 class RunStraightness:
-    """How straight a run is.
+    """The straightness of a run, for the model and its layers.
 
     Attributes:
         steps: of its checkpoints.
@@ -64,7 +64,7 @@ class RunStraightness:
     warnings: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """All numbers."""
+        """The straightness of a run as `ramerge soup --analyze --json` prints it."""
         return dumped(asdict(self))
 
 
@@ -129,7 +129,7 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
 
 
 def judged(found: RunStraightness) -> str:
-    """Meaning of the numbers for a prediction, in one sentence."""
+    """A sentence on what the straightness of a run means for a prediction."""
     if len({round(each, _DIGITS) for each in found.model.coordinates}) < _FEWEST:
         return f"whether the run is straight can be told from {_FEWEST} different checkpoints on"
     share, fit = found.model.share, found.model.fit
@@ -145,7 +145,7 @@ _FEWEST, _DIGITS = 3, 6
 
 
 def lines_of(found: RunStraightness) -> list[str]:
-    """The result for the terminal: the model and its layers."""
+    """The lines of the straightness of a run for the terminal: the model and its layers."""
     rows = [["whole model", *_numbers(found.model)], *([name, *_numbers(each)] for name, each in found.layers.items())]
     steps = [[f"{step:g}", f"{at:.3f}"] for step, at in zip(found.steps, found.model.coordinates, strict=True)]
     more = [f"and {len(rows) - _MOST_ROWS} more: --json has all"] if len(rows) > _MOST_ROWS else []
@@ -162,7 +162,7 @@ def _numbers(part: Straightness) -> list[str]:
 
 
 def rows_of(found: RunStraightness) -> list[dict[str, Any]]:
-    """A row for each layer, for figures."""
+    """Rows of the straightness of each layer, for figures."""
     return [
         {"part": name, "place": place, "share": each.share, "fit": each.fit, "length": each.length}
         for place, (name, each) in enumerate(found.layers.items())

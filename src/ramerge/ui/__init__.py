@@ -1,12 +1,25 @@
 """`ramerge ui`: a page in the browser, made with Gradio, that runs the commands which it shows.
 
-commands, start, desk    from words to a `Desk`: roots, limits, and what runs
-serve, guard             the server on this machine; who may ask for what
-page                     the tabs around one recipe
-agents, look, search, choose, run, compare, share   a tab each
-ask                      in the tab Compare: a prompt for several models
-roots, draft, controls   models below the roots, and the recipe as text and as controls
-jobs                     the commands that run, each a process of its own
-space                    the same page as a Space of the hub
-views                    tables and figures as HTML
+commands     `ramerge ui`
+start        from words to a `Desk`; called by `commands`
+space        the same page as a Space of the hub, for everybody
+serve        the server on this machine, and the pages of reports that it sends
+guard        who may ask the server for what: token, origin, size
+
+page         all tabs around one recipe, in this order; called by `serve`
+agents       the tab Agents: base and agents are chosen, and their headers shown
+look         the tab Look: `ramerge analyze`, live, and the advice of `recommend`
+search       the tab Search: `ramerge search` by prompts, and its result
+choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
+run          the tab Run: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
+compare      the tab Compare: `ramerge eval` and `table`, scores of the demo
+ask          the lower part of the tab Compare: a prompt for several models
+share        the tab Share: recipe, card, report and upload of a finished merge
+
+desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML
+jobs         the commands that run, each a process of its own, and the queue of them
+roots        which files the page may read and write: models, prompts and outputs below some folders
+draft        the text of the recipe: read, checked, with other models, keys or parameters
+controls     a control for each parameter of a method, for `choose`
+views        tables, figures, progress and command lines as HTML
 """

@@ -1,4 +1,4 @@
-"""The tab Agents: base and agents, and what their headers say."""
+"""The tab Agents of the page: base and agents are chosen, and what their headers say is shown."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
 
 
 class ModelPicker(NamedTuple):
-    """The controls that name models."""
+    """The controls of the tab Agents that name models, for the tab Choose."""
 
     base: gr.Dropdown
     agents: gr.Dropdown
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
-    """The tab's components and events."""
+    """Build the tab Agents; returns the controls that name models."""
     more = "" if desk.public else " a bucket (s3://bucket/model),"
     own = "folders below the roots," if not desk.public else ""
     choices = desk.roots.models()

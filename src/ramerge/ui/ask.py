@@ -1,4 +1,4 @@
-"""In the tab Compare: one prompt for base, agents and merges, answers side by side."""
+"""The lower part of the tab Compare: one prompt for base, agents and merges, answers side by side."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = 300.0
 
 
 def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox) -> None:
-    """The part's components and events."""
+    """Build the lower part of the tab Compare, which asks several models."""
     with gr.Accordion("Ask side by side", open=False):
         prompt = gr.Textbox("", label="Prompt", lines=3)
         with gr.Row():
@@ -57,7 +57,7 @@ def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox
 
 
 def check(server: str, url: str) -> None:
-    """Raises `EvaluationError` where no models can be asked."""
+    """Raise `EvaluationError` where no models can be asked."""
     if server == ENDPOINT:
         ModelAccess(endpoint=url.strip()).check()
     elif problems := ModelServer(server).check():
@@ -65,7 +65,7 @@ def check(server: str, url: str) -> None:
 
 
 def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[str, str]:
-    """A model's answer, and the command lines that ask for it; a server that is started for it ends again.
+    """Ask one model for an answer; returns it and the command lines that ask. A server that is started ends again.
 
     Raises:
         EndpointError: there is no answer.

@@ -1,4 +1,4 @@
-"""The tab Choose: a method and its parameters as controls, and the recipe as YAML, in step; and what a plan says."""
+"""The tab Choose of the page: method and parameters as controls, in step with the recipe as YAML; what a plan says."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEEP = "as the base"
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
-    """The tab's components and events."""
+    """Build the tab Choose."""
     drawn = gr.State(_shown(desk.start or EMPTY, desk))
     with gr.Row():
         with gr.Column(min_width=300):
@@ -94,12 +94,12 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
-    """Control that sets a key of the recipe, of which the usual value is left out."""
+    """Action of a control that sets a key of the recipe, of which the usual value is left out."""
     return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
 
 
 def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
-    """The controls of the method's parameters, made again when the method or the text was changed."""
+    """Draw the controls of the method's parameters, again when the method or the text was changed."""
 
     @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
     def parameters(shown: tuple[str, dict[str, object], list[str]]) -> None:
@@ -122,7 +122,7 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
 
 
 def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
-    """Values that controls show of a recipe: method, parameters and names of agents."""
+    """Values of a recipe that controls show: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
     agents = document.values.get("agents")

@@ -1,4 +1,4 @@
-"""The tab Compare: what merges have kept of each agent's skill, and the scores of all models."""
+"""The tab Compare of the page: what merges have kept of each agent's skill, and the scores of all models."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
-    """The tab's components and events."""
+    """Build the tab Compare."""
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
         stop = gr.Button("Stop", visible=False)
@@ -68,7 +68,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 def _of_demo(
     rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]
 ) -> tuple[list[Model], GivenRoles]:
-    """Scores on the demo's tasks. The specialist of a task is the agent that is best at it."""
+    """Scores on the demo's tasks as models with samples. The specialist of a task is the agent that is best at it."""
     models = []
     for name, tasks in rewards.items():
         found = {}
@@ -83,7 +83,7 @@ def _of_demo(
 
 
 def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
-    """Tables of what merges have kept, each one's worst task in red, and of the scores of all models."""
+    """Tables of what merges have kept as HTML, each one's worst task in red, and of the scores of all models."""
     tables = merging.retention(models, given), build_table(models, given=given)
     return "".join(
         views.block(f"<h3>{views.safe(each.title)}</h3>", table_html(each, intervals=True)) for each in tables
@@ -93,7 +93,7 @@ def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
 def _evaluation(
     desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox, outputs: Sequence[object]
 ) -> None:
-    """Benchmarks, with `ramerge eval`, and what its logs say, with `ramerge table`."""
+    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
             tasks = gr.Dropdown(_TASKS, multiselect=True, allow_custom_value=True, label="Tasks", info="of Inspect's")
@@ -146,7 +146,7 @@ def _evaluation(
 
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
-    """Retention of merges, by the logs of `ramerge eval`, and the words that show the same."""
+    """Retention of merges by the logs of `ramerge eval` as HTML, and the words that show the same."""
     if problems := missing({"eval": ["inspect_ai"]}, who="ramerge table needs"):
         raise EvaluationError(problems)
     from ramerge.evaluation.logs import read

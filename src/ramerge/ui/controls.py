@@ -1,4 +1,4 @@
-"""Controls for a method's parameters, from the declaration that the command line has them from."""
+"""Controls for a method's parameters in the tab Choose, from the declaration that the command line has them from."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REACH = 10
 
 @dataclass(frozen=True)
 class Control:
-    """A control, and how the value that it gives becomes that of the parameter."""
+    """A control of a parameter, and how the value that it gives becomes that of the parameter."""
 
     name: str
     component: gr.components.Component
@@ -31,13 +31,13 @@ class Control:
 
 
 def controls_of(method: Method, values: Mapping[str, object], agents: Sequence[str]) -> list[Control]:
-    """A control for each parameter that means anything with these values."""
+    """The controls of each parameter of a method that means anything with these values."""
     schema = method.parameters.model_json_schema()["properties"]
     return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
 
 
 def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
-    """The parameters that change anything, given the values of the others."""
+    """The parameters of a method that change anything, given the values of the others."""
     fields = method.parameters.model_fields
     return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
 

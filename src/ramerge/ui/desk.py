@@ -1,4 +1,4 @@
-"""State that the tabs of the page share: where files are, how much a command may take, and what runs."""
+"""The desk: files, limits and each visitor's jobs, for all tabs; actions with errors as text; places of HTML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 @dataclass
 class Desk:
-    """The page's server.
+    """The desk: state of the page's server, which every tab gets.
 
     Attributes:
         roots: what may be read and written.
@@ -51,18 +51,18 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The merges of whoever asks."""
+        """The jobs of merges in the list of whoever asks, for the tab Run."""
         return self._jobs.setdefault(self._who(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
-        """Remember merges, the latest of too many."""
+        """Keep this list of merges for whoever asks, the latest of too many."""
         self._jobs[self._who(request)] = list(jobs)[-_MOST_JOBS:]
 
     def _who(self, request: gr.Request | None) -> str:
         return str(request.session_hash) if self.public and request is not None else ""
 
     def place(self, request: gr.Request | None, name: str) -> str:
-        """The output of a name; a stranger's is in a folder of their own, whose name is random."""
+        """The output of a name, for a merge; a stranger's is in a folder of their own, whose name is random."""
         if not self.public:
             return self.roots.output(name)
         own = self._who(request)
@@ -71,15 +71,15 @@ class Desk:
         return self.roots.output(f"{own}/{name}")
 
     def job(self, title: str, words: Sequence[str], **more: Any) -> Job:
-        """A command with the limits of the page."""
+        """Make the job of a command, with the limits of the page."""
         return Job(title, [*words, *self.limits], self.roots.home, **more)
 
     def command(self, words: Sequence[str]) -> str:
-        """The command line of `job`, to be shown."""
+        """Show as HTML the command line of `job`."""
         return views.command([*words, *self.limits])
 
     def planned(self, recipe: Recipe, *, public: bool = False, **more: Any) -> Plan:
-        """The plan of a merge, which may run here; other keywords are those of `ramerge.plan`.
+        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`.
 
         Raises:
             PlanError: it has problems, or reads more than the page allows.
@@ -94,7 +94,7 @@ class Desk:
         return made
 
     def forget(self, request: gr.Request) -> None:
-        """End what a stranger has begun who has left, and remove it."""
+        """End the jobs of a stranger who has left, and remove their outputs."""
         if not self.public or not (own := str(request.session_hash or "")).isalnum():
             return
         for job in self._jobs.pop(own, []):
@@ -103,13 +103,13 @@ class Desk:
 
 
 def while_running(job: gr.State, stop: gr.Button) -> None:
-    """Show a button that stops a command as long as it runs."""
+    """Show a button that stops the job of a tab as long as it runs."""
     job.change(lambda work: gr.update(visible=work is not None), job, stop, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
 
 
 def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
-    """An action of the page, which gives one result or several; its errors are shown as text."""
+    """Wrap an action of a tab, which gives one result or several: its errors are shown as text."""
 
     @wraps(action)
     def safe(*args: object, **more: object) -> Iterator[object]:
@@ -120,22 +120,22 @@ def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
             else:
                 yield result
         except (RamergeError, OSError) as error:
-            raise shown(error) from error
+            raise _shown(error) from error
 
     return safe
 
 
-def shown(error: RamergeError | OSError) -> gr.Error:
+def _shown(error: RamergeError | OSError) -> gr.Error:
     """An error as the page shows it: Gradio reads it as HTML."""
     problems = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
     return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)
 
 
 def html(label: str, value: str = "", **more: object) -> gr.HTML:
-    """A place for what `views` makes."""
+    """A place in a tab for HTML that `views` makes."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 
 
 def text_place(label: str) -> gr.HTML:
-    """A place for what `views.copyable` makes."""
+    """A place in a tab for what `views.copyable` makes."""
     return html(label, js_on_load=views.COPY)

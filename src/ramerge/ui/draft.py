@@ -1,4 +1,4 @@
-"""The recipe that the page edits: a text, in step with the controls next to it."""
+"""The draft: the recipe that the page edits as text, in step with the controls of tabs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_NAME = re.compile(r"[^\w.+-]+")
 
 
 def read_draft(text: str, roots: Roots) -> Document:
-    """The document in the page's text, in ramerge's own form; its paths are inside of the roots.
+    """Read the draft as a document, in ramerge's own form; its paths must be inside of the roots.
 
     Raises:
         RecipeError: it is no recipe, or names something outside.
@@ -29,7 +29,7 @@ def read_draft(text: str, roots: Roots) -> Document:
 
 
 def checked_draft(text: str, roots: Roots) -> Recipe:
-    """The recipe in the page's text.
+    """Read and check the draft as a recipe.
 
     Raises:
         RecipeError: anything is wrong with it.
@@ -38,7 +38,7 @@ def checked_draft(text: str, roots: Roots) -> Recipe:
 
 
 def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots) -> str:
-    """The text with other models.
+    """The draft with other models.
 
     Args:
         text: a recipe; one that cannot be read is replaced.
@@ -72,7 +72,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
-    """The page's base and agents as texts, for `with_models`; what is no plain name is JSON."""
+    """Base and agents of the draft as texts, for `with_models`; what is no plain name is JSON."""
     agents = document.values.get("agents")
     values = list(agents.values()) if isinstance(agents, Mapping) else []
     base = document.values.get("base")
@@ -81,7 +81,7 @@ def models_in(document: Document) -> tuple[str | None, list[str]]:
 
 
 def agents_in(text: str, roots: Roots) -> list[str]:
-    """The agents' names; none of a text that is no recipe."""
+    """The names of the draft's agents; none of a text that is no recipe."""
     try:
         agents = read_draft(text or EMPTY, roots).values.get("agents")
     except RamergeError:
@@ -90,7 +90,7 @@ def agents_in(text: str, roots: Roots) -> list[str]:
 
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
-    """The text with other values of keys, of which None removes one.
+    """The draft with other values of keys, of which None removes one.
 
     Raises:
         RecipeError: it cannot be read.
@@ -101,7 +101,7 @@ def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
 
 
 def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str:
-    """The text with the values of controls: those that are not the method's defaults, in place of a preset.
+    """The draft with the values of controls: those that are not the method's defaults, in place of a preset.
 
     Raises:
         RecipeError: the text cannot be read.
@@ -114,7 +114,7 @@ def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str
 
 
 def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
-    """Method and all values of its parameters, defaults included; values that are wrong are shown as they are.
+    """The draft's method and all values of its parameters, defaults included; wrong ones are as they are.
 
     Raises:
         RecipeError: there is no such method.
@@ -129,6 +129,6 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
 
 
 def portable_draft(recipe: Recipe) -> Document:
-    """The recipe with all values that its method needs, for a command line."""
+    """The draft with all values that its method needs, for the words of a command line."""
     document = open_recipe(recipe)
     return replace(document, values={"method": recipe.method, **document.values})

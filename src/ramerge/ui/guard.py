@@ -1,4 +1,4 @@
-"""Who may ask for what: a token, this page's own origin, and only the addresses that the page needs."""
+"""The guard of the page's server: who may ask for what, by token, the page's origin, and the addresses it needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPORT_POLICY = (
 
 
 class PageGuard:
-    """Refuses requests before Gradio sees them, and tells browsers what the page may do.
+    """Guard around Gradio: refuses requests before Gradio sees them, and tells browsers what the page may do.
 
     Args:
         app: what is guarded.
@@ -59,7 +59,7 @@ class PageGuard:
         self._policy = _PAGE_POLICY.format(frames=frames)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Refuse a request, or let Gradio answer it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
@@ -79,7 +79,7 @@ class PageGuard:
             await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
-        """Answer to a request that is refused."""
+        """The answer to a request that is refused; None if it is not."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):
@@ -118,7 +118,7 @@ class _TooLongError(Exception): ...
 
 
 async def _whole(receive: Receive) -> Receive:
-    """Receive a whole request, which may come in parts and without a length; gives it again, and then what comes.
+    """Receive a whole request, which may come in parts and without a length; give it again, and then what comes.
 
     Raises:
         _TooLongError: it holds more than `MOST_BYTES`.

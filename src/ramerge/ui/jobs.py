@@ -1,4 +1,4 @@
-"""Commands that the page runs, one after another: each is a process of `ramerge` with the words that are shown."""
+"""Jobs: commands that the page runs, one after another, each a process of `ramerge` with the words that are shown."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _INTERRUPTED = 128
 
 
 def command_line(words: Sequence[str]) -> str:
-    """Command that does the same."""
+    """The command line of these words, as a user types it."""
     return shlex.join(["ramerge", *words])
 
 
 @dataclass
 class Job:
-    """A command, and how far it is.
+    """A job: a command of the page, and how far it is.
 
     Attributes:
         title: what the page calls it.
@@ -66,20 +66,20 @@ class Job:
 
     @property
     def active(self) -> bool:
-        """Whether it will run or runs."""
+        """Whether the job will run or runs."""
         return self.state in (WAITING, RUNNING)
 
     @property
     def ended_early(self) -> bool:
-        """Whether the same command would resume."""
+        """Whether the job ended before its end, so that the same command would resume."""
         return self.state in (STOPPED, FAILED)
 
     def again(self) -> Job:
-        """The same command once more."""
+        """A new job with the same command."""
         return Job(self.title, self.words, self.folder, self.out)
 
     def follow(self, seconds: float = 0.4) -> Iterator[None]:
-        """Give control back whenever something may have changed, until the job has ended, and once after that."""
+        """Give control back whenever the job may have changed, until it has ended, and once after that."""
         while self.active:
             yield
             self._changed.wait(seconds)
@@ -87,7 +87,7 @@ class Job:
         yield
 
     def stop(self) -> None:
-        """Do what Ctrl-C does. A job that waits will not run."""
+        """Stop the job as Ctrl-C does. One that waits will not run."""
         with self._lock:
             if self.state == WAITING:
                 self.state = STOPPED
@@ -95,7 +95,7 @@ class Job:
                 self._process.send_signal(signal.SIGINT)
 
     def run(self) -> None:
-        """Run it, in a thread of the page."""
+        """Run the job, in a thread of the page; called by `JobQueue`."""
         with tempfile.TemporaryFile() as output:
             with self._lock:
                 if self.state != WAITING:
@@ -123,7 +123,7 @@ class Job:
         self._changed.set()
 
     def _hear(self, line: bytes) -> None:
-        """A line of standard error: an event, or something for people."""
+        """Take a line of the job's standard error: an event, or something for people."""
         text = line.decode("utf-8", "replace").rstrip("\n")
         event = None
         if text.startswith('{"stage": '):
@@ -138,14 +138,14 @@ class Job:
         self._changed.set()
 
     def kill(self) -> None:
-        """End it with all that it has started."""
+        """Kill the job with all that it has started."""
         self.stop()
         if self._process is not None:
             stop(self._process)
 
 
 class JobQueue:
-    """Runs jobs, so many at a time, in the order in which they come."""
+    """Queue of jobs: runs so many at a time, in the order in which they come."""
 
     def __init__(self, at_once: int = 1) -> None:
         self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="ramerge-ui")
@@ -159,7 +159,7 @@ class JobQueue:
         return job
 
     def close(self) -> None:
-        """Stop everything, as when the page's process is stopped."""
+        """Stop all jobs, as when the page's process is stopped."""
         for job in self._jobs:
             job.kill()
         self._pool.shutdown(wait=False, cancel_futures=True)

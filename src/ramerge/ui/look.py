@@ -1,10 +1,9 @@
-"""The tab Look: what RL changed in the agents, live while it is counted, and what to try first."""
+"""The tab Look of the page: what RL changed in the agents, live while it is counted, and what to try first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import gradio as gr
 
@@ -13,6 +12,7 @@ from ramerge.analysis.agent_figures import percent
 from ramerge.analysis.recommend import recommend, summary
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
+from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import Document
@@ -22,11 +22,10 @@ from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
 _MOST_TENSORS = 12
-Values = Mapping[str, Any]
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
-    """The tab's components and events."""
+    """Build the tab Look."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
         stop = gr.Button("Stop", visible=False)
@@ -63,7 +62,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[object, ...]]:
-    """Figures while they are counted, then all of them with what they mean."""
+    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with what they mean."""
     checked = checked_draft(text, desk.roots)
     desk.planned(checked)
     document = portable_draft(checked)
@@ -100,12 +99,12 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool
 
 
 def _pick_cell(event: gr.EventData) -> str:
-    """The search for the tensors of a cell of the heat map."""
+    """The search for tensors, after a click on a cell of the heat map."""
     return f"layer {event._data['layer']} {event._data['role']}" if "layer" in event._data else ""
 
 
 def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
-    """The histogram of the tensor that was clicked on."""
+    """The histogram of a tensor, after a click on it."""
     if not values or "pick" not in event._data:
         return gr.skip()
     name = event._data["pick"]
@@ -117,13 +116,13 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
 
 
 def _so_far(live: Values) -> Values:
-    """An event with figures as much of an analysis as what is shown of it needs."""
+    """As much of an analysis as its figures need, from an event while it is counted."""
     texts: dict[str, Sequence[str]] = dict.fromkeys(("findings", "warnings", "notes"), ())
     return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}
 
 
 def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
-    """Findings, figures, and the heat map."""
+    """Findings, figures, and the heat map as HTML."""
     drawn = [charts.density_bars(values), charts.overlap_bars(values), charts.core_lines(values)]
     shown = views.figures(figure for figure in drawn if figure.rows)
     return [views.block(findings(values, advice)), views.block(shown), _heat(values, agent, measure)]
@@ -137,7 +136,7 @@ def _heat(values: Values | None, agent: str | None, measure: str) -> str:
 
 
 def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, object]]:
-    """Advice on the first merge to try, as lines, and as keys of a recipe; nothing for a single agent."""
+    """Advice on the first merge to try, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
     found = recommend(analysis)
@@ -152,7 +151,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
 
 
 def _tensors(values: Values | None, words: str) -> str:
-    """A table of the tensors that fit a search, with a button for each."""
+    """A table of the tensors that fit a search as HTML, with a button for each."""
     if values is None:
         return ""
     fitting = []

@@ -1,4 +1,4 @@
-"""The page: its tabs, one after another, around one recipe."""
+"""The page of `ramerge ui`: its tabs, one after another, around one recipe; and its theme."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "mo
 
 
 def build_page(desk: Desk) -> gr.Blocks:
-    """All tabs. Nothing is read before a browser asks."""
+    """Build the page with all tabs. Nothing is read before a browser asks."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
         size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
@@ -55,7 +55,7 @@ def _next(tabs: gr.Tabs, tab: str, text: str) -> None:
 
 
 async def _stay() -> AsyncIterator[None]:
-    """An event without end, so that the stream of all events stays open.
+    """Action without end, so that the stream of all events stays open.
 
     Gradio closes a stream when no event is left, and loses an event that begins at this moment.
     """
@@ -65,7 +65,7 @@ async def _stay() -> AsyncIterator[None]:
 
 
 def theme() -> gr.themes.Base:
-    """Gradio's own, in fonts that every system has, so that nothing is fetched, and in colors that can be read."""
+    """The theme of the page: fonts that every system has, so that nothing is fetched, and colors that can be read."""
     made = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
     return made.set(
         block_info_text_color="*neutral_600",

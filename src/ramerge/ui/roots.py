@@ -1,4 +1,4 @@
-"""Which files the page may read: models and outputs in the given folders, whatever links lead there or away."""
+"""The roots: folders in which the page may read models and write outputs, whatever links lead there or away."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Roots:
 
     @property
     def home(self) -> Path:
-        """The folder of outputs."""
+        """The first root: the folder of outputs."""
         return self.folders[0]
 
     def path(self, text: str) -> Path:
-        """The path of a name that the page gave, which is relative to the first root unless it is absolute.
+        """The path of a name that the page gave, inside of the roots; relative to the first unless it is absolute.
 
         Raises:
             RecipeError: it is outside of the roots, also by links.
@@ -56,7 +56,7 @@ class Roots:
         return path
 
     def read(self, text: str, most: int) -> str:
-        """A file's text, at most so many bytes; empty if there is none.
+        """The text of a file inside of the roots, at most so many bytes; empty if there is none.
 
         A link is not followed, so that nothing outside is read that was put there just now.
 
@@ -75,7 +75,7 @@ class Roots:
             raise RecipeError(f"{quoted(text)}: cannot be read: {reason(error)}") from error
 
     def output(self, text: str) -> str:
-        """The name of an output: a folder below the first root, or a remote place.
+        """The name of an output, checked: a folder below the first root, or a remote place.
 
         Raises:
             RecipeError: it is neither.
@@ -91,7 +91,7 @@ class Roots:
         return f"./{name}" if name.startswith("-") else name
 
     def prompts(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The names of prompts by agent: each a file, or a folder of files of which none leads out.
+        """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out.
 
         Raises:
             RecipeError: some are missing or outside of the roots; all problems are listed.
@@ -121,7 +121,7 @@ class Roots:
         return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
 
     def check(self, document: Document) -> None:
-        """Refuse a recipe that names files outside of the roots.
+        """Refuse a draft or recipe that names files outside of the roots.
 
         Args:
             document: a recipe in ramerge's own form.
@@ -156,7 +156,7 @@ class Roots:
             self.path(name)
 
     def models(self) -> list[tuple[str, str]]:
-        """Label and path of every folder of a model below the roots, as far as they are looked through."""
+        """Find the folders of models below the roots: label and path of each, as far as they are looked through."""
         budget = iter(range(_MOST_FOLDERS))
         found: dict[str, str] = {}
         for root in self.folders[self.shared :]:

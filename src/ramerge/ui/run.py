@@ -1,4 +1,4 @@
-"""The tab Run: merges one after another, with progress, stop and resume."""
+"""The tab Run of the page: a list of merges with progress, stop and resume; merges and models for other tabs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL, DELTA = "model", "delta"
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
-    """The command that merges a recipe into a place that `Roots.output` has checked.
+    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Run and Share.
 
     Raises:
         RamergeError: the recipe cannot be merged.
@@ -29,20 +29,20 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     recipe = checked_draft(text, desk.roots)
     remote = is_remote(place)
     desk.planned(recipe, out=place if remote else None, public=public, kind=DELTA if kind == DELTA else CHECKPOINT)
-    words = merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
+    words = _merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
     return desk.job(place, words, out=None if remote else desk.roots.home / place)
 
 
-def merge_words(
+def _merge_words(
     desk: Desk, recipe: Recipe, place: str, kind: str, *, overwrite: bool = False, public: bool = False
 ) -> list[str]:
-    """The command that merges a recipe."""
+    """The words of the command that merges a recipe."""
     words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
     return [*words, *["--as-delta"] * (kind == DELTA), *["--overwrite"] * overwrite, *["--public"] * public, place]
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
-    """The tab's components and events."""
+    """Build the tab Run."""
     with gr.Row():
         out = gr.Textbox("merged", label="Output", info="the name of a new folder", max_lines=1)
         kind = gr.Radio([MODEL, DELTA], value=MODEL, label="As", info="a delta holds only what changes of the base")
@@ -65,7 +65,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         """The work that a click on Merge would start, and the command line that does the same."""
         try:
             checked = checked_draft(text, desk.roots)
-            words = merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
+            words = _merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
             return "", ""  # the tab Choose says what is wrong
         said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
@@ -82,13 +82,13 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
 
 
 class _Runs:
-    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are enabled."""
+    """Actions of the buttons of the tab Run. Results are progress, list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
     def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
-        """Put a merge into the list, in place of one that had its name."""
+        """Action of `Add to the list`: put a merge there, in place of one that had its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
             raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")
@@ -100,46 +100,46 @@ class _Runs:
         return _shown(self._desk.jobs(request))
 
     def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
-        """Merge now, or as soon as what runs has ended."""
+        """Action of `Merge`: merge now, or as soon as what runs has ended."""
         self.add(text, name, kind, overwrite, request)
         self._desk.queue.add(self._desk.jobs(request)[-1])
         yield from self.follow(request)
 
     def start(self, request: gr.Request) -> Iterator[object]:
-        """Run what is in the list."""
+        """Action of `Run the list`: run the merges in the list."""
         for job in self._desk.jobs(request):
             if job.state == WAITING and not job.queued:
                 self._desk.queue.add(job)
         yield from self.follow(request)
 
     def follow(self, request: gr.Request) -> Iterator[object]:
-        """Progress until every merge that runs has ended."""
+        """Show progress until every merge that runs has ended."""
         yield _shown(self._desk.jobs(request))
         while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
             for _ in running[0].follow():
                 yield _shown(self._desk.jobs(request))
 
     def stop(self, request: gr.Request) -> tuple[object, ...]:
-        """Do what Ctrl-C does."""
+        """Action of `Stop`: stop merges as Ctrl-C does."""
         for job in self._desk.jobs(request):
             if job.queued:
                 job.stop()
         return _shown(self._desk.jobs(request))
 
     def resume(self, request: gr.Request) -> Iterator[object]:
-        """Run the commands again that have ended early."""
+        """Action of `Resume`: run the commands of merges again that have ended early."""
         jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
     def clear(self, request: gr.Request) -> tuple[object, ...]:
-        """Forget what does not run. Outputs stay."""
+        """Action of `Clear the list`: remove merges that do not run. Outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
         return _shown(self._desk.jobs(request))
 
 
 def _shown(jobs: list[Job]) -> tuple[object, ...]:
-    """Progress, the list, the command of the merge that runs or has ended last, and the buttons of the list."""
+    """Show merges: progress, the list, the command of the one that runs or has ended last, and the buttons."""
     running = [job for job in jobs if job.queued and job.active]
     ended = [job for job in jobs if job.queued and not job.active]
     now = running[0] if running else ended[-1] if ended else None
@@ -168,12 +168,12 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
 
 
 def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
-    """Folders of the merges that are complete, by name."""
+    """The folders of the merges that are complete, by name, for the tab Compare."""
     return {job.title: job.out for job in desk.jobs(request) if job.state == "done" and job.out is not None}
 
 
 def models_of(desk: Desk, text: str, request: gr.Request | None) -> dict[str, str]:
-    """Base, agents and finished merges, as names and folders or hub ids."""
+    """Base, agents and finished merges of the draft, as names and folders or hub ids, for the tab Compare."""
     recipe = checked_draft(text, desk.roots)
     merges = [name for name, path in finished(desk, request).items() if (path / "config.json").is_file()]
     found = {**({"base": recipe.base} if recipe.base else {}), **{k: v.written for k, v in recipe.agents.items()}}

@@ -1,4 +1,4 @@
-"""The tab Search: the best merge by a few prompts of each agent's task, and the points of any search."""
+"""The tab Search of the page: the best merge by a few prompts of each agent's task, and the points of any search."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ABOUT = (
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
-    """The tab's components and events."""
+    """Build the tab Search."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
     info = "NAME=FILE for each agent, a file or folder below the roots"
     prompts = gr.Textbox(_lines(agents_in(desk.start, desk.roots), {}), lines=3, label="Prompts", info=info)
@@ -101,7 +101,7 @@ def _lines(names: Sequence[str], files: Mapping[str, str]) -> str:
 
 
 def search_words(desk: Desk, text: str, lines: str, count: float, longest: float, folder: str) -> list[str]:
-    """The command that searches by prompts of each agent, given as lines of NAME=FILE.
+    """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE.
 
     Raises:
         RecipeError: the recipe names no models, or anything is outside of the roots or not there.
@@ -115,7 +115,7 @@ def search_words(desk: Desk, text: str, lines: str, count: float, longest: float
 
 
 def search_view(result: SearchResult, folder: str) -> str:
-    """Result of a search: sentences, where the best is, points, and figures."""
+    """A search as HTML: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
     drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
     said = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]

@@ -1,4 +1,4 @@
-"""The page's server: Gradio inside of FastAPI, behind the guard, on a socket of this machine."""
+"""The server of the page on this machine: Gradio inside of FastAPI, behind the guard; it also sends reports."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeo
 
 
 def application(desk: Desk, **guard: object) -> PageGuard:
-    """The page as an application that uvicorn runs; keywords are those of `PageGuard`."""
+    """The page as an application that uvicorn runs, behind its guard; keywords are those of `PageGuard`."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.get(REPORT)
     def report(out: str = "") -> Response:
         """The report of a merge or a search below the roots."""
         try:
-            return HTMLResponse(read_report(desk, out))
+            return HTMLResponse(_read_report(desk, out))
         except RamergeError as error:
             return PlainTextResponse("\n".join(error.problems), 404)
 
@@ -69,8 +69,8 @@ def application(desk: Desk, **guard: object) -> PageGuard:
     return PageGuard(mounted, **guard)  # type: ignore[arg-type]
 
 
-def read_report(desk: Desk, out: str) -> str:
-    """The page that `ramerge report` or `ramerge search` has written into a folder below the roots.
+def _read_report(desk: Desk, out: str) -> str:
+    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots.
 
     Raises:
         RamergeError: there is none, or it is outside of the roots.
@@ -82,7 +82,7 @@ def read_report(desk: Desk, out: str) -> str:
 
 
 class _Server(uvicorn.Server):
-    """Ends some seconds after a signal, even if a thread still waits for a bucket that does not answer."""
+    """Server that ends some seconds after a signal, even if a thread still waits for a bucket that does not answer."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         end = threading.Timer(_SECONDS_TO_END, os._exit, [128 + sig])

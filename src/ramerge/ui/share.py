@@ -1,4 +1,4 @@
-"""The tab Share: a merge's recipe, model card and report, and its upload."""
+"""The tab Share of the page: recipe, model card and report of a finished merge, and its upload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 20
 
 
 def build(desk: Desk) -> None:
-    """The tab's components and events."""
+    """Build the tab Share."""
     with gr.Row():
         out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
         look = gr.Button("Show recipe and card")
@@ -54,7 +54,7 @@ def build(desk: Desk) -> None:
 
 
 def _upload(desk: Desk, out: gr.Textbox) -> None:
-    """A finished merge, merged once more on its way to the hub or a bucket."""
+    """Build the part of uploads: a finished merge is merged once more on its way to the hub or a bucket."""
     with gr.Accordion("Upload", open=False):
         with gr.Row():
             info = "hub:owner/name, or a folder in a bucket: s3://bucket/model, gs://, az://"
@@ -85,7 +85,7 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
 
 
 def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Job:
-    """The command that merges a finished merge's own recipe into a remote place; nothing is sent yet.
+    """The job that merges a finished merge's own recipe into a remote place; nothing is sent yet.
 
     Raises:
         RamergeError: there is no finished merge, its recipe is not allowed here, or it cannot be merged to there.

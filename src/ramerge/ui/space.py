@@ -25,14 +25,14 @@ _PARENT = "https://huggingface.co"
 
 
 def space_desk(home: Path) -> Desk:
-    """The desk of a page for everybody, whose outputs are in `home` until their visitor leaves."""
+    """The desk of the page as a Space, for everybody; outputs are in `home` until their visitor leaves."""
     most = int(os.environ.get("RAMERGE_SPACE_BYTES", _MOST_BYTES))
     roots = Roots((home.resolve(), AGENTS.resolve()), remote=False, shared=True)
     return Desk(roots, _OPTIONS, limit_words(_OPTIONS), public=True, most_bytes=most)
 
 
 def serve_space() -> None:
-    """Serve the page on all addresses, as a Space must, until a signal ends it."""
+    """Serve the page as a Space, on all addresses, until a signal ends it."""
     for name in _TOKENS:  # of the Space's owner: visitors have their own
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory(prefix="ramerge-space-") as folder:

@@ -1,4 +1,4 @@
-"""From the words of the command to the desk of a page."""
+"""From the words of `ramerge ui` to the desk of a user's own page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of the page besides controls: tables and figures as HTML, in the styles and with the charts of reports.
+"""Views: tables, figures, progress and command lines as HTML, in the styles and with the charts of reports.
 
 Everything that comes from models, recipes and commands is escaped here, or drawn as text by vl-convert.
 """
@@ -46,12 +46,12 @@ def styles() -> str:
 
 
 def block(*parts: str) -> str:
-    """Parts in the styles of reports."""
+    """Parts of a tab as HTML in the styles of reports."""
     return f'<div class="report">{"".join(parts)}</div>'
 
 
 def safe(text: object) -> Markup:
-    """A text from outside as HTML that shows it."""
+    """A text from outside as HTML that shows it as it is."""
     return escape("\n".join(map(one_line, str(text).split("\n"))))
 
 
@@ -67,7 +67,7 @@ element.addEventListener('click', async (event) => {
 
 
 def copyable(label: str, text: str) -> str:
-    """A text as it is, with a button that copies it; nothing of an empty one."""
+    """A text as HTML with a button that copies it; nothing of an empty one."""
     if not text:
         return ""
     button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
@@ -75,23 +75,23 @@ def copyable(label: str, text: str) -> str:
 
 
 def command(*commands: Sequence[str]) -> str:
-    """The command lines that do the same, each given by its words."""
+    """Command lines as HTML, each given by its words; for users who would do the same."""
     return copyable("Command line", "\n".join(map(command_line, commands)))
 
 
 def button(text: str, pick: str) -> Markup:
-    """A button that tells what was picked; see `PICK`."""
+    """A button as HTML that tells what was picked; see `PICK`."""
     return Markup('<button type="button" class="pick" data-pick="{}">{}</button>').format(pick, one_line(text))
 
 
 def listing(texts: Iterable[object], kind: str = "notes") -> str:
-    """A list of sentences: `notes`, or `warnings` for what is wrong."""
+    """A list of sentences as HTML: `notes`, or `warnings` for what is wrong."""
     items = "".join(f"<li>{safe(text)}</li>" for text in texts)
     return f'<ul class="{kind}">{items}</ul>' if items else ""
 
 
 def figure(drawn: Figure) -> str:
-    """A chart with title and caption, drawn as SVG."""
+    """A figure as HTML with title and caption, drawn as SVG."""
     return (
         f'<figure id="ui-{safe(drawn.name)}"><h3>{safe(drawn.title)}</h3>'
         f'<div class="chart">{drawn.svg()}</div><figcaption>{safe(drawn.caption)}</figcaption></figure>'
@@ -99,12 +99,12 @@ def figure(drawn: Figure) -> str:
 
 
 def figures(drawn: Iterable[Figure]) -> str:
-    """Several of them, side by side where there is room."""
+    """Several figures as HTML, side by side where there is room."""
     return f'<div class="figures">{"".join(map(figure, drawn))}</div>'
 
 
 def headers(found: Sequence[ModelHeader]) -> str:
-    """The models of a recipe, with what is wrong with them."""
+    """The headers of a recipe's models as HTML, with what is wrong with them."""
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
     figures = [(one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in found]
     rows = [[text or "–" for text in row] for row in figures]
@@ -113,7 +113,7 @@ def headers(found: Sequence[ModelHeader]) -> str:
 
 
 def progress(job: Job | None) -> str:
-    """A bar and what a job says; nothing without one."""
+    """The progress of a job as HTML: a bar and what it says; nothing without one."""
     if job is None:
         return ""
     event = job.figures if job.active and job.figures and not job.progress else job.progress

@@ -239,10 +239,10 @@ class Job:
                 yield logged(RayExecutor(ray, WORKERS, 2, memory), self.log, seconds)
 
         def compared(*models: Any) -> make.DeltaWork:
-            work = make.compare(*models)
+            work = make.plan_delta(*models)
             return replace(work, slots=SpoolSlots([replace(entry, together=1) for entry in work.slots.entries]))
 
-        run.chosen_executor, run.compare = chosen, compared
+        run.chosen_executor, run.plan_delta = chosen, compared
         cluster = ramerge.Ray(address=self.address) if self.executor == "ray" else None
         options = ramerge.Options(overwrite=True, upload=ramerge.Upload(staging_dir=self.staging_dir), ray=cluster)
         ramerge.delta(base, agent, self.out, options=options)

@@ -1,5 +1,7 @@
 """The page of an analysis: one HTML file that asks for nothing from anywhere.
 
-write        page and figures into files
-page         the HTML; `charts`: the figures; `rows`: what they show
+write        the page as text and the figures as files; called by `command_output`
+page         the page's template and what fills it, for `write`; its findings alone, for `ui/look`
+charts       each figure as an Altair chart: for `page`, for files on paper by `write`, and for `ui/look`
+rows         rows of numbers from `Analysis.to_dict()` for `charts` and for tables of `page`; labels of thresholds
 """

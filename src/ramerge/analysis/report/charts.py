@@ -1,4 +1,4 @@
-"""The figures, as Altair charts over `rows`."""
+"""Each figure of an analysis as an Altair chart: for its page, for papers, and for the tab Look."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]
 
 
 def page_figures(analysis: Values) -> list[Figure]:
-    """All figures, in the order of the page."""
+    """All figures of an analysis, in the order of its page."""
     figures = [
         density_bars(analysis),
         overlap_bars(analysis),
@@ -34,7 +34,7 @@ def page_figures(analysis: Values) -> list[Figure]:
 
 
 def paper_figures(analysis: Values) -> list[Figure]:
-    """The same, with a heat map for each agent, because paper has no controls."""
+    """All figures of an analysis for a paper, with a heat map for each agent, because paper has no controls."""
     names = rows.agents_of(analysis)
     files = [re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent" for name in names]
     heats = [heat_map(analysis, t, f"heat-{t + 1}-{file}") for t, file in enumerate(files)]
@@ -102,7 +102,7 @@ MEASURES = ("density", "unique_share", "sign_agreement", "precision_loss", "effe
 
 
 def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = MEASURES[0]) -> Figure:
-    """With a name the heat map of one agent and measure, without controls."""
+    """The heat map of all agents with controls; with `name`, that of one agent and measure, without controls."""
     names, table = rows.agents_of(analysis), rows.cells(analysis)
     layers, roles = (list(dict.fromkeys(row[key] for row in table)) for key in ("layer", "role"))
     roles.sort(key=ROLES.index)
@@ -382,19 +382,19 @@ def _by_agent(names: Sequence[str]) -> alt.Y:
 
 
 def _colors(field: str, labels: Sequence[str], colors: Sequence[str], symbol: str = "square") -> alt.Color:
-    """A color a label."""
+    """A color for each label."""
     scale = alt.Scale(domain=list(labels), range=[colors[t % len(colors)] for t in range(len(labels))])
     return alt.Color(f"{field}:N", scale=scale, legend=_legend(labels, symbol))
 
 
 def _legend(labels: Sequence[str], symbol: str) -> alt.Legend:
-    """As many columns as a phone has room for."""
+    """A legend with as many columns as a phone has room for."""
     columns = 240 // (28 + min(7 * max(map(len, labels)), 96))
     return alt.Legend(columns=min(columns, len(labels)), symbolType=symbol)
 
 
 def _dashes(names: Sequence[str]) -> alt.StrokeDash:
-    """A pattern a line. The first is drawn first, whole: where lines coincide, it shows in the gaps of the others."""
+    """A pattern of dashes for each agent. The first is drawn first, whole: it shows in the gaps of the others."""
     scale = alt.Scale(domain=list(names), range=[_DASHES[t % len(_DASHES)] for t in range(len(names))])
     return alt.StrokeDash("agent:N", scale=scale, legend=_legend(names, "stroke"))
 
@@ -404,7 +404,7 @@ def _percents() -> alt.Axis:
 
 
 def _oranges(count: int) -> list[str]:
-    """From pale to strong, all of them light enough for black text."""
+    """Colors of a heat map from pale to strong, all of them light enough for black text."""
     pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
     steps = [t / max(count - 1, 1) for t in range(count)] if count > 1 else [0.5] * count
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]

@@ -1,4 +1,4 @@
-"""The page of an analysis: its template, what it shows, and the table of tensors."""
+"""The page of an analysis as HTML: its template and what fills it; its findings, as a part of the tab Look."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
 
 
 def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
-    """The page's findings, agents, advice, forecast, dtypes and pairs, for another page with the same styles."""
+    """Findings, agents, advice, forecast, dtypes and pairs of an analysis as HTML, for the tab Look."""
     parts = [environment(_HERE, _FILTERS).get_template(name) for name in ("findings.html", "pairs.html")]
     return "".join(part.render(_found(analysis, advice), unfolded=True) for part in parts)
 
 
 def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
-    """Parts of the page that show what `findings` has, too."""
+    """The values of the templates that the page and `findings` share."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
     cores = []  # head and rows of the table of coefficients: the model, then roles

@@ -1,4 +1,4 @@
-"""Rows of numbers for figures and tables, out of the values of `Analysis.to_dict()`."""
+"""Rows of numbers for charts and tables of the page, from `Analysis.to_dict()`; and the labels of thresholds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ramerge.analysis.tables import Row
 from ramerge.analysis.tensor_roles import ROLES
 
-Row = dict[str, Any]
 Values = Mapping[str, Any]
 
 MOVED, CHANGED = "moved", "changed"
@@ -24,12 +24,12 @@ FATES = ("kept", "diluted", "flipped", "lost")
 
 
 def agents_of(analysis: Values) -> list[str]:
-    """Names, in the recipe's order."""
+    """Names of the agents of an analysis, in the recipe's order."""
     return [agent["name"] for agent in analysis["model"]["agents"]]
 
 
 def density(analysis: Values) -> list[Row]:
-    """Share of all elements that each agent moved, and changed."""
+    """Rows of the chart of densities: the share of all elements that each agent moved, and changed."""
     return [
         {"agent": agent["name"], "measure": measure, "share": agent[share], "elements": agent[count]}
         for agent in analysis["model"]["agents"]
@@ -38,12 +38,12 @@ def density(analysis: Values) -> list[Row]:
 
 
 def shared_label(others: int) -> str:
-    """How many other agents moved the same element."""
+    """Label in the chart of overlaps: how many other agents moved the same element."""
     return ("unique", "1 other")[others] if others < 2 else f"{others} others"
 
 
 def overlap(analysis: Values) -> list[Row]:
-    """Each agent's active elements, by how many others moved them too."""
+    """Rows of the chart of overlaps: each agent's active elements, by how many others moved them too."""
     return [
         {
             "agent": agent["name"],
@@ -58,7 +58,7 @@ def overlap(analysis: Values) -> list[Row]:
 
 
 def cells(analysis: Values) -> list[Row]:
-    """Figures by layer and role; counts, and what is in `by_agent`, hold a number for each agent."""
+    """Rows of the heat map: figures by layer and role; counts and `by_agent` hold a number for each agent."""
     whole = ("layer", "role", "tensors", "elements", "active", "unique")
     return [
         {
@@ -70,7 +70,7 @@ def cells(analysis: Values) -> list[Row]:
 
 
 def ulps(analysis: Values) -> list[Row]:
-    """Changed elements by |tau| in units of the base's last place, with one empty bin at either end."""
+    """Rows of the chart of sizes of updates: |tau| in units of the base's last place, an empty bin at either end."""
     bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
     filled = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
         len(bins) // 2
@@ -91,7 +91,7 @@ def ulps(analysis: Values) -> list[Row]:
 
 
 def pairs(analysis: Values) -> list[Row]:
-    """Each two agents, with how many times what chance would give they share; in the analysis's order."""
+    """Rows of the table of pairs: each two agents, with how many times what chance would give they share."""
     return [
         {
             "first": pair["agents"][0],
@@ -104,12 +104,12 @@ def pairs(analysis: Values) -> list[Row]:
 
 
 def matrix(analysis: Values) -> list[Row]:
-    """`pairs` in both orders."""
+    """Rows of the matrix of agents: `pairs` in both orders."""
     return [row | swap for row in pairs(analysis) for swap in ({}, {"first": row["second"], "second": row["first"]})]
 
 
 def thresholds(analysis: Values) -> list[Row]:
-    """Overlap at each threshold: rho, and lambda under each rule."""
+    """Rows of the charts by threshold: rho, and lambda under each rule."""
     return [
         {
             "agent": agent["name"],
@@ -122,7 +122,7 @@ def thresholds(analysis: Values) -> list[Row]:
 
 
 def rescalings(analysis: Values) -> list[Row]:
-    """Lambda by threshold and rule."""
+    """Rows of the chart of lambda by threshold and rule."""
     return [
         {"agent": row["agent"], "epsilon": row["epsilon"], "rule": rule, "lambda": value}
         for row in thresholds(analysis)
@@ -131,13 +131,13 @@ def rescalings(analysis: Values) -> list[Row]:
 
 
 def threshold_label(analysis: Values) -> str:
-    """The threshold of the analysis."""
+    """The threshold of the analysis as text."""
     relative = analysis.get("relative_epsilon")
     return epsilon_label(analysis["epsilon"]) if relative is None else f"{relative:g} × root mean square"
 
 
 def epsilon_label(epsilon: float) -> str:
-    """0, or the shortest form with an exponent."""
+    """A threshold as text: 0, or the shortest form with an exponent."""
     return (
         f"{epsilon:.0e}".replace("e-0", "e-")
         if 0 < epsilon < 0.01 and float(f"{epsilon:.0e}") == epsilon
@@ -146,7 +146,7 @@ def epsilon_label(epsilon: float) -> str:
 
 
 def fates(analysis: Values) -> list[Row]:
-    """Each agent's active elements, by what a merge leaves of them."""
+    """Rows of the chart of fates: each agent's active elements, by what a merge leaves of them."""
     return [
         {
             "agent": agent["name"],
@@ -164,7 +164,7 @@ def fates(analysis: Values) -> list[Row]:
 
 
 def precision(analysis: Values) -> list[Row]:
-    """Every model's dtype, and what rounding to the output's does to an agent's updates where that was counted."""
+    """Rows of the table of dtypes: every model's, and what rounding to the output's does to an agent's updates."""
     rounding = analysis.get("rounding", {})
     unknown = dict.fromkeys(
         ("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda", "effective_error")
@@ -179,7 +179,7 @@ SUM = "sum's factor"
 
 
 def cores(analysis: Values) -> list[Row]:
-    """By layer, the coefficient of each agent in `core`, and the forecast best factor of the sum."""
+    """Rows of the chart of `core`: by layer, the coefficient of each agent, and the forecast best factor of the sum."""
     parts = (analysis.get("cores") or {"layers": ()})["layers"]
     return [
         {"layer": part["name"].removeprefix("layer "), "agent": name, "coefficient": value}
@@ -190,7 +190,7 @@ def cores(analysis: Values) -> list[Row]:
 
 
 def tensors(analysis: Values) -> Row:
-    """The table of tensors: columns as arrays, shares as the integers that they are made of, to stay small."""
+    """The table of tensors for the page: columns as arrays, shares as the integers they are made of, to stay small."""
     # layer 2 before layer 10
     table = sorted(
         analysis["tensors"],

@@ -1,4 +1,4 @@
-"""An analysis as one HTML page that needs no network, and as figures for a paper.
+"""The page of an analysis as text, and its figures as files for a paper; called by the commands.
 
 `rows` turns the analysis into rows of numbers, `charts` says how each figure shows them (Altair), `page` puts page and
 libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page
@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ramerge import Progress
-from ramerge.report.extra import require_extra
 from ramerge.sdk.progress import Listener, silence
 
 
@@ -22,7 +21,7 @@ def render(
     listen: Listener = silence,
     advice: Sequence[str] = (),
 ) -> str:
-    """The page.
+    """The page of an analysis, as the text of one HTML file.
 
     Args:
         analysis: the values of `Analysis.to_dict()`.
@@ -33,11 +32,7 @@ def render(
 
     Returns:
         HTML, to be written as UTF-8.
-
-    Raises:
-        RecipeError: a library is missing.
     """
-    require_extra()
     listen(Progress("drawing", 0, 1, "pages"))
     from ramerge.analysis.report.page import page
 
@@ -47,12 +42,7 @@ def render(
 
 
 def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
-    """Paths and contents: each figure as PNG and as SVG, one column of a paper wide.
-
-    Raises:
-        RecipeError: a library is missing.
-    """
-    require_extra()
+    """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide."""
     from ramerge.analysis.report.charts import paper_figures
 
     files: list[tuple[Path, bytes]] = []

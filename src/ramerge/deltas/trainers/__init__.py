@@ -1,14 +1,15 @@
 """Deltas that trainers publish: read in their own layouts, checked, and written once in ramerge's.
 
-link        what a delta is to the converter: a link of a chain, applied to the blocks of a model in order
-frames      zstd frames that are decompressed in bounded pieces
-sparse      values at ascending positions
-digests     the checksums that trainers store
-chain       which deltas lead from the base to the requested one
-apply       a chain applied to a model, block by block
-unpack      a chain as one delta in the cache; `convert`: the command
-slime       `weight_v000001/` of slime and miles
-skyrl       `delta-00000001/` of SkyRL
-grail       `checkpoint-1000/DELTA/` of grail
-live        checkpoints that an engine patches in place
+slime       the format of slime and miles, `weight_v000001/`; its payloads, for `skyrl`
+skyrl       the format of SkyRL, `delta-00000001/`
+grail       the format of grail, `checkpoint-1000/DELTA/`
+live        the format of checkpoints that an engine patches in place
+unpack      what the first three have in common as formats: a chain is unpacked into the cache, and opened from there
+chain       how a trainer names the deltas of a run; those that lead from the base to one of them, for `unpack`
+convert     a chain as one delta in ramerge's layout; called by `unpack`
+apply       a chain applied to a model, block by block; called by `convert`
+link        a link of a chain: what each trainer's delta is to `apply`; xors and whole tensors as changes
+sparse      changes at ascending positions; for `slime` and `grail`
+frames      zstd frames that are decompressed in bounded pieces; for the three trainers and their changes
+digests     the checksums that trainers store; for the three trainers
 """

@@ -1,4 +1,4 @@
-"""A chain of deltas applied to a model, block by block: what each block was, and what it has become."""
+"""A chain of deltas applied to a model, block by block; called by `convert`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.link import Link, LinkPass
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
-Bytes = NDArray[np.uint8]
 Blocks = Iterator[tuple[Bytes, Bytes]]
 """Each block before and after. Both are overwritten by the next one."""
 
 
 def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
-    """The tensors of a model in the order of their sorted names, each with its blocks, which must all be taken."""
+    """Apply a chain: the tensors of a model by their sorted names, each with its blocks, which must all be taken."""
     for link in links:
         link.check(base)
     identities = dict(base.files)

@@ -1,4 +1,4 @@
-"""Which deltas lead from the base to the requested one."""
+"""How a trainer names the deltas of a run, and which of them lead from the base to the requested one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_LINKS = 10_000
 
 @dataclass(frozen=True)
 class TrainerLayout:
-    """How a trainer lays out the deltas of a run.
+    """The layout in which a trainer publishes the deltas of a run.
 
     Attributes:
         name: of the format.
@@ -40,7 +40,7 @@ class TrainerLayout:
     version_of: Callable[[Location], int | None]
 
     def versions(self, parent: Path) -> dict[int, Path]:
-        """The folders of versions in a folder, by number."""
+        """The folders of versions of a run in a folder, by number."""
         found: dict[int, Path] = {}
         paths: list[Path] = []
         with suppress(OSError):  # what cannot be looked at is not there
@@ -60,7 +60,7 @@ class TrainerLayout:
         return int(match[1]) if match else None
 
     def find(self, folder: Location) -> Location | None:
-        """The folder with a delta: this one, or the newest version in it, unless it also holds a model."""
+        """The folder with a trainer's delta: this one, or the newest version in it, unless it also holds a model."""
         if (name := self.inside(folder)) is not None:
             return folder / name
         if (parent := here(folder)) is None or safetensors.find(parent):
@@ -75,7 +75,7 @@ class TrainerLayout:
 
 
 def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
-    """The deltas from a model to a version, in their order."""
+    """Find the deltas of a run that lead from a model to a version, in their order."""
     home = (_numbered(layout, folder) or folder.absolute()).parent  # with all versions of a run
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
@@ -121,7 +121,7 @@ def _numbered(layout: TrainerLayout, folder: Path) -> Path | None:
 
 
 def counted(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
-    """A count that a trainer's file states, as a number or as digits."""
+    """A count that a trainer's file states, as a number or as digits, checked."""
     value = fingerprint.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):
         value = int(value)

@@ -1,4 +1,4 @@
-"""Writes a chain of trainers' deltas in ramerge's layout, as one delta, in one pass over the base."""
+"""A chain of trainers' deltas as one delta in ramerge's layout, in one pass over the base; called by `unpack`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_files
+from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
@@ -18,8 +17,6 @@ from ramerge.sdk.machine import map_in_threads, processors
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Tensor, check_unchanged, itemsize
-
-Words = NDArray[np.generic]
 
 
 def convert(
@@ -30,7 +27,7 @@ def convert(
     compression: Compression = "none",
     allow_outside_links: bool = False,
 ) -> Index:
-    """Write the delta from a model to what a chain makes of it. Its files are those of the model."""
+    """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
             (one, old.tobytes(), new.tobytes()) for one, blocks in applied(base, links, BLOCK) for old, new in blocks
@@ -41,7 +38,7 @@ def convert(
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
         for _ in results:  # there are none, but the chain is checked at its end
             pass
-        write_files(base, base, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(base, base, writer, allow_outside_links=allow_outside_links)
         check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
         return writer.finish()
 

@@ -15,10 +15,10 @@ from ramerge.sdk.machine import install
 
 
 class Digest(Protocol):
-    """Bytes go in, in any pieces; hexadecimal digits come out."""
+    """A checksum in progress: bytes go in, in any pieces; hexadecimal digits come out."""
 
     def update(self, data: bytes | memoryview, /) -> None:
-        """Add bytes."""
+        """Add bytes to the checksum."""
 
     def hexdigest(self) -> str:
         """The checksum of all bytes so far."""

@@ -1,4 +1,4 @@
-"""Zstd frames in files, decompressed in bounded pieces.
+"""Zstd frames in trainers' files, decompressed in bounded pieces.
 
 A frame is read as far as its reader asks, and no further, so one that claims or holds more than it may is an error and
 takes neither memory nor time.
@@ -15,10 +15,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge import CheckpointError
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.tensors import Files
-
-Bytes = NDArray[np.uint8]
 
 # What a decoder keeps of the past. The levels of zstd up to 19 need this at most.
 _MOST_WINDOW = 1 << 23
@@ -28,7 +27,7 @@ _LONGEST_HEADER = 18
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame in a file.
+    """A zstd frame in a file of a trainer's delta.
 
     Attributes:
         path: the file.
@@ -47,7 +46,7 @@ class Frame:
         return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
 
     def declared(self, files: Files) -> int | None:
-        """How many bytes it says it holds; None if it does not say."""
+        """How many bytes the frame says it holds; None if it does not say."""
         head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
         files.fill(self.path, self.offset, head)
         try:
@@ -57,12 +56,12 @@ class Frame:
         return None if size == zstandard.CONTENTSIZE_UNKNOWN else int(size)
 
     def stream(self, files: Files) -> FrameStream:
-        """Read it from its beginning."""
+        """Open the content of the frame, to be read from its beginning."""
         return FrameStream(self, files)
 
 
 class _FrameSource:
-    """The frame's bytes in the file, as zstandard asks for them."""
+    """The bytes of a frame in its file, as zstandard asks for them."""
 
     def __init__(self, frame: Frame, files: Files) -> None:
         self._files, self._path = files, frame.path
@@ -78,7 +77,7 @@ class _FrameSource:
 
 
 class FrameStream:
-    """The content of a frame, from front to back.
+    """The content of a frame, decompressed from front to back.
 
     Attributes:
         position: how many bytes have been read.
@@ -91,7 +90,7 @@ class FrameStream:
         self.position = 0
 
     def fill(self, out: Bytes) -> None:
-        """Fill `out` with the next bytes."""
+        """Fill `out` with the next bytes of the frame's content."""
         view = out.data
         try:
             while view:
@@ -103,17 +102,17 @@ class FrameStream:
             raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
 
     def take(self, count: int, dtype: str) -> NDArray[np.int64]:
-        """The next numbers, as int64; `dtype` is that in which they are stored."""
+        """The next numbers of the frame's content, as int64; `dtype` is that in which they are stored."""
         return self.take_bytes(count * np.dtype(dtype).itemsize).view(dtype).astype(np.int64)
 
     def take_bytes(self, nbytes: int) -> Bytes:
-        """The next bytes."""
+        """The next bytes of the frame's content."""
         out = np.empty(nbytes, np.uint8)
         self.fill(out)
         return out
 
     def forward(self, position: int) -> None:
-        """Skip to a byte that has not been read."""
+        """Skip to a byte of the frame's content that has not been read."""
         if position > self.position:
             unused = np.empty(min(_PIECE, position - self.position), np.uint8)
             while position > self.position:

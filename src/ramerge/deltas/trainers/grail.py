@@ -1,4 +1,4 @@
-"""Deltas of grail: folders `checkpoint-1000/DELTA/`.
+"""The format of grail's deltas: folders `checkpoint-1000/DELTA/`.
 
 Written by `grail/trainer/checkpoint_publisher.py` (`upload_delta`) and `grail/infrastructure/sparse_codec.py`, applied
 by `grail/infrastructure/delta_checkpoint.py` and `checkpoint_consumer.py` of one-covenant/grail at 54d6342. One zstd
@@ -26,13 +26,12 @@ from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
 from ramerge.deltas.trainers.unpack import format_of
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.formats import Opening, check_files, read_json
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import FROM_FULL_NAME, TORCH_NAMES, Checkpoint, Files, Identity, Tensor, identify, itemsize
 from ramerge.sdk.text import JsonLimits, parse, quoted
-
-Bytes = NDArray[np.uint8]
 
 _DATA, _ABOUT, _METADATA = "delta_sparse.bin.zst", "delta_metadata.json", "metadata.json"
 _VERSIONS = {"sparse_codec_v2": 2, "sparse_codec_v3": 3, "sparse_codec_v3.1": 31}
@@ -43,7 +42,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class _Sparse:
-    """Extent of a tensor in the data; offsets count from the beginning of the frame's content.
+    """Changed values of a tensor in the data; offsets count from the beginning of the frame's content.
 
     Attributes:
         dtype: of the values.
@@ -156,7 +155,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
 
 
 class _Places:
-    """Flat positions from the gaps that are stored."""
+    """Flat positions of changed values from the gaps that are stored."""
 
     def __init__(self, frame: Frame, sparse: _Sparse, rows: FrameStream, columns: FrameStream) -> None:
         self._frame, self._sparse = frame, sparse
@@ -190,7 +189,7 @@ def _inside(folder: Location) -> str | None:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta in a folder."""
+    """Read the small files of grail's delta in a folder."""
     check_files(folder, [_METADATA, _ABOUT, _DATA], in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in (_METADATA, _ABOUT, _DATA))
     metadata, about = read_json(folder / _METADATA), read_json(folder / _ABOUT)
@@ -223,7 +222,7 @@ def read(folder: Path, opening: Opening) -> Link:
 
 
 def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
-    """The header at the beginning of the frame, and where the data end."""
+    """The header at the beginning of grail's frame: its tensors, and where the data end."""
     with Files(files) as opened:
         declared = frame.declared(opened)
         stream = frame.stream(opened)
@@ -254,7 +253,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
 
 
 def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
-    """A tensor's name, its data, and where they end."""
+    """A tensor's name in grail's header, its data, and where they end."""
     if not isinstance(record, dict) or not isinstance(record.get("name"), str):
         raise ValueError("has a tensor without a name")
     name, shape = record["name"], record.get("shape")
@@ -293,7 +292,7 @@ def _is_count(value: object) -> bool:
 
 
 def version_of(folder: Location) -> int | None:
-    """The window of a model, as its own metadata or those of the delta that makes it say."""
+    """The window of grail that a model is of, by its own metadata or those of the delta that makes it."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():
             metadata = read_json(path)

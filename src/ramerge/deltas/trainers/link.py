@@ -1,4 +1,4 @@
-"""Deltas as the converter sees them: a link of a chain, applied to the blocks of a model in order.
+"""A link of a chain: what each trainer's delta is to `apply`, which gives it the blocks of a model in order.
 
 A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
 made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Arena, Checkpoint, Files, Identity, Reader, Tensor, itemsize
 from ramerge.sdk.text import quoted
 
-Bytes = NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """A delta whose small files have been read.
+    """A trainer's delta whose small files have been read.
 
     Attributes:
         folder: its folder.
@@ -41,7 +39,7 @@ class Link(ABC):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a whole model, which builds on none."""
+        """Whether the link is a whole model, which builds on none."""
         return False
 
     @property
@@ -51,11 +49,11 @@ class Link(ABC):
 
     @abstractmethod
     def check(self, base: Checkpoint) -> None:
-        """Compare it with the model that the chain begins with."""
+        """Compare the link with the model that the chain begins with."""
 
     @abstractmethod
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        """Apply it to the model's blocks."""
+        """Open the link for a pass over the model's blocks."""
 
 
 class LinkPass(ABC):
@@ -63,7 +61,7 @@ class LinkPass(ABC):
 
     @abstractmethod
     def begin(self, tensor: Tensor) -> bool:
-        """The next tensor. Return whether its blocks are needed, to change them or to check them."""
+        """Begin the next tensor. Returns whether its blocks are needed, to change them or to check them."""
 
     @abstractmethod
     def change(self, block: Bytes, start: int) -> None:
@@ -71,15 +69,15 @@ class LinkPass(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """The tensor is complete."""
+        """End the tensor, and check it."""
 
     @abstractmethod
     def finish(self) -> None:
-        """The model is complete."""
+        """End the model, and check it."""
 
 
 class Change(ABC):
-    """Changes of a delta in a tensor."""
+    """The change of a tensor by a trainer's delta, applied to its blocks in order."""
 
     @abstractmethod
     def apply(self, block: Bytes, start: int) -> None:
@@ -87,11 +85,11 @@ class Change(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Refuse anything more."""
+        """Refuse anything that the delta holds beyond the tensor."""
 
 
 class Xor(Change):
-    """Bytes that are added without carry, one for each byte of the tensor."""
+    """A change by xor: a frame with one byte for each byte of the tensor."""
 
     def __init__(self, stream: FrameStream) -> None:
         self._stream = stream
@@ -99,7 +97,7 @@ class Xor(Change):
 
     @staticmethod
     def of(frame: Frame, files: Files, nbytes: int) -> Xor:
-        """The change that a frame holds."""
+        """The change by xor that a frame holds."""
         if (size := frame.declared(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
         return Xor(frame.stream(files))
@@ -117,7 +115,7 @@ class Xor(Change):
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A whole model among deltas, from which the chain continues.
+    """A link that is a whole model among deltas, from which the chain continues.
 
     Attributes:
         tensors: its tensors by name.
@@ -167,7 +165,7 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """Problems of tensors that a delta changes."""
+    """Problems of the tensors that a trainer's delta changes: what the base lacks or has otherwise."""
     problems = []
     if base.quantized is not None:
         problems.append(

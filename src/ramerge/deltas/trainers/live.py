@@ -1,4 +1,4 @@
-"""Checkpoints in safetensors files that an engine patches in place with deltas while it serves them."""
+"""The format of checkpoints in safetensors files that an engine patches in place with deltas while it serves them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _STATE = ".skyrl_weight_sync/state.json"
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself if it holds safetensors files and the marks of an engine."""
+    """The folder itself if it holds safetensors files and the marks of an engine that patches them."""
     is_skyrl = folder.name == "weights" and (folder.parent / _STATE).is_file()
     return safetensors.find(folder) if is_skyrl or (folder / _SYNC).is_dir() else None
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open it as safetensors files, with a warning where nothing tells whether it is complete.
+    """Open a checkpoint that an engine patches, with a warning where nothing tells whether it is complete.
 
     Raises:
         CheckpointError: it is being patched, or was not finished, so its tensors are of different versions.

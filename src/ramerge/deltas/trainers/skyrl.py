@@ -1,4 +1,4 @@
-"""Deltas of SkyRL: folders `delta-00000001/` with a manifest.
+"""The format of SkyRL's deltas: folders `delta-00000001/` with a manifest.
 
 Written and applied by `skyrl/backends/skyrl_train/weight_sync/delta_checkpoint.py` of NovaSky-AI/SkyRL at a9564572.
 Each record of the manifest is a tensor: a zstd frame of the xor with the tensor before, as bytes in a safetensors file,
@@ -53,7 +53,7 @@ def _inside(folder: Location) -> str | None:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta in a folder."""
+    """Read the small files of SkyRL's delta in a folder."""
     path = folder / MANIFEST
     check_files(folder, [MANIFEST], in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify([path])
@@ -98,7 +98,7 @@ def read(folder: Path, opening: Opening) -> Link:
 def _record(
     folder: Path, record: Mapping[str, object], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
-    """A tensor's name, what is to be done to it, and its dtype and shape."""
+    """A tensor's name in SkyRL's manifest, what is to be done to it, and its dtype and shape."""
     name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"its name is {quoted(name)}, its dtype {quoted(dtype)}")
@@ -125,7 +125,7 @@ def _record(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of a model: from its folder's name, or from what the engine that patches it notes next to it."""
+    """The version of SkyRL that a model is: by its folder's name, or by what the engine that patches it notes."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder.parent / ".skyrl_weight_sync" / "state.json"

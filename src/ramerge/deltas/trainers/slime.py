@@ -1,4 +1,4 @@
-"""Deltas of slime and of miles: folders `weight_v000001/` that look like checkpoints.
+"""The format of slime's and miles' deltas: folders `weight_v000001/` that look like checkpoints; payloads for `skyrl`.
 
 Written by `slime/backends/megatron_utils/update_weight/update_weight_from_disk_delta.py` and applied by
 `docker/patch/latest/sglang-pull_weights.patch` of THUDM/slime at 624b824a; miles (radixark/miles at 31f1ca96) writes
@@ -14,9 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
@@ -24,13 +21,12 @@ from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
 from ramerge.deltas.trainers.sparse import overwritten
 from ramerge.deltas.trainers.unpack import format_of
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.formats import Opening, check_files, read_json, safetensors
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Checkpoint, Files, Header, Tensor, identify, read_header
 from ramerge.sdk.text import quoted
-
-Bytes = NDArray[np.uint8]
 
 _INDEX = safetensors.INDEX
 _ENCODINGS = ("xor", "overwrite")
@@ -42,7 +38,7 @@ _MOST_OVERWRITTEN = 1 << 32
 
 @dataclass(frozen=True)
 class Payload:
-    """Entry of a tensor in a delta.
+    """The entry of a tensor in a delta of slime or SkyRL: a frame, and the checksum of the new bytes.
 
     Attributes:
         frame: where.
@@ -57,14 +53,14 @@ class Payload:
     encoding: str = "xor"
 
     def change(self, files: Files, tensor: Tensor) -> Change:
-        """The change of this tensor."""
+        """The change of this tensor that the frame holds."""
         if self.encoding == "xor":
             return Xor.of(self.frame, files, tensor.nbytes)
         return overwritten(self.frame, files, tensor.nbytes)
 
 
 class PassOfPayloads(LinkPass):
-    """Tensors that were changed one by one, each with a checksum of its own."""
+    """The pass of tensors that were changed one by one, each with a checksum of its own."""
 
     def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
         self._payloads, self._files = payloads, files
@@ -95,7 +91,7 @@ class PassOfPayloads(LinkPass):
             )
 
     def finish(self) -> None:
-        """Every tensor has been checked."""
+        """Do nothing: each tensor has been checked."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +115,8 @@ class _SlimeDelta(Link):
         return PassOfPayloads(self.payloads, files)
 
 
-def is_delta(folder: Location) -> bool:
-    """Whether a folder that looks like a checkpoint holds a delta."""
+def _is_delta(folder: Location) -> bool:
+    """Whether a folder that looks like a checkpoint holds slime's delta."""
     path = folder / _INDEX
     if not path.is_file():
         return False
@@ -139,8 +135,8 @@ def is_delta(folder: Location) -> bool:
 
 
 def read(folder: Path, opening: Opening) -> Link:
-    """The delta or the whole model in a version's folder."""
-    if not is_delta(folder):  # but a whole model, whose version is in its name only
+    """Read the small files of slime's delta, or whole model, in a version's folder."""
+    if not _is_delta(folder):  # but a whole model, whose version is in its name only
         number = LAYOUT.number(folder)
         if number is None or safetensors.find(folder) is None:
             raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
@@ -180,7 +176,7 @@ def read(folder: Path, opening: Opening) -> Link:
 def _payloads(
     folder: Path, weight_map: Mapping[str, str], headers: Mapping[str, Header], encoding: str, algorithm: str
 ) -> dict[str, Payload]:
-    """Contents of the files for each tensor that the index lists.
+    """The payloads in slime's files, for each tensor that the index lists.
 
     slime writes a tensor that several pipeline stages have once for each. The index names one of the copies; applying
     both would undo a xor.
@@ -220,7 +216,7 @@ def _payloads(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of a model: from its folder's name, or from what the engine that patches it notes."""
+    """The version of slime that a model is: by its folder's name, or by what the engine that patches it notes."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder / ".weight_sync" / "state.json"
@@ -231,7 +227,7 @@ LAYOUT = TrainerLayout(
     "slime",
     "deltas of slime or miles",
     re.compile(r"weight_v([0-9]{6,15})"),
-    lambda folder: "" if is_delta(folder) else None,
+    lambda folder: "" if _is_delta(folder) else None,
     read,
     version_of,
 )

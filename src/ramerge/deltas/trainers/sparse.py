@@ -1,4 +1,4 @@
-"""Values at ascending positions."""
+"""Changes of a tensor at ascending positions, for `slime` and `grail`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change
+from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.tensors import Files
 
-Bytes = NDArray[np.uint8]
 Entries = Iterator[tuple[NDArray[np.int64], Bytes]]
 """Ascending positions, and the bytes of their values, in pieces."""
 
@@ -20,7 +20,7 @@ PIECE = 1 << 16
 
 
 class Scatter(Change):
-    """New values of some elements.
+    """A change that gives some elements new values.
 
     Args:
         entries: which; positions have been checked.
@@ -56,7 +56,7 @@ class Scatter(Change):
 
 
 def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
-    """The bytes that a frame replaces: their number (u4), their positions (u4 each), and the new bytes.
+    """The change of slime that a frame holds: a number (u4), positions (u4 each), and the new bytes.
 
     Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
     """
@@ -81,7 +81,7 @@ def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
 
 
 def check_ascending(frame: Frame, positions: NDArray[np.int64], last: int, most: int) -> None:
-    """Refuse positions that do not ascend from `last`, or reach `most`."""
+    """Refuse positions of a trainer's delta that do not ascend from `last`, or reach `most`."""
     if int(positions[0]) <= last or bool((np.diff(positions) <= 0).any()):
         raise frame.wrong("its positions do not ascend")
     if int(positions[-1]) >= most:

@@ -1,4 +1,4 @@
-"""Trainers' deltas as a format: unpacked once into the user's cache, in ramerge's layout, and opened from there.
+"""Trainers' deltas as formats: a chain is unpacked once into the user's cache, as one delta, and opened from there.
 
 The place in the cache is a digest of the identities of all files of the chain and of the model under it. Whoever comes
 first unpacks, under a lock, into a folder next to it, and renames that when it is complete; what a killed process has
@@ -33,7 +33,7 @@ _MOST_LINKS = 32
 
 
 def format_of(layout: TrainerLayout) -> Format:
-    """The row of the table for a trainer's layout."""
+    """The format of a trainer's layout, for the table of formats."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
         base = opening.needed(folder, "a delta", "the model that the training began with")
@@ -55,7 +55,7 @@ def format_of(layout: TrainerLayout) -> Format:
 
 
 def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
-    """Unpack a chain into the cache as one delta in ramerge's layout, unless it is there; the folder."""
+    """Unpack a chain into the user's cache as one delta, unless it is there; returns the folder."""
     home = store.folder(_KIND)
     if home is None:
         raise CheckpointError(

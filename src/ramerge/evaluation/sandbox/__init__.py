@@ -11,9 +11,10 @@ Programs cannot open files in /proc, which tell much about the machine, where th
 
 A control group would hold memory exactly, but few machines let an ordinary user make one.
 
-bubblewrap, seccomp   the command line, its mounts and its filter
-start                 what runs first inside
-watch                 limits, and what is used of them, seen from outside
-execution             one run, from its start to its end
-provider              the sandbox `bubblewrap` of Inspect
+provider     the sandbox `bubblewrap` of Inspect, a /tmp for each sample; called by Inspect and `tasks/coding/judging`
+execution    one run of a program or of a pair: started, followed, killed; whether programs can run here
+bubblewrap   the command line of bubblewrap with its mounts, for `execution`
+seccomp      the filter of system calls, for `bubblewrap`
+start        the program that runs first inside, as text that `execution` hands over
+watch        `Limits`, and what a program uses of them, seen from outside; for `execution`
 """

@@ -1,4 +1,4 @@
-"""View of a program in a sandbox of bubblewrap: a Python interpreter, shared libraries, numpy, and an empty /tmp.
+"""The command line of bubblewrap: a view of a Python interpreter, shared libraries, numpy, and an empty /tmp.
 
 Nothing else of the machine is mounted: no home, no working directory, no installed packages (some hold a benchmark's
 answers). numpy is, because programs of coding benchmarks import it, ramerge brings it, and it costs two mounts.
@@ -42,7 +42,7 @@ _FIRST_USER, _USERS = 0x60000000, 1 << 29
 
 @dataclass(frozen=True)
 class Bubblewrap:
-    """A way to start sandboxes.
+    """A way to start sandboxes with bubblewrap.
 
     Attributes:
         executable: of bubblewrap.
@@ -59,7 +59,7 @@ class Bubblewrap:
 
     @property
     def uncounted(self) -> int:
-        """Processes of the sandbox itself that count as the program's."""
+        """The number of processes of the sandbox itself that count as the program's."""
         return 0 if self.as_root else 1
 
     def user(self) -> int:
@@ -67,7 +67,7 @@ class Bubblewrap:
         return _FIRST_USER + secrets.randbelow(_USERS) if self.as_root else -1
 
     def command(self, disk_bytes: int, filter_descriptor: int) -> list[str]:
-        """Everything in front of what is to run inside: a /tmp of some bytes, a descriptor of the filter."""
+        """The command line in front of what is to run inside: a /tmp of some bytes, a descriptor of the filter."""
         new_user = [] if self.as_root else ["--unshare-user", "--uid", "65534", "--gid", "65534"]
         capabilities = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.as_root else []
         return [
@@ -83,12 +83,12 @@ class Bubblewrap:
 
 
 def interpreter() -> Path:
-    """The Python that runs now, not a virtual environment's link to it."""
+    """The Python that runs now, which sandboxes mount; not a virtual environment's link to it."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
 def ways() -> list[Bubblewrap]:
-    """The ways that may work here, best first.
+    """The ways to start sandboxes that may work here, best first.
 
     Raises:
         EvaluationError: none can; says why.
@@ -118,7 +118,7 @@ def ways() -> list[Bubblewrap]:
 
 @cache
 def _mounts() -> tuple[str, ...]:
-    """bubblewrap's arguments that mount system libraries, the interpreter, its libraries, numpy, /proc and devices."""
+    """Arguments of bubblewrap that mount system libraries, the interpreter, its libraries, numpy, /proc and devices."""
     # Debian and its kin keep shared libraries in a folder named for the architecture, among much else
     architecture = sysconfig.get_config_var("MULTIARCH") or ""
     libraries = [Path(folder, architecture if Path(folder, architecture).is_dir() else "") for folder in _LIBRARIES]

@@ -1,4 +1,4 @@
-"""One run of a program: started, followed to its end or to a limit, and killed with all that it started."""
+"""One run of a program in the sandbox: started, followed to its end or to a limit, and killed with what it started."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(made)
 
 
 class Outcome(NamedTuple):
-    """How a program ended.
+    """The outcome of a program in the sandbox: how it ended, and its output.
 
     `status` is `ok` after exit code 0 and `error` after another or a signal, or the limit that it met: `time`, `memory`
     (also an uncaught MemoryError) or `output`. `code` is 128 + n after signal n, and None at a limit. What it printed
@@ -79,7 +79,7 @@ class Command(NamedTuple):
 
 @dataclass
 class Execution:
-    """One program, from its start to the end of its last process.
+    """One program in the sandbox, from its start to the end of its last process.
 
     Attributes:
         stdin: what it reads, or the end of a pipe, which the run closes.
@@ -97,7 +97,7 @@ class Execution:
     _began: float | None = None
 
     def __call__(self) -> Outcome:
-        """Run it. Raises `EvaluationError` where the sandbox itself fails."""
+        """Run the program. Raises `EvaluationError` where the sandbox itself fails."""
         if self.canceled.is_set():
             return Outcome("error", None, "", "")
         try:
@@ -173,7 +173,7 @@ class Execution:
     def _follow(
         self, process: subprocess.Popen[bytes], channel: socket.socket, printed: Sequence[Future[bytes]]
     ) -> Status | None:
-        """Waits until it ends (None), or meets the limit that is returned."""
+        """Wait until the program ends (None), or meets the limit that is returned."""
         waiting_until = time.monotonic() + _START_SECONDS
         ended = os.pidfd_open(process.pid)
         try:
@@ -214,7 +214,7 @@ class Execution:
         return None
 
     def _end(self, process: subprocess.Popen[bytes]) -> dict[str, bytes]:
-        """Kills what is left; returns when it is gone, with the files that a command has left."""
+        """Kill what is left; return when it is gone, with the files that a command has left."""
         inside, self._inside = self._inside, None
         with suppress(ProcessLookupError, PermissionError):
             if inside:  # bubblewrap ends after its child, which ends after all other processes
@@ -233,7 +233,7 @@ class Execution:
 async def run(
     way: Bubblewrap, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None
 ) -> Outcome:
-    """Run a program without blocking the event loop; canceling kills it. What is no Python is an `error`.
+    """Run a program in the sandbox without blocking the event loop; canceling kills it. No Python is an `error`.
 
     Raises:
         EvaluationError: the sandbox itself failed; the program did not run.
@@ -245,7 +245,7 @@ async def run(
 async def converse(
     way: Bubblewrap, asking: str, answering: str, limits: Limits | None = None
 ) -> tuple[Outcome, Outcome]:
-    """Run two programs that read what the other one prints, and share nothing else, as `run` does.
+    """Run two programs in sandboxes, which read what the other one prints and share nothing else.
 
     They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal. The
     end of the one that asks ends both.
@@ -273,7 +273,7 @@ async def converse(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Limiter of this process: as many programs, or pairs of them, run at once as there are processors."""
+    """The limiter of this process: as many programs, or pairs of them, run at once as there are processors."""
     return ThreadPoolExecutor(processors(), thread_name_prefix="sandbox")
 
 
@@ -287,7 +287,7 @@ async def _in_thread(job: Callable[[], T], canceled: threading.Event) -> T:
 
 @cache
 def opened() -> Bubblewrap:
-    """The way in which a program has run here.
+    """The way to start sandboxes in which a program has run here.
 
     Raises:
         EvaluationError: no sandbox can be had; says what is missing.
@@ -307,7 +307,7 @@ def opened() -> Bubblewrap:
 
 
 def problem_of(way: Bubblewrap) -> str | None:
-    """Why programs cannot be run; None if one was, and the kernel held its number of processes.
+    """Why programs cannot be run in a sandbox here; None if one was, and its number of processes was held.
 
     Nothing but the kernel can: killing a fork bomb from outside takes longer than it needs to take the machine. It
     exempts its root, and before Linux 5.14 it counted a user's processes across sandboxes.

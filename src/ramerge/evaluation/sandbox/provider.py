@@ -1,4 +1,4 @@
-"""The sandbox as a provider of Inspect's, `bubblewrap`: each sample has a /tmp of its own, and each command a world."""
+"""The sandbox `bubblewrap` as a provider of Inspect: a /tmp for each sample, and a world for each command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KILLED = 137
 
 @sandboxenv(name="bubblewrap")
 class BubblewrapSandbox(SandboxEnvironment):
-    """A /tmp that lasts as long as a sample, and is all that commands can write to.
+    """The sandbox of a sample: a /tmp that lasts as long, and is all that commands can write to.
 
     Every command starts with the files that the one before left, among processes of its own: none outlives it.
     """
@@ -46,19 +46,19 @@ class BubblewrapSandbox(SandboxEnvironment):
 
     @classmethod
     def config_deserialize(cls, config: dict[str, object]) -> BaseModel:
-        """The limits of a log."""
+        """The limits of the sandbox in a log."""
         return Limits(**config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
-        """Raises `EvaluationError` where no sandbox can be had; says what is missing."""
+        """Raise `EvaluationError` where no sandbox can be had; say what is missing."""
         await asyncio.to_thread(opened)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
-        """One sandbox for a sample; it takes memory for its files only."""
+        """Make the sandbox of a sample; it takes memory for its files only."""
         if config is not None and not isinstance(config, Limits):
             raise EvaluationError(f"the sandbox bubblewrap: takes limits (sandbox.watch.Limits), not {config!r}")
         return {"default": cls(config or Limits())}
@@ -71,7 +71,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,
     ) -> None:
-        """Nothing outlives a command."""
+        """Do nothing, because nothing outlives a command."""
 
     async def exec(
         self,
@@ -84,7 +84,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> ExecResult[str]:
-        """Run a command in /tmp; Python is the only one that is there.
+        """Run a command in the sandbox's /tmp; Python is the only one that is there.
 
         Raises:
             TimeoutError: it took longer than `timeout`, or than the sandbox allows.
@@ -106,7 +106,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         return ExecResult(code == 0, code, outcome.stdout, outcome.stderr + beyond)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Put a file into /tmp.
+        """Put a file into the sandbox's /tmp.
 
         Raises:
             PermissionError: it lies outside of it, or takes more than the disk has left.
@@ -128,7 +128,7 @@ class BubblewrapSandbox(SandboxEnvironment):
     async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
 
     async def read_file(self, file: str, text: bool = True) -> str | bytes:
-        """A file of /tmp, as the last command left it.
+        """A file of the sandbox's /tmp, as the last command left it.
 
         Raises:
             FileNotFoundError: it is not there.
@@ -147,7 +147,7 @@ class BubblewrapSandbox(SandboxEnvironment):
 
 
 def _inside(path: str) -> str:
-    """A path below /tmp. Raises PermissionError where it lies outside of it."""
+    """A path below the sandbox's /tmp. Raises PermissionError where it lies outside of it."""
     whole = _FOLDER / path
     if ".." in whole.parts or not whole.is_relative_to(_FOLDER):
         raise PermissionError(f"{path}: only /tmp can be used")

@@ -59,7 +59,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def seccomp_filter(machine: str) -> bytes:
-    """The filter for a machine, by its name in `os.uname`.
+    """The filter of system calls for a machine, by its name in `os.uname`.
 
     Raises:
         KeyError: the machine's system calls are not known here.

@@ -1,4 +1,4 @@
-"""First program of a sandbox: it takes on limits, reports to the outside, and becomes the program.
+"""The program that runs first in a sandbox: takes on limits, reports to the outside, and becomes the program.
 
 `execution` hands the text of this file to `python -c`, so it imports nothing of ramerge and as little as it can of the
 standard library. Its arguments are two descriptors: of the job, a dictionary in Python's own serialization, and of the
@@ -19,7 +19,7 @@ import sys
 
 
 def main() -> None:
-    """Takes on the limits and runs the program as the main module, or a command in place of this process."""
+    """Take on the limits of the sandbox, and become the program as the main module, or a command."""
     source, channel = map(int, sys.argv[1:])
     with os.fdopen(source, "rb") as file:
         job = marshal.load(file)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def become(command: list[str], environment: dict[str, str], folder: str) -> None:
-    """Runs a command in place of this process; any Python is the one that runs now."""
+    """Run a command in the sandbox in place of this process; any Python is the one that runs now."""
     os.environ.update(environment)
     os.makedirs(folder, exist_ok=True)
     os.chdir(folder)
@@ -68,7 +68,7 @@ def become(command: list[str], environment: dict[str, str], folder: str) -> None
 
 
 def hide_proc() -> None:
-    """Keeps the program from opening files in /proc, which name the machine's folders and tell much else about it.
+    """Keep the program from opening files in /proc, which name the machine's folders and tell much else about it.
 
     What leads out of /proc, such as /dev/stdin, can be opened. Landlock before its version 2 (Linux 5.19) would also
     refuse to rename files from one folder to another, so there, and where the kernel has none, nothing is hidden.
@@ -94,7 +94,7 @@ def hide_proc() -> None:
 
 
 def report(channel: int) -> None:
-    """Says that the program starts now, with the sandbox's /proc, its first process and its /tmp to hold."""
+    """Report that the program starts now, with the sandbox's /proc, its first process and its /tmp to hold."""
     outside = _socket.socket(fileno=channel)
     descriptors = [os.open("/proc", os.O_RDONLY), os.pidfd_open(1), os.open("/tmp", os.O_RDONLY)]
     message = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)

@@ -1,4 +1,4 @@
-"""Limits of a program, and how much it uses, seen from outside its sandbox."""
+"""`Limits` of a program in the sandbox, and how much it uses, seen from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FILES, _DEEPEST = 1000, 100
 
 
 class Limits(BaseModel):
-    """Limits of a program.
+    """Limits of a program in the sandbox.
 
     Attributes:
         seconds: on the clock; whole seconds, rounded up, of processor time a process.
@@ -55,7 +55,7 @@ class Inside:
             os.close(descriptor)
 
     def memory_bytes(self, enough: int) -> int:
-        """Bytes that its processes hold; at most too many by pages that they share, if that is not beyond `enough`.
+        """Bytes that the sandbox's processes hold; shared pages count for each, unless that is beyond `enough`.
 
         Swapped pages count, but for those of shared memory, which belong to no process. Sockets in messages between
         sockets count too: a process that has sent one can close it.

@@ -1,4 +1,4 @@
-"""From results to a table: rows, ranks, differences to the base, and the notes below."""
+"""A table of all models: rows, ranks, differences to the base, and notes; which models and columns are there."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def build(
     reference: bool = False,
     seed: int = 0,
 ) -> Table:
-    """A table of models and benchmarks.
+    """Build the table of models and benchmarks of `ramerge table`.
 
     Scores are in per cent: the sum of a metric's numerators over the sum of its denominators. Averages are means over
     columns, each column with the same weight, as in the paper. Intervals are 95 % percentile bootstrap intervals.
 
     Args:
-        layout: see `layouts.find`.
+        layout: see `layouts.layout_of`.
         models: those to show, in this order, after base models and agents; all if empty.
         given: who is base, agent and merge, where merge records and names do not say it.
         reference: whether the rows of the paper's table are added.
@@ -43,9 +43,9 @@ def build(
     if not results:
         raise EvaluationError("there are no results to show")
     chosen = selected(results, models)
-    plan = layouts.find(layout, chosen)
+    plan = layouts.layout_of(layout, chosen)
     require_columns(plan, chosen)
-    who = roles.find(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
+    who = roles.roles_of(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
     families = list(dict.fromkeys(who.families[model.name] for model in chosen))
     order = list(_SECTIONS)
     ordered = sorted(
@@ -57,7 +57,7 @@ def build(
         section = _section(role, family if len(families) > 1 else None)
         row = {"row": model.name, "section": section, "role": role, "family": family or ""}
         rows.append((row, scores.cells(model, plan.columns, seed)))
-    cells = _ranked(scores.frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
+    cells = _ranked(scores.cell_frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
     notes = [*_notes(ordered, plan, cells, who)]
     if reference:
         notes += [
@@ -75,7 +75,7 @@ def build(
 
 
 def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
-    """Models by name, or all; raises `EvaluationError` where there are no results of a name."""
+    """The models of these names, or all; raises `EvaluationError` where there are no results of a name."""
     known = {model.name: model for model in results}
     if unknown := [name for name in names if name not in known]:
         raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
@@ -83,7 +83,7 @@ def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
 
 
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
-    """Raises `EvaluationError` where no model was run on any of a layout's columns."""
+    """Raise `EvaluationError` where no model was run on any column of a table."""
     run = {(*task, metric) for model in results for task, samples in model.tasks.items() for metric in samples.metrics}
     if not any((column.suite, column.task, column.metric) in run for column in layout.columns):
         found = ", ".join(sorted({f"{suite}/{task}" for suite, task, _ in run})) or "nothing"
@@ -95,7 +95,7 @@ def _section(role: str, family: str | None) -> str:
 
 
 def _quoted(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
-    """The paper's rows."""
+    """The rows of a table that the paper printed."""
     rows: list[tuple[Line, Sequence[Line]]] = []
     for printed in layouts.printed(plan.name)["rows"]:
         values = dict(zip((column for column in plan.columns if column.task), printed["values"], strict=True))
@@ -157,7 +157,7 @@ def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Role
 
 
 def refusals(plan: Layout) -> Iterator[str]:
-    """Why averages leave out tasks in which rubbish is right, or what they count where they do not."""
+    """Notes on why averages leave out tasks in which rubbish is right, or what they count where they do not."""
     tasks = [column.task for column in plan.columns if column.task in layouts.REFUSALS]
     if tasks:
         how = "has them" if plan.name not in (layouts.MAIN, layouts.ALL) else "leaves them out"
@@ -168,7 +168,7 @@ def refusals(plan: Layout) -> Iterator[str]:
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
-    """Differences between runs: samples, failures, settings."""
+    """Notes on differences between the runs of a table: samples, failures, settings."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
     if any(suite == layouts.AGREEMENT for suite, _ in tasks):
         yield (

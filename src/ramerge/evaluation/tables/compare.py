@@ -1,4 +1,4 @@
-"""Two models side by side: paired bootstrap tests, column by column."""
+"""A table of two models side by side: paired bootstrap tests, column by column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.evaluation.tables.scores import Line, Table
 
 
 def compare(results: Sequence[Model], first: str, second: str, layout: str = layouts.MAIN, *, seed: int = 0) -> Table:
-    """The paired bootstrap test between two models in the columns of a table; see `intervals.p_value`.
+    """Build the table of the paired bootstrap test between two models, for `ramerge table --compare`.
 
     Only items that both have count, so scores can differ from those in other tables; so do averages, which are over
     columns that both have, and are left out where a column is missing.
@@ -27,7 +27,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     if first == second:
         raise EvaluationError(f"{first!r} cannot be compared with itself")
     models = build.selected(results, [first, second])
-    plan = layouts.find(layout, models)
+    plan = layouts.layout_of(layout, models)
     build.require_columns(plan, models)
     columns = [column for column in plan.columns if column.task]
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns))
@@ -55,11 +55,11 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         *build.run_notes(pair, [column for column in columns if column in drawn]),
     ]
     shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
-    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.frame(rows), tuple(notes))
+    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.cell_frame(rows), tuple(notes))
 
 
 def _files(settings: Mapping[str, object]) -> dict[str, object]:
-    """Those that a task was given, but for a model's own."""
+    """The files that a task was given, but for a model's own."""
     return {
         key: value
         for key, value in settings.items()
@@ -79,7 +79,7 @@ def _cells(column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColum
 
 
 def _left_out(models: Sequence[Model], pair: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> list[str]:
-    """Who has items that the other has not."""
+    """Notes on which of two models has items that the other has not."""
     texts = []
     for task in tasks:
         both = len(pair[0].tasks[task].keys) if task in pair[0].tasks else 0

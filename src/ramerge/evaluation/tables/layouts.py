@@ -48,7 +48,7 @@ _WITH_DIFFERENCES = "table3"  # its columns have no common scale, so that differ
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column: what it shows, its titles from the widest group down, and for an average the columns it is over."""
+    """A column of a table: its titles from the widest group down, and for an average the columns it is over."""
 
     titles: tuple[str, ...]
     suite: str = ""
@@ -59,13 +59,13 @@ class TableColumn:
 
     @property
     def title(self) -> str:
-        """All titles in one line."""
+        """All titles of the column in one line."""
         return " ".join(filter(None, self.titles))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layout of a table; `differences` is whether scores come with their difference to the base model."""
+    """The layout of a table: its columns; `differences` is whether scores come with those to the base model."""
 
     name: str
     title: str
@@ -74,12 +74,12 @@ class Layout:
 
 
 def names() -> list[str]:
-    """The layouts, the default one first."""
+    """The names of layouts, the default one first."""
     return [MAIN, ALL, *_paper()["tables"]]
 
 
-def find(name: str, results: Sequence[Model]) -> Layout:
-    """`main` has the main metric of every task that was run, `all` every metric; others are the paper's.
+def layout_of(name: str, results: Sequence[Model]) -> Layout:
+    """The layout of a name: `main` has each task's main metric, `all` every metric; others are the paper's.
 
     Raises:
         EvaluationError: there is none of that name, or nothing was scored.
@@ -128,7 +128,7 @@ def printed(table: str) -> dict[str, Any]:
 
 
 def source(table: str) -> str:
-    """Where a table's rows are from."""
+    """A sentence on where the rows of a table of the paper are from."""
     return f"arXiv {_paper()['source']['arxiv']}, {table.replace('table', 'table ')}"
 
 

@@ -1,4 +1,4 @@
-"""Figures of merging besides scores: what of each agent's skill a merge has kept.
+"""A table of merges: what of each agent's skill they have kept (retention), for `ramerge table`.
 
 For a task with a specialist (the agent trained for it), the *retention* of a merge is its score over the specialist's.
 From these follow, over all such tasks that both were run on:
@@ -47,7 +47,7 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
 
 
 class RetainedScore(NamedTuple):
-    """Retention of a merge in one task: its retention, bootstrap replicates of it, and its tokens."""
+    """Retention of a merge in one task: its value, bootstrap replicates of it, and its tokens."""
 
     value: float
     drawn: Floats | None
@@ -55,7 +55,7 @@ class RetainedScore(NamedTuple):
 
 
 def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed: int = 0) -> Table:
-    """A row for each merge, with roles from merge records and names, or as `given` says.
+    """Build the table of retention: a row for each merge, with roles from records and names, or as `given` says.
 
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
@@ -65,7 +65,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         for model in results
     ]
     scored = dict.fromkeys(task for model in results for task in model.tasks)
-    who = roles.find(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
+    who = roles.roles_of(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
     models = {model.name: model for model in results}
     merges = [model for model in results if model.name in who.merged]
     if not merges:
@@ -100,7 +100,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         if kept:
             task = min(kept, key=lambda task: kept[task].value)
             notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
-    return Table("What merges have kept", "Model", columns, scores.frame(rows), tuple(notes))
+    return Table("What merges have kept", "Model", columns, scores.cell_frame(rows), tuple(notes))
 
 
 def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:
@@ -126,7 +126,7 @@ def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) 
 
 
 def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName]) -> list[Line]:
-    """Each task's retention, and the figures over all."""
+    """The row of a merge: each task's retention, and the figures over all."""
     if not kept:
         return [{}] * (len(tasks) + len(_FIGURES))
     by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]
@@ -143,7 +143,7 @@ def _cell(value: float, drawn: Floats | None) -> Line:
 
 
 def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
-    """Points above the base in tasks that no agent was trained for."""
+    """The cell `untrained`: points above the base in tasks that no agent was trained for."""
     family = who.families[merge.name]
     gains = []
     if base := models.get(family or ""):

@@ -24,14 +24,14 @@ _WORST = "Red: each merge's worst task."
 
 @dataclass(frozen=True)
 class TableStyle:
-    """How a format escapes texts, and shows the best and the second best cell."""
+    """The style of a format: how it escapes texts, and shows the best and the second best cell."""
 
     escape: Callable[[str], str]
     best: str
     second: str
 
     def cell(self, cell: Any, column: TableColumn, *, intervals: bool) -> str:
-        """Value, marks, difference, interval."""
+        """The text of a cell: value, marks, difference, interval."""
         if pd.isna(cell.value):
             return NOTHING
         text = f"{cell.value:.{column.decimals}f}"
@@ -44,7 +44,7 @@ class TableStyle:
         return text
 
     def legend(self, cells: pd.DataFrame) -> list[str]:
-        """Legend of the marks that occur."""
+        """The legend of the marks that occur in a table."""
         best, second = (mark.format("0.00") for mark in (self.best, self.second))
         ranks = f"{best} best and {second} second best of the merged models."
         beats = "† a merged model above the specialist of the domain."
@@ -59,7 +59,7 @@ _STYLES = {
 
 
 def render(table: Table, form: str, *, intervals: bool = False, width: int | None = None) -> str:
-    """A table's text, ending in a line end.
+    """Render a table as text, Markdown, HTML or CSV, ending in a line end.
 
     Args:
         form: text, markdown, html (a whole page) or csv (a line a cell, plain numbers, with intervals).
@@ -93,7 +93,7 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
 
 
 def table_html(table: Table, *, intervals: bool = False) -> str:
-    """A table and its notes as a part of a page, in the classes of `foundation.styles`."""
+    """Render a table and its notes as a part of a page, in the classes of `report/styles`."""
     style = _STYLES["html"]
     titles = [style.escape(column.title) for column in table.columns]
     head = "".join(f'<th scope="col">{title}</th>' for title in (style.escape(table.first), *titles))

@@ -1,4 +1,4 @@
-"""Who is base, agent and merge among the models: from merge records, or as the user says."""
+"""Roles of models: which is base, agent or merge, from merge records, or as the user says."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class GivenRoles:
 
 @dataclass(frozen=True)
 class Roles:
-    """All by the models' names.
+    """The roles of all models, by name.
 
     Attributes:
         merged: models that are merges.
@@ -38,16 +38,18 @@ class Roles:
     specialists: Mapping[tuple[str | None, str], str]
 
     def role(self, name: str) -> str:
-        """`base`, `agent` (or what is none of the others), or `merged`."""
+        """The role of a model: `base`, `agent` (or what is none of the others), or `merged`."""
         return "merged" if name in self.merged else "base" if self.families[name] == name else "agent"
 
     def specialist(self, family: str | None, task: TaskName) -> str | None:
-        """The agent trained for a task: the one that is given for it alone, else its suite's."""
+        """The specialist of a task, the agent trained for it: one that is given for it alone, else its suite's."""
         return self.specialists.get((family, task[1])) or self.specialists.get((family, task[0]))
 
 
-def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()) -> Roles:
-    """Roles of models; `suites` and `tasks` are those for which specialists are looked for.
+def roles_of(
+    models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()
+) -> Roles:
+    """Find the roles of models; `suites` and `tasks` are those for which specialists are looked for.
 
     A model with a merge record is a merge. Its base and its agents are those among the others that have the path or hub
     id in the record, or its last part or the agent's name in the recipe as their name. An agent is a suite's specialist
@@ -88,7 +90,7 @@ def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str], task
 
 
 def _match(models: Sequence[Model], path: str | None, name: str | None = None) -> str | None:
-    """The model that a record means: the first rule that fits exactly one."""
+    """The model that a merge's record means: the first rule that fits exactly one."""
     if path is None:
         return None
     rules: tuple[Callable[[Model], bool], ...] = (

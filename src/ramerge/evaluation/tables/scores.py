@@ -1,4 +1,4 @@
-"""Tables as values, and scores of models in their columns with bootstrap intervals."""
+"""`Table`, and the cells that all tables share: scores of models in columns, with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table, with the title of its column of names, and notes below it.
+    """A table as data: its cells, the title of its column of names, and notes below it.
 
     `cells` has a line for each cell, row by row. `line` and `place` number rows and columns, `row` is the model's name,
     `role` base, agent or merged, and `family` its base model; `quoted` rows come from the paper. `value` is a score in
@@ -45,8 +45,8 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
-    """The cells of a table, of rows with what their cells have in common and the cells."""
+def cell_frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
+    """The data frame of a table's cells, from rows with what their cells have in common and the cells."""
     lines = [
         {**_DEFAULTS, **row, "line": number, "place": place, **cell}
         for number, (row, cells) in enumerate(rows)
@@ -56,7 +56,7 @@ def frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
 
 
 def cell(value: float | None, drawn: Floats | None = None) -> Line:
-    """A number, with its interval if there are replicates of it."""
+    """A cell: a number, with its interval if there are replicates of it."""
     if drawn is None or np.isnan(drawn).all():
         return {"value": value}
     low, high = intervals.percentiles(drawn)
@@ -64,7 +64,7 @@ def cell(value: float | None, drawn: Floats | None = None) -> Line:
 
 
 def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]:
-    """A model's cells. An average has no value unless all of its columns have one."""
+    """The cells of a model. An average has no value unless all of its columns have one."""
     drawn = replicates([model], [column for column in columns if column.task], seed)
     found = []
     for column in columns:
@@ -80,7 +80,7 @@ def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]
 
 
 def mean(model: Model, columns: Sequence[TableColumn]) -> float | None:
-    """The mean over columns in per cent, if the model has a value in all of them."""
+    """The mean of a model over columns in per cent, if it has a value in all of them."""
     found = [model.tasks.get((column.suite, column.task)) for column in columns]
     values = [samples and samples.value(column.metric) for samples, column in zip(found, columns, strict=True)]
     known = [value for value in values if isinstance(value, float)]
@@ -109,7 +109,7 @@ def replicates(models: Sequence[Model], columns: Sequence[TableColumn], seed: in
 
 
 def common(first: Model, second: Model) -> tuple[Model, Model]:
-    """Both models with the tasks that both have, and of these with the items that both have."""
+    """Two models with the tasks that both have, and of these with the items that both have."""
     shared = {
         name: sorted({*samples.keys} & {*second.tasks[name].keys})
         for name, samples in first.tasks.items()

@@ -1,4 +1,4 @@
-"""Agreement: how likely a model finds what the agents have replied. It is not skill.
+"""The task `agreement`: how likely a model finds what the agents have replied. It is not skill.
 
     share of a reply = exp(-mean negative log-likelihood of its tokens)
 
@@ -47,7 +47,7 @@ _NO_ECHO = (
 @task
 @common.checked
 def agreement(calibration: Path | None = None, right_at: float | None = None) -> Task:
-    """How likely a model finds the agents' own replies: agreement with the agents, not skill.
+    """The task `agreement`: how likely a model finds the agents' own replies: agreement with the agents, not skill.
 
     Args:
         calibration: the folder that `ramerge calibrate` has written.

@@ -40,7 +40,7 @@ _ROOT = "BFCL_PROJECT_ROOT"
 
 
 class Bfcl(NamedTuple):
-    """The modules of the package that the suite calls."""
+    """The modules of the package bfcl-eval that the task `tool` calls."""
 
     config: ModuleType
     enums: ModuleType
@@ -56,7 +56,7 @@ _THEN = "pip install --no-deps bfcl-eval"
 
 @cache
 def load() -> Bfcl:
-    """The package's modules.
+    """Load the modules of the package bfcl-eval.
 
     Raises:
         EvaluationError: something is not installed, or in a version that the package does not work with.

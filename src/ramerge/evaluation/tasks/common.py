@@ -1,4 +1,4 @@
-"""Shared parts of the tasks: arguments, requests to the model, and scores that are ratios.
+"""Parts that all tasks share: arguments, samples, requests to the model, and scores that are ratios.
 
 A metric is the sum of numerators over the sum of denominators of all samples, so an accuracy has (0, 1) or (1, 1), and
 the share of followed instructions (2, 3). Each sample's ratios are in its score's metadata, where tables find them.
@@ -9,9 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
-import string
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -32,8 +29,6 @@ FAILED = "its requests failed"
 AS_SENT = "ramerge_text"
 """In a message's metadata: its text as the server sent it, where Inspect has taken the reasoning out of it."""
 _MOST_SHOWN = 1000
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 Ratio = tuple[float, float]
 Subsets = str | list[str]
@@ -46,7 +41,7 @@ T = TypeVar("T")
 
 
 def checked(make: Callable[..., Task]) -> Callable[..., Task]:
-    """A task function whose arguments are checked by their annotations, and refused with an `EvaluationError`."""
+    """Check the arguments of a task function by their annotations; wrong ones are an `EvaluationError`."""
     validated = validate_call(make)
 
     @functools.wraps(make)
@@ -65,7 +60,7 @@ def checked(make: Callable[..., Task]) -> Callable[..., Task]:
 
 
 def chosen(subsets: Subsets, known: Iterable[str]) -> list[str]:
-    """Names of subsets: a list, or a text with commas; `all`.
+    """The names of subsets that a task is asked for: a list, or a text with commas; `all`.
 
     Raises:
         EvaluationError: some are unknown.
@@ -79,7 +74,7 @@ def chosen(subsets: Subsets, known: Iterable[str]) -> list[str]:
 
 
 def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]:
-    """Call a function with each name; one `EvaluationError` with the problems of all where it raised some."""
+    """Call a function with each subset's name; one `EvaluationError` with the problems of all where it raised some."""
     found: dict[str, T] = {}
     problems: dict[str, None] = {}
     for name in names:
@@ -95,7 +90,7 @@ def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]
 def sample(
     subset: str, key: str, asked: str | Sequence[Mapping[str, Any]], target: str | list[str] = "", **metadata: Any
 ) -> Sample:
-    """A sample of a subset. Its question is a text, or a chat of messages with role and content.
+    """Make a sample of a subset. Its question is a text, or a chat of messages with role and content.
 
     Raises:
         ValidationError: they are no such messages.
@@ -116,7 +111,7 @@ async def ask(
     tools: Sequence[ToolInfo] = (),
     **options: object,
 ) -> ModelOutput:
-    """One request to the model, counted in the sample's store where the answer is cut off at the limit of tokens.
+    """Make one request to the model, and count in the sample's store where the answer is cut off at the limit.
 
     Args:
         seed: of the task; each request sends one of its own, the same in every run. None sends none.
@@ -145,12 +140,12 @@ async def ask(
 
 
 def is_cut(output: ModelOutput) -> bool:
-    """Whether the answer ended at the limit of tokens."""
+    """Whether an answer of the model ended at the limit of tokens."""
     return output.stop_reason in ("max_tokens", "model_length")
 
 
 def text_of(output: ModelOutput) -> str:
-    """The answer, of whole characters, with the `<think>` that Inspect takes out of it.
+    """The text of an answer, of whole characters, with the `<think>` that Inspect takes out of it.
 
     Where only Inspect's providers were at work, the spaces around that are not the model's.
     """
@@ -167,7 +162,7 @@ def text_of(output: ModelOutput) -> str:
 
 @solver(name="ramerge/answer")
 def answer(seed: int | None) -> Solver:
-    """One request with the sample's messages, and the tools and stop texts of its metadata."""
+    """Solver of tasks with one request: the sample's messages, and the tools and stop texts of its metadata."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         tools = [ToolInfo.model_validate(each["function"]) for each in state.metadata.get(TOOLS, ())]
@@ -190,7 +185,7 @@ def is_failed(state: TaskState) -> bool:
 def scored(
     state: TaskState, ratios: Mapping[str, Ratio], parsed: object = None, problem: str | None = None, **details: object
 ) -> Score:
-    """A sample's score: shares to look at, and the ratios that metrics and tables are made of.
+    """The score of a sample: shares to look at, and the ratios that metrics and tables are made of.
 
     Args:
         ratios: of each metric, the main one first.
@@ -214,7 +209,7 @@ def scored(
 
 @metric(name="shares")
 def shares() -> Metric:
-    """Each metric as a ratio of sums; by subset, where there are several."""
+    """The metric of all tasks: each figure as a ratio of sums; by subset, where there are several."""
 
     def compute(scores: list[SampleScore]) -> Value:
         sums: dict[tuple[str, str], list[float]] = {}
@@ -231,19 +226,3 @@ def shares() -> Metric:
         }
 
     return compute
-
-
-def normalized(text: str) -> str:
-    """Lower case without ASCII punctuation, articles, and outer or double spaces. It may leave nothing.
-
-    Source: the evaluation of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), which HotpotQA, NQ-open and
-    2WikiMultiHopQA took over.
-    """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def f1(said: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, which are normalized already; 0 without any."""
-    answered, expected = said.split(), gold.split()
-    common = (Counter(answered) & Counter(expected)).total()
-    return 2 * common / (len(answered) + len(expected)) if common else 0.0

@@ -1,4 +1,4 @@
-"""IFEval, GSM8K and MATH500 through lm-eval: it makes the prompts and judges the answers, and asks no model itself.
+"""The tasks `ifeval` and `math`: IFEval, GSM8K and MATH500 with prompts and judgments of lm-eval, which asks no model.
 
 Sources: Gao et al., The Language Model Evaluation Harness, 2024, package `lm_eval`; Zhou et al., IFEval, 2023, arXiv
 2311.07911; Cobbe et al., GSM8K, 2021, arXiv 2110.14168; Hendrycks et al., MATH, 2021, arXiv 2103.03874, in the 500
@@ -65,7 +65,7 @@ _NEEDS_PUNKT = {"length_constraints:number_sentences", "change_case:capital_word
 @task
 @common.checked
 def ifeval(ifeval: Path | None = None, seed: common.Seed = 0) -> Task:
-    """Instructions that a program can check (IFEval, with lm-eval's checkers).
+    """The task `ifeval`: instructions that a program can check (IFEval, with lm-eval's checkers).
 
     Args:
         ifeval: JSON lines with key, prompt, instruction_id_list and kwargs; by default the hub's.
@@ -90,7 +90,7 @@ def math(
     fewshot: Annotated[int | None, Field(ge=0)] = None,
     seed: common.Seed = 0,
 ) -> Task:
-    """GSM8K and MATH500, with lm-eval's prompts and checkers.
+    """The task `math`: GSM8K and MATH500, with lm-eval's prompts and checkers.
 
     Args:
         subsets: of gsm8k and math500.
@@ -220,7 +220,7 @@ class _LoadedTask:
         self.documents: dict[str, Mapping[str, Any]] = {}
 
     def questions(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
-        """All documents in their order, each with its messages.
+        """All documents of a task of lm-eval in their order, each with its messages.
 
         Examples are drawn as `simple_evaluate` draws them: by one generator, document after document.
         """
@@ -236,7 +236,7 @@ class _LoadedTask:
             yield document, messages
 
     def samples(self, subset: str) -> Iterator[Sample]:
-        """The documents as samples, by their place in the data where they have no key."""
+        """The documents of a task of lm-eval as samples, by their place in the data where they have no key."""
         stop = self._task.config.generation_kwargs["until"]
         for number, (document, messages) in enumerate(self.questions()):
             made = common.sample(subset, str(document.get("key", number)), messages, **{common.STOP: stop})
@@ -244,7 +244,7 @@ class _LoadedTask:
             yield made
 
     def judged(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """Results of each of the task's filters for a reply, and lm-eval's metrics of them."""
+        """Judge a reply: results of each of the filters of lm-eval's task, with its metrics."""
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
         with _contained():
@@ -310,7 +310,7 @@ def _load(
     about: str,
     data: str | None = None,
 ) -> _LoadedTask:
-    """One of lm-eval's tasks.
+    """Load one of lm-eval's tasks with its data.
 
     Args:
         folder: the task's folder among `lm_eval.tasks`.

@@ -1,4 +1,4 @@
-"""Registry for Inspect's entry point `ramerge`: tasks, and the sandbox `bubblewrap`."""
+"""Registry of all tasks and of the sandbox `bubblewrap`, for Inspect's entry point; parameters of tasks, for `run`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def parameters(name: str) -> list[str]:
-    """Arguments of the task ramerge/NAME, files of the user included.
+    """The parameters of the task ramerge/NAME, files of the user included.
 
     Raises:
         EvaluationError: there is no such task.

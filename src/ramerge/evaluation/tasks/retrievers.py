@@ -1,4 +1,4 @@
-"""Retrievers for the suite `search`: a BM25 index over the user's documents, and any server that is asked by HTTP.
+"""The search tool of the task `search`: a BM25 index over the user's documents, or a server that is asked by HTTP.
 
 BM25 is `bm25s` (Lù 2024, arXiv:2407.03618): it needs only numpy and keeps the index in sparse arrays. `rank_bm25`
 visits every document in Python for each query, and Pyserini needs Java.
@@ -27,17 +27,17 @@ _FIRST_WAIT = 1.0  # seconds, which double
 
 @dataclass(frozen=True, slots=True)
 class RetrievedDocument:
-    """A document that a search finds. `title` is empty where the source has none."""
+    """A document that the search tool finds. `title` is empty where the source has none."""
 
     title: str
     text: str
 
 
 class Retriever(Protocol):
-    """Finds documents for a query."""
+    """The search tool: finds documents for a query."""
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """At most `k` documents, the best first; none where nothing fits.
+        """At most `k` documents for a query, the best first; none where nothing fits.
 
         Raises:
             EndpointError: the search could not be done, after all tries.
@@ -62,7 +62,7 @@ class BM25:
         self._index.index(tokens, show_progress=False)
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """Runs in a thread, so that other samples are not held up."""
+        """Search in a thread, so that other samples are not held up."""
         return await asyncio.to_thread(self._search, query, k)
 
     def _search(self, query: str, k: int) -> list[RetrievedDocument]:
@@ -74,7 +74,7 @@ class BM25:
 
 
 def opened(engine: str, documents: Path | None) -> Retriever:
-    """Retriever: `bm25` over a file of documents, or a server at an address, which is asked once.
+    """Open the search tool: `bm25` over a file of documents, or a server at an address, which is asked once.
 
     Raises:
         EvaluationError: something is missing or wrong, or the server does not answer.
@@ -106,7 +106,7 @@ def _indexed(documents: Path, _changed: int) -> BM25:
 
 
 def read_documents(path: Path) -> list[RetrievedDocument]:
-    """Documents of a JSON-lines file: `contents`, whose first line is the title, or `text` with or without `title`.
+    """Read the documents of a JSON-lines file: `contents`, whose first line is the title, or `text` and `title`.
 
     The first is the layout of FlashRAG's and Search-R1's Wikipedia; further keys, such as `id`, are ignored.
 
@@ -124,7 +124,7 @@ def read_documents(path: Path) -> list[RetrievedDocument]:
 
 
 def _document(record: Mapping[str, object]) -> RetrievedDocument:
-    """A record's document. Raises `ValueError` where it has neither layout."""
+    """The document of a record. Raises `ValueError` where it has neither layout."""
     contents = record.get("contents")
     if isinstance(contents, str):
         first, _, rest = contents.partition("\n")
@@ -148,7 +148,7 @@ class RetrievalServer:
         self._url = url
 
     def check(self) -> None:
-        """Make sure that the server answers a query, tried once.
+        """Make sure that the retrieval server answers a query, tried once.
 
         Raises:
             EvaluationError: it cannot be reached, or answers something else.
@@ -159,7 +159,7 @@ class RetrievalServer:
             raise EvaluationError(error.problems) from error
 
     async def search(self, query: str, k: int) -> Sequence[RetrievedDocument]:
-        """Tries again where the server cannot be reached, takes too long or fails."""
+        """Search by the server; try again where it cannot be reached, takes too long or fails."""
         from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential, wait_random
 
         again = AsyncRetrying(
@@ -193,4 +193,4 @@ class RetrievalServer:
 
 
 class _PassingError(EndpointError):
-    """A failure that may have passed when the server is asked again."""
+    """A failure of the retrieval server that may have passed when it is asked again."""

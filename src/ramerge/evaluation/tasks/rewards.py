@@ -1,4 +1,4 @@
-"""Your own prompts, scored by a reward function in verl's form.
+"""The task `rewards`: the user's prompts, scored by a reward function in verl's form.
 
 Records are those of verl's data sets (docs/preparation/prepare_data of verl): `prompt` is a text or a list of messages,
 `reward_model` holds `ground_truth`, and `data_source` and `extra_info` are passed on. The function is verl's
@@ -36,7 +36,7 @@ def rewards(
     reward_seconds: Annotated[float, Field(gt=0, le=3600)] = 10.0,
     seed: common.Seed = 0,
 ) -> Task:
-    """Your own prompts, scored by a reward function in verl's form.
+    """The task `rewards`: your own prompts, scored by a reward function in verl's form.
 
     Args:
         prompts: JSON lines or verl's parquet: prompt, reward_model with ground_truth, data_source, extra_info.
@@ -75,7 +75,7 @@ def _reward(function: Callable[..., object], seconds: float) -> Scorer:
 
 
 def _called(function: Callable[..., Any], prompt: Mapping[str, Any], said: str) -> tuple[float, Mapping[str, Any]]:
-    """The reward, and what else the function says."""
+    """Call the reward function: the reward, and what else it says."""
     returned = function(
         data_source=prompt["data_source"],
         solution_str=said,

@@ -1,4 +1,4 @@
-"""Open-domain questions with a search tool: NQ and 2WikiMultiHopQA in ZeroSearch's turn format.
+"""The task `search`: open-domain questions, NQ and 2WikiMultiHopQA, with a search tool in ZeroSearch's turn format.
 
 The protocol is ZeroSearch's (Sun et al. 2025, arXiv:2505.04588; github.com/Alibaba-NLP/ZeroSearch, Apache-2.0), whose
 prompt and replies of the environment are quoted word by word from `inference.py` and `llm_agent/generation.py`. The
@@ -32,7 +32,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from pydantic import Field
 
 from ramerge.evaluation.data import from_hub, read_records, refuse, refuse_duplicates
-from ramerge.evaluation.tasks import common
+from ramerge.evaluation.tasks import common, short_answers
 from ramerge.evaluation.tasks.retrievers import Retriever, opened
 
 PROMPT = (
@@ -74,7 +74,7 @@ def search(
     continuation: Literal["turn", "prefill"] = "turn",
     seed: common.Seed = 0,
 ) -> Task:
-    """Questions with a search tool, turn by turn (ZeroSearch).
+    """The task `search`: questions with a search tool, turn by turn (ZeroSearch).
 
     Args:
         subsets: of nq and 2wiki.
@@ -95,17 +95,17 @@ def search(
     samples = common.for_each(names, lambda name: _samples(name, files[name]))
     return Task(
         dataset=[each for found in samples.values() for each in found],
-        solver=converse(retriever, max_turns, topk, max_information, continuation, seed),
+        solver=_converse(retriever, max_turns, topk, max_information, continuation, seed),
         scorer=_answers(match),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=500),
     )
 
 
 @solver(name="ramerge/search")
-def converse(
+def _converse(
     retriever: Retriever, max_turns: int, topk: int, max_information: int, continuation: str, seed: int | None
 ) -> Solver:
-    """Turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
+    """Solver: turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         messages: list[ChatMessage] = list(state.messages)
@@ -150,29 +150,24 @@ def _answers(match: str) -> Scorer:
             return common.scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
         said = given[-1].strip()
         right = any(matches(said, gold, contains=match == "contains") for gold in target)
-        overlap = max(f1(said, gold) for gold in target)
+        overlap = max(short_answers.f1(comparable(said), comparable(gold)) for gold in target)
         return common.scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
 
     return score
 
 
-def normalized(text: str) -> str:
-    """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
-    return common.normalized(text) or text.strip().lower()
+def comparable(text: str) -> str:
+    """A text as `matches` compares it, as in ZeroSearch's `qa_em.py`; one that normalizing leaves empty stays."""
+    return short_answers.normalized(text) or text.strip().lower()
 
 
 def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
-    """Whether the answer is the gold one, or contains it, both normalized."""
-    return normalized(gold) in normalized(answer) if contains else normalized(gold) == normalized(answer)
-
-
-def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, normalized."""
-    return common.f1(normalized(answer), normalized(gold))
+    """Whether the answer of the task `search` is the gold one, or contains it, both normalized."""
+    return comparable(gold) in comparable(answer) if contains else comparable(gold) == comparable(answer)
 
 
 def _cut(output: ModelOutput) -> str:
-    """A turn up to its first search or, without one, its first answer.
+    """A turn of the model up to its first search or, without one, its first answer.
 
     Servers leave out the text at which they stop, so the end of a search is put back where one is open.
     """
@@ -207,7 +202,7 @@ def _answers_in(turn: str) -> list[str]:
 
 
 def _samples(subset: str, path: Path | None) -> list[Sample]:
-    """Questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
+    """Samples of the task `search`, from a file in the layout of NQ-open, 2WikiMultiHopQA or FlashRAG."""
     if path is None:
         instead = (
             f"give --data {'wiki' if subset == '2wiki' else subset}=FILE, JSON with question and answer or "

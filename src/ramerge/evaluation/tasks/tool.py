@@ -1,4 +1,4 @@
-"""Tool use: the 13 single-turn subsets of the Berkeley Function Calling Leaderboard.
+"""The task `tool`: the 13 single-turn subsets of the Berkeley Function Calling Leaderboard.
 
 Source: Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025. Questions, possible answers, prompt, decoder
 and checker are those of the package `bfcl-eval`, so a score is what the package gives to the same output. Two things
@@ -54,7 +54,7 @@ def tool(
     mode: Mode = "prompting",
     seed: common.Seed = 0,
 ) -> Task:
-    """Function calls (BFCL), judged by bfcl-eval's own checker.
+    """The task `tool`: function calls (BFCL), judged by bfcl-eval's own checker.
 
     Args:
         subsets: of BFCL's 13 single-turn ones.
@@ -73,7 +73,7 @@ def tool(
 
 
 def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
-    """Questions in the order of the file."""
+    """Samples of a subset of BFCL, in the order of the file."""
     package = bfcl.load()
     path = (folder or Path(package.config.PROMPT_PATH)) / f"{package.config.VERSION_PREFIX}_{subset}.json"
     records = read_records(path, {"id": str, "question": list, "function": list})
@@ -96,7 +96,7 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
 
 
 def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] | None, mode: Mode) -> Sample:
-    """Tools as the package's handlers for chat APIs send them; the checker takes types of a function's language."""
+    """A sample of BFCL: tools as its handlers for chat APIs send them, types for its checker as in the language."""
     package = bfcl.load()
     parameters = {function["name"]: function["parameters"]["properties"] for function in record["function"]}
     for each in truth or ():  # some of BFCL's own answers have arguments that their function does not take
@@ -173,7 +173,7 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
 
 
 def _verdict(state: TaskState, is_right: bool, calls: object, problem: str | None = None, **about: object) -> Score:
-    """`calls` are shown as they are, or as the start of their text where they hold what JSON does not, or much."""
+    """The score of an answer. `calls` are shown as they are, or cut where they hold what JSON does not, or much."""
     text, unwritable = guarded(partial(json.dumps, allow_nan=False), calls)
     is_long = unwritable is not None or len(text or "") > _MOST_SHOWN
     shown = _text(calls) if is_long else calls

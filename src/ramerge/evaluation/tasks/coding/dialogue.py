@@ -59,15 +59,15 @@ _EXCEPTIONS = {
 
 
 class UncrossableError(Exception):
-    """A value that is nested too deeply or too large to cross, `deep` or `large`."""
+    """Error about a value that is nested too deeply or too large to cross, `deep` or `large`."""
 
 
 class Failed(BaseException):
-    """The program has failed the test; no assertion may catch this."""
+    """Error that the program has failed the test; no assertion may catch this."""
 
 
 class Channel:
-    """Messages over standard input and output, which are something else from then on."""
+    """Messages between the two processes, over standard input and output, which are something else from then on."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -77,7 +77,7 @@ class Channel:
         os.close(nothing)
 
     def send(self, message: Any) -> None:
-        """Raises UncrossableError if the message is too large, OSError if the other end is closed."""
+        """Send a message. Raises UncrossableError if it is too large, OSError if the other end is closed."""
         line = json.dumps(message).encode()
         if len(line) > MOST_BYTES:
             raise UncrossableError("large")
@@ -85,7 +85,7 @@ class Channel:
         self._writer.flush()
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError if there is none, ValueError or RecursionError if it is malformed."""
+        """Receive a message. Raises EOFError if there is none, ValueError or RecursionError if it is malformed."""
         line = self._reader.readline(MOST_BYTES + 1)
         if not line:
             raise EOFError
@@ -95,7 +95,7 @@ class Channel:
 
 
 def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
-    """The value for JSON. What is not plain is encoded as what `other` makes of it.
+    """Encode a value for JSON. What is not plain is encoded as what `other` makes of it.
 
     Raises:
         UncrossableError: it is nested too deeply.
@@ -115,7 +115,7 @@ def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
 
 
 def decode(message: Any, held: Callable[[str | int], Any]) -> Any:
-    """The value that was encoded; `held` gives what a target stands for.
+    """Decode a value; `held` gives what a target stands for.
 
     Raises:
         ValueError, TypeError, OverflowError, RecursionError: the message is malformed.
@@ -224,7 +224,7 @@ def _of_the_program(value: Any) -> Any:
 
 
 def judge(given: str, assertions: str, function: str) -> NoReturn:
-    """Ends this process: with 0 if all assertions hold, otherwise with 1 and the reason as its last line.
+    """Run the assertions, and end this process: with 0 if all hold, otherwise with 1 and the reason as its last line.
 
     Args:
         given: code that the question gives.
@@ -257,7 +257,7 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
 
 
 def answer(given: str, program: str, function: str) -> None:
-    """Runs the program, and does what is asked until no request can come any more.
+    """Run the program, and do what the assertions' process asks until no request can come any more.
 
     Args:
         given: code that the question gives, which programs need not repeat.
@@ -340,5 +340,5 @@ class _Answers:
 
 
 def run(code: str, name: str, namespace: dict[str, Any]) -> None:
-    """Runs code without this file's own imports from the future."""
+    """Run code of the program or of the assertions, without this file's own imports from the future."""
     exec(compile(code, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - to run code is what this file is for

@@ -1,4 +1,4 @@
-"""Runs programs on tests, each pair once, in bubblewrap or in any other sandbox of Inspect's."""
+"""Programs against tests: each pair is run once, in bubblewrap or in any other sandbox of Inspect's."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NOT_STARTED = 125  # of `pair`
 
 
 class Programs(Protocol):
-    """Runs Python programs."""
+    """Runner of Python programs in a sandbox: `BubblewrapSandbox`, or another of Inspect's."""
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
-        """Run a program to its end or to a limit."""
+        """Run a Python program in the sandbox to its end or to a limit."""
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
-        """Run two programs, each of which reads what the other one prints."""
+        """Run two Python programs in the sandbox, each of which reads what the other one prints."""
 
 
 def programs() -> Programs:
-    """Runner of programs for the sample that is scored."""
+    """The runner of programs for the sample that is scored."""
     environment = sandbox()
     try:
         return environment.as_type(BubblewrapSandbox)  # Inspect wraps it
@@ -61,7 +61,7 @@ class _Run(NamedTuple):
 
 @dataclass
 class Judge:
-    """Runs the programs of one problem in a sandbox.
+    """Judge of the programs of one problem, which it runs in a sandbox.
 
     Attributes:
         limits: of each run.
@@ -76,7 +76,7 @@ class Judge:
     reasons: Counter[str] = field(default_factory=Counter)
 
     async def table(self, programs: Sequence[str | None], cases: Sequence[Case | None]) -> Table:
-        """Which programs pass which tests; None passes nothing."""
+        """Run programs on tests: which pass which; None passes nothing."""
         runs: dict[_Run, set[Case]] = {}
         for program in programs:
             for case in cases:

@@ -1,4 +1,4 @@
-"""Starts two programs, each of which reads what the other one prints, and ends as the first one does.
+"""Two programs, each of which reads what the other one prints: started, and ended as the first one ends.
 
 `judging` hands the text of this file to a sandbox, so it imports nothing of ramerge. Its arguments: their files, which
 are gone before either begins. Where it runs as root, the second one becomes a user that cannot touch the first.
@@ -14,7 +14,7 @@ _NOT_STARTED = 125
 
 
 def main() -> None:
-    """Runs both, and kills the second one when the first ends."""
+    """Run both programs, and kill the second one when the first ends."""
     asking, answering = (taken(path) for path in sys.argv[1:3])
     questions, answers = os.pipe(), os.pipe()
     first = started(asking, stdin=answers[0], stdout=questions[1])
@@ -41,7 +41,7 @@ def taken(path: str) -> int:
 
 
 def started(program: int, **options: Any) -> subprocess.Popen[bytes]:
-    """A process that runs a program."""
+    """Start a process that runs a program."""
     return subprocess.Popen([sys.executable, f"/proc/self/fd/{program}"], pass_fds=[program], **options)
 
 

@@ -1,4 +1,4 @@
-"""Problems of the benchmarks: read from CURE's layout, or from MBPP's and HumanEval's own.
+"""Programming problems and their test cases, read from CURE's layout, or from MBPP's and HumanEval's own.
 
 CURE's layout is a list of objects (https://github.com/Gen-Verse/CURE, data/readme.md):
 
@@ -35,7 +35,7 @@ MOST_SECONDS = 3600
 
 @dataclass(frozen=True)
 class Case:
-    """A test of a program: what it reads and what it must print.
+    """A test case of a program: what it reads and what it must print.
 
     `assertions` is code that tests a function; nothing is expected then but that it comes to its end.
     """
@@ -71,7 +71,7 @@ class Problem:
 
 
 def read_cure(path: Path) -> list[Problem]:
-    """The problems of a file in CURE's layout.
+    """Read the programming problems of a file in CURE's layout.
 
     Raises:
         EvaluationError: the file has missing fields, duplicated ids or a wrong encoding.

@@ -84,14 +84,14 @@ def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
 
 
 def read_program(answer: str) -> str | None:
-    """The program in an answer, or None."""
+    """The program in an answer of the model, or None."""
     blocks = _PROGRAM.findall(answer)
     program = blocks[-1].strip() if blocks else ""
     return program if program and is_unicode(program) else None
 
 
 def read_test(answer: str) -> Case | None:
-    r"""The test in an answer, or None where there is no input or no output.
+    r"""The test in an answer of the model, or None where there is no input or no output.
 
     Like CURE, it drops empty first lines and takes a written-out `\n` for a line break.
     """

@@ -1,4 +1,4 @@
-"""Figures from which programs pass which tests, as in CURE (evaluation/eval.py).
+"""Metrics of a problem, from which programs pass which tests, as in CURE (evaluation/eval.py).
 
 A problem has k programs, t ground-truth tests and m generated tests. G[i, j] is whether program i passes ground-truth
 test j, U[i, j] whether it passes generated test j, C are the correct programs: those i with G[i, j] for all j.
@@ -30,7 +30,7 @@ Table = Sequence[Sequence[bool]]
 
 
 def figures(truth: Table, generated: Table, bon: tuple[int, int]) -> dict[str, Ratio]:
-    """All metrics of one problem.
+    """All metrics of one problem, from which programs pass which tests.
 
     Args:
         truth: programs by ground-truth tests.
@@ -51,14 +51,14 @@ def figures(truth: Table, generated: Table, bon: tuple[int, int]) -> dict[str, R
 
 
 def nothing(programs: int, truth: int, generated: int) -> dict[str, Ratio]:
-    """Table of a problem whose requests all failed: as if all programs had been right and no test."""
+    """The metrics of a problem whose requests all failed: as if all programs had been right and no test."""
     weight = 1.0 if generated else 0.0
     whole = (programs, programs * truth, generated, programs * generated, weight, truth * weight)
     return {name: (0.0, float(each)) for name, each in zip(METRICS, whole, strict=True)}
 
 
 def best(generated: Table, bon: tuple[int, int]) -> int:
-    """The program that BoN takes."""
+    """The program that BoN takes: the first with the most generated tests passed."""
     programs, tests = bon
     passed = [sum(row[:tests]) for row in generated[:programs]]
     return passed.index(max(passed))

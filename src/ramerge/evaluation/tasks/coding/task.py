@@ -1,4 +1,4 @@
-"""Programs and unit tests, scored by running them in the sandbox."""
+"""The task `coding`: programs and unit tests are written by the model, and scored by running them in the sandbox."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def coding(
     sandbox: str = "bubblewrap",
     seed: common.Seed = 0,
 ) -> Task:
-    """Programs and unit tests, run against each other and the truth (CURE).
+    """The task `coding`: programs and unit tests, run against each other and the truth (CURE).
 
     Sampling is the paper's, the length and the cap on tests are CURE's. CURE also sets top_k to 40, as `--top-k` can.
 
@@ -90,8 +90,8 @@ def coding(
     by_id = MappingProxyType({f"{name}/{each.key}": each for name, found in loaded.items() for each in found})
     return Task(
         dataset=[common.sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
-        solver=write(by_id, programs, tests, examples, seed),
-        scorer=run(by_id, programs, tests, best, time_limit),
+        solver=_write(by_id, programs, tests, examples, seed),
+        scorer=_run(by_id, programs, tests, best, time_limit),
         sandbox=sandbox,
         config=GenerateConfig(temperature=1.0, top_p=0.95, max_tokens=10_000),
     )
@@ -115,8 +115,8 @@ def _asked(problem: Problem, tests: int) -> int:
 
 
 @solver(name="ramerge/coding")
-def write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
-    """Asks for all programs, then all tests, at once. An answer is None in the store where the request failed."""
+def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: int | None) -> Solver:
+    """Solver that asks for all programs, then all tests, at once; None in the store where a request failed."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         problem = problems[str(state.sample_id)]
@@ -144,8 +144,8 @@ def write(problems: Problems, programs: int, tests: int, examples: bool, seed: i
 
 
 @scorer(name="ramerge/coding", metrics=[common.shares()])
-def run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
-    """Runs the programs on the tests. A request that failed counts as a wrong program or test."""
+def _run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
+    """Scorer that runs the programs on the tests. A request that failed counts as a wrong program or test."""
 
     async def score(state: TaskState, target: Target) -> Score:
         problem = problems[str(state.sample_id)]

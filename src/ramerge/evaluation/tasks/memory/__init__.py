@@ -1,6 +1,9 @@
 """`ramerge/memory`: questions on long contexts, RULER's HotpotQA and SQuAD, the way MemAgent asks them.
 
-The Inspect task is in `task`, prompts and parsing in `protocol`, contexts in `corpus`, lengths in `tokens`.
+task         the Inspect task: contexts are drawn, read chunk by chunk, and answers scored; calls the others
+corpus       the data: documents, and questions on them
+protocol     prompts, the answer in a reply, and its score
+tokens       the model's tokenizer: how long texts are, and chunks of them
 
 Sources: Yu et al., MemAgent, 2025, arXiv 2507.02259, with its code (github.com/BytedTsinghua-SIA/MemAgent); Hsieh et
 al., RULER, 2024, arXiv 2404.06654. A context is numbered documents with blank lines between them: the question's own,

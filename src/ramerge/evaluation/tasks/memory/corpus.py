@@ -1,4 +1,4 @@
-"""HotpotQA and SQuAD as RULER reads them: all distinct paragraphs, sorted, and questions that point at theirs."""
+"""The data of the task `memory`: HotpotQA and SQuAD as RULER reads them, with questions that point at paragraphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LAYOUTS = {
 
 @dataclass(frozen=True)
 class ReadingQuestion:
-    """A question on documents.
+    """A question on documents of the corpus.
 
     Attributes:
         key: its id, or its place where it has none.
@@ -48,7 +48,7 @@ class Corpus:
 
 
 def load(name: str, path: Path | None, chosen: Path | None = None) -> Corpus:
-    """A data set from the user's copy, or from the hub.
+    """Load HotpotQA or SQuAD from the user's copy, or from the hub.
 
     Args:
         name: `hotpotqa` or `squad`.
@@ -106,7 +106,7 @@ def _hotpotqa(path: Path) -> Corpus:
 
 
 def _squad(path: Path) -> Corpus:
-    """Read the published layout, or the hub's: a row for each question, with those of an article together."""
+    """Read SQuAD in the published layout, or the hub's: a row for each question, with those of an article together."""
     fields: dict[str, Any] = {"id": str, "title": str, "context": str, "question": str, "answers": (list, dict)}
     rows = read_records(path, fields) if path.suffix == ".parquet" else list(_squad_rows(path))
     documents = sorted({row["context"] for row in rows})

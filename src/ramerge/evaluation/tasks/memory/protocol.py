@@ -1,4 +1,4 @@
-"""Prompts of the model, word for word, and how its answers are scored: MemAgent's evaluation.
+"""Prompts of MemAgent, word for word; the answer in a reply, and its score, as in MemAgent's evaluation.
 
 Source: github.com/BytedTsinghua-SIA/MemAgent, Apache-2.0: taskutils/memory_eval/utils (recurrent, __init__) and
 taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDIA, Apache-2.0.
@@ -6,7 +6,7 @@ taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDI
 
 from __future__ import annotations
 
-from ramerge.evaluation.tasks.common import f1, normalized
+from ramerge.evaluation.tasks.short_answers import f1, normalized
 
 METRICS = ("sub_em", "em", "f1")
 NO_MEMORY = "No previous memory"
@@ -52,22 +52,22 @@ _CLOSED = ("yes", "no", "noanswer")
 
 
 def section(problem: str, memory: str, text: str) -> str:
-    """Prompt that turns a memory and the next section into a new memory."""
+    """The prompt that turns a memory and the next section of the context into a new memory."""
     return _SECTION.format(problem=problem, memory=memory, section=text)
 
 
 def final(problem: str, memory: str) -> str:
-    """Prompt for the answer from the memory only."""
+    """The prompt for the answer from the memory only."""
     return _FINAL.format(problem=problem, memory=memory)
 
 
 def after_thinking(reply: str) -> str:
-    """Reply after the last `</think>`; the whole reply where there is none."""
+    """The reply after the last `</think>`; the whole reply where there is none."""
     return reply.rsplit("</think>", 1)[1].strip() if "</think>" in reply else reply
 
 
 def answer(reply: str) -> str | None:
-    """The text after the last "the answer is" (in lower case), without asterisks and outer full stops, or None."""
+    """The answer in a reply: the text after the last "the answer is", without asterisks and outer stops, or None."""
     text = reply.strip()
     text = (after_thinking(text) or text).replace("*", "")
     if _SAYS not in text:
@@ -79,7 +79,7 @@ def answer(reply: str) -> str | None:
 
 
 def score(prediction: str, gold: str) -> dict[str, float]:
-    """Each of `METRICS` from 0 to 1.
+    """The score of an answer on a long context, each of `METRICS` from 0 to 1.
 
     Both texts are normalized: lower case, without ASCII punctuation, articles and outer or double spaces. `sub_em` is 1
     where one of the two holds the other; `em` where they are equal; `f1` is that of their words, 0 where only one is

@@ -1,4 +1,4 @@
-"""Questions on contexts of 7K to 896K tokens, asked chunk by chunk."""
+"""The task `memory`: questions on contexts of 7K to 896K tokens, asked chunk by chunk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTEXT = "context"
 
 @dataclass(frozen=True)
 class Context:
-    """A question and its context, which is made again each time it is read: `order` has the indices of documents."""
+    """A question and its long context, made again each time it is read: `order` has the indices of documents."""
 
     corpus: Corpus
     question: ReadingQuestion
@@ -41,7 +41,7 @@ class Context:
     order: Sequence[int]
 
     def text(self) -> str:
-        """The numbered documents."""
+        """The numbered documents of the context."""
         documents = (f"{_START} {n}:\n{self.corpus.documents[index]}" for n, index in enumerate(self.order, 1))
         return "\n\n".join(documents).rstrip()
 
@@ -59,7 +59,7 @@ def memory(
     repeat_documents: bool = False,
     seed: common.Seed = 0,
 ) -> Task:
-    """Questions on long contexts, read chunk by chunk (MemAgent on RULER).
+    """The task `memory`: questions on long contexts, read chunk by chunk (MemAgent on RULER).
 
     Args:
         subsets: hotpotqa_50 to hotpotqa_6400 (documents), squad_8k to squad_128k (tokens).
@@ -94,15 +94,15 @@ def memory(
             for name, found in contexts.items()
             for each in found
         ],
-        solver=chunk_reader(MappingProxyType(by_id), tokens, chunk_tokens, seed),
+        solver=_chunk_reader(MappingProxyType(by_id), tokens, chunk_tokens, seed),
         scorer=_answers(),
         config=GenerateConfig(temperature=0.7, top_p=0.95, max_tokens=1024),
     )
 
 
 @solver(name="ramerge/memory")
-def chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, seed: int | None) -> Solver:
-    """Asks chunk by chunk, and then for the answer."""
+def _chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, seed: int | None) -> Solver:
+    """Solver that asks chunk by chunk, and then for the answer."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         context = contexts[str(state.sample_id)]
@@ -139,7 +139,7 @@ def _answers() -> Scorer:
 
 
 class ContextMaker:
-    """Makes contexts of documents from a seed, the same in every run."""
+    """Maker of contexts: documents drawn from a seed, the same in every run."""
 
     def __init__(self, tokens: Tokens, corpora: Mapping[str, Corpus], seed: int, repeat: bool) -> None:
         self._tokens = tokens
@@ -151,7 +151,7 @@ class ContextMaker:
         self._costs = tokens.count([f"{_START} 1000:\n{text}\n\n" for text in documents])
 
     def contexts(self, subset: str, samples: int) -> list[Context]:
-        """The first questions with their contexts.
+        """The first questions of a subset with their contexts.
 
         Raises:
             EvaluationError: there are too few documents, and they must not be repeated.

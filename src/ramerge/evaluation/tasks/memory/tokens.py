@@ -1,4 +1,4 @@
-"""A model's tokens of long contexts."""
+"""The tokenizer of the model under test: how long texts of a context are, and chunks of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ramerge import EvaluationError
 
 
 class Tokens:
-    """The tokenizer of a model, without special tokens. Safe to use from several threads."""
+    """The tokenizer of the model under test, without special tokens. Safe to use from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Load it.
+        """Load the tokenizer.
 
         Args:
             path: a `tokenizer.json` or a folder that holds one.

@@ -1,30 +1,35 @@
-"""Merged bytes into a delta on the base, instead of into files of their own."""
+"""A merge as a delta on its base, `ramerge merge --as-delta`: its sink, and its files at the end."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ramerge import Record
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
-from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
-from ramerge.sdk.passes import Sink
+from ramerge.deltas.collect import collect
+from ramerge.deltas.format import sidecar_files
+from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
+from ramerge.deltas.word_patches import Bytes
+from ramerge.deltas.write import DeltaWriter
+from ramerge.sdk.outputs import OpenOutput, files_of, model_card, records_of
+from ramerge.sdk.passes import Passes, Sink
 from ramerge.sdk.plans import Block, MergePlan
-from ramerge.sdk.storage import BLOCK
+from ramerge.sdk.storage import BLOCK, COMPANIONS
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
-Bytes = NDArray[np.uint8]
-
-COMPRESSION: Compression = "zstd"
+_COMPRESSION: Compression = "zstd"
 """Of a merge that is written as a delta. It is small, because it is made to be sent."""
 
 
 class _Place(NamedTuple):
-    """Where a part of a tensor goes.
+    """Where a part of a merged tensor goes in the spool.
 
     Attributes:
         entry: of the spool.
@@ -38,7 +43,7 @@ class _Place(NamedTuple):
 
 
 class Patches(Sink):
-    """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
+    """Sink of a merge as a delta: compares merged blocks with the base's, and leaves them in a spool.
 
     Pickled, it fills the same spool.
 
@@ -74,7 +79,7 @@ class Patches(Sink):
             return
         size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
         if not hasattr(self._mine, "encoder"):
-            self._mine.encoder, self._mine.reader = Encoder(COMPRESSION), Reader(self._files)
+            self._mine.encoder, self._mine.reader = Encoder(_COMPRESSION), Reader(self._files)
         encoder: Encoder = self._mine.encoder
         reader: Reader = self._mine.reader
         width = itemsize(place.base.dtype)
@@ -87,7 +92,7 @@ class Patches(Sink):
             self.spool.put(place.entry, slot, changes)
 
     def advance(self, block: Block) -> None:
-        """Nothing to do."""
+        """Ignore the end of a block: the spool needs no order."""
 
     def sync(self) -> None:
         self.spool.sync()
@@ -98,12 +103,12 @@ class Patches(Sink):
 
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
-    """Room for the output's tensors."""
+    """Slots of the spool for the output's tensors."""
     found: dict[str, SpooledTensor] = {}
     for tensor in plan.tensors:
         for part in tensor.parts:
             below = base.tensors.get(part.name)
-            kind: Kind = "whole"
+            kind: SpooledKind = "whole"
             together = TOGETHER
             if below is not None and (below.dtype, below.shape) == (part.dtype, part.shape):
                 block = tensor.block(plan.resources.block_elements)
@@ -112,3 +117,44 @@ def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
                 together = fits[0] if fits else TOGETHER
             found[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
     return SpoolSlots(list(found.values()))
+
+
+def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    """Merge, compare each block with the base's, and write the delta, its record and its card."""
+    below: Checkpoint = plan.output.details
+    slots = slots_of(plan, below)
+    spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
+    with closing(Patches(plan, below, spool)) as patches:
+        passes.count()
+        passes.merge(patches)
+        with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
+            collect(spool, writer, below, _COMPRESSION)
+            (record,) = records_of(plan, passes, writer.written, seen, began)
+            size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
+            said = (
+                f"written as a delta on {below.directory}: {size:,} bytes, {size / whole if whole else 0.0:.1%} of the "
+                f"{whole:,} of the model; ramerge apply gives the model"
+            )
+            record = replace(record, notes=(*record.notes, said))
+            theirs = sidecar_files(below, allow_outside_links=True)
+            for shard in plan.shards:
+                writer.header(shard.name, list(shard.offsets), shard.header)
+            for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
+                writer.companion(name, content, theirs.get(name))
+            writer.finish()
+    # card and record are also written next to the delta's own files
+    card = model_card(plan, plan.points[0], record, _usage(size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
+    output.staging.write("README.md", card)
+    output.staging.write("ramerge.json", record.to_json())
+    return (record,)
+
+
+def _usage(size: int, whole: int) -> str:
+    delta, model = (f"{each / 1e6:,.1f} MB" for each in (size, whole))
+    return f"""This folder is a delta: it holds what the model has changed of its base. It takes
+{delta}, where the model takes {model}. This gives the model, if BASE is the folder or hub id of the base:
+
+```sh
+ramerge apply --base BASE THIS_FOLDER MODEL
+```
+"""
