@@ -39,8 +39,8 @@ def computed(formats: Collection[str], out_format: str, *, stochastic: bool) -> 
     return wide if stochastic and loses(FORMATS[wide].real, out_format) else out_format
 
 
-def no_counts(agents: int) -> Counts:
-    """An array to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+def rounding_counts(agents: int) -> Counts:
+    """Zeros to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
@@ -82,9 +82,9 @@ class Piece:
         transposed: whether it is a linear weight that is stored as (in, out).
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
         operator: what the method has made of recorded inputs of the tensor; None where there are none.
-        solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
-        counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
-            it is not needed, or if there is no base to compare with.
+        solver: where whole matrices are solved for (`linalg.solver.Solver`); None for here.
+        counts: as `rounding_counts`, for N agents behind the base: where to count what rounding does to the result;
+            None if it is not needed, or if there is no base to compare with.
     """
 
     tensor: str

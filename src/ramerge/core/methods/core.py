@@ -24,7 +24,7 @@ from ramerge.core.linalg import core_coefficients as kernel
 from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.core_coefficients import coefficients, movers
-from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.solver import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
 from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned

@@ -18,7 +18,7 @@ import numpy as np
 from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.devices import CPU, Solver
+from ramerge.core.linalg.solver import CPU, Solver
 from ramerge.core.methods.base import (
     Agents,
     Counts,

@@ -22,7 +22,7 @@ from pydantic import Field
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
-from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.solver import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
 from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
