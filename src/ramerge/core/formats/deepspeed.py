@@ -44,7 +44,7 @@ _OTHERS = {
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with the parts: the one that is named, or that of the latest step of a run."""
+    """The folder with ZeRO's partitions: the one that is named, or that of the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")
         for step in (place, *([place / tag] if tag else [])):
@@ -54,7 +54,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find every parameter in the partitions of all ranks.
+    """Find every parameter in ZeRO's partitions of all ranks.
 
     Raises:
         CheckpointError: the file of a rank is missing, partitions are not of the same model or too short, or the model

@@ -275,10 +275,3 @@ class _Patterns:
         """The patterns that match none of the names."""
         used = {pattern for name in names for pattern in self.matching(name)}
         return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used]
-
-
-def model_name(place: str) -> str:
-    """The last part of a model's name or path, in small letters; that of the model in a path of the hub's cache."""
-    parts = [part for part in re.split(r"[/\\]", place) if part]
-    cached = [part for part in parts if part.startswith("models--")]
-    return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

@@ -7,7 +7,7 @@ arrays             the few functions that differ between NumPy and torch: for th
 
 Mathematics, which methods call:
 
-spectral           singular vectors, polar factors, and products of long matrices: for all spectral methods
+spectral           singular vectors, polar factors, and sums, norms and products of matrices: for all spectral methods
 curvature          WUDI's objective, solved by a filter of its spectrum: for `methods/swudi` and `methods/core`
 wudi               the minimum of WUDI's objective: for `methods/wudi`
 core_coefficients  coefficients that keep what each agent does in its leading directions: for `methods/core` and

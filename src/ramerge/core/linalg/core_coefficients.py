@@ -124,6 +124,6 @@ def movers(taus: Sequence[Array]) -> list[int]:
 
 
 def held(shape: tuple[int, int], agents: int, rank: int) -> int:
-    """The float64 numbers that solving holds besides the task vectors and the result."""
+    """The float64 numbers that cores and coefficients hold besides the task vectors and the result."""
     m, n = shape
     return 4 * agents * (m + n) * min(rank + _OVERSAMPLED, m, n)

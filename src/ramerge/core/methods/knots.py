@@ -28,7 +28,7 @@ class KnotsParameters(WeightedParameters):
     )
 
 
-def shared_basis(taus: Sequence[Array]) -> Array:
+def _shared_basis(taus: Sequence[Array]) -> Array:
     """The left singular vectors of all task vectors side by side, of shape (m, rank); from the smaller Gram matrix."""
     out, width = taus[0].shape
     joint = (out, width * len(taus))
@@ -76,7 +76,7 @@ class Knots(SpectralMethod[KnotsParameters]):
     parameters = KnotsParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
-        basis = shared_basis(taus)
+        basis = _shared_basis(taus)
         return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
 
     def held(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:

@@ -48,7 +48,7 @@ class SvcParameters(ScaledParameters):
         return OtherResult(self.start, self.start_parameters)
 
 
-def calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
+def _calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
     """Scale the directions of a merged task vector by how often agents have added to them."""
     found = spectral.leading(merged, lambda squares: len(squares))
     if not found.s.size:
@@ -102,7 +102,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
                 parameters.scale,
-                lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
+                lambda ones: _calibrated(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
             return np.asarray(oriented(result, piece.transposed) + base)

@@ -28,7 +28,7 @@ _PACKED = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find codes and scales of compressed-tensors among the stored tensors, and what is wrong with them."""
     config = decoding.config
     decoding.problems += [f"config.json: {text}" for text in _refused(config)]
     if decoding.problems:

@@ -23,7 +23,7 @@ _BLOCK = 128
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find ModelOpt's codes and scales among the stored tensors, and what is wrong with them."""
     algorithm = str(decoding.config.get("quant_algo"))
     smoothed = next((name for name in decoding.stored if name.endswith(_SMOOTHED)), None)
     if smoothed or any(part in _REFUSED for part in algorithm.upper().split("_")):

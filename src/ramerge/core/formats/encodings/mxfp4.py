@@ -15,7 +15,7 @@ _GROUP, _BYTES = 32, 16
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find gpt-oss's codes and exponents among the stored tensors, and what is wrong with them."""
     for name, tensor in decoding.stored.items():
         if name.endswith("_blocks") and tensor.dtype == "U8":
             own = name.removesuffix("_blocks")
