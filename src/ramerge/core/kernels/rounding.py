@@ -20,6 +20,8 @@ from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementForma
 from ramerge.core.kernels.native import Kernel
 
 # What is counted, by agent.
+Counts = NDArray[np.int64]
+"""An array to count in, of shape (rows, agents)."""
 ROWS = ("updates", "erased")
 
 # Counters are fields of 16 bits, so they are flushed after this many words, of two elements at most.

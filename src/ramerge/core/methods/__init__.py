@@ -32,7 +32,8 @@ fisher           means weighted by importances
 passthrough      one model as it is, for `ramerge convert`
 ties             TIES; the election of signs, for breadcrumbs and dare, too
 dare             random drops (dare, dare_ties)
-breadcrumbs      without the largest and the smallest entries (breadcrumbs, breadcrumbs_ties)
+breadcrumbs      without the largest and the smallest entries (breadcrumbs, breadcrumbs_ties); restored norms, as in
+                 della
 sce              FuseChat's select, calculate, erase
 
 Whole rows:

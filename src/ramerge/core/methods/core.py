@@ -51,7 +51,7 @@ class CorePlusParameters(CoreParameters):
 
 
 def matrix_of(layer: Layer) -> tuple[int, int]:
-    """The shape of the matrices that a tensor is cut into; the last one may have fewer rows."""
+    """The shape of the matrices that `core` cuts a tensor into; the last one may have fewer rows."""
     shape = layer.shape
     if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_STACKED:
         return shape[1], shape[2]
@@ -61,7 +61,7 @@ def matrix_of(layer: Layer) -> tuple[int, int]:
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: float = 0.0) -> Array:
-    """The merged task vector of a matrix, of which at least one task vector is not 0; not scaled.
+    """Merge a matrix by core coefficients: its task vector, not scaled. At least one agent's must not be 0.
 
     Args:
         tensor: its name.

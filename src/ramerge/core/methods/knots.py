@@ -54,7 +54,7 @@ def _trimmed(coordinates: Array, density: float) -> Array:
 
 
 def elected(values: Sequence[Array]) -> Array:
-    """The mean of those that have the sign of the sum; 0 where that is 0."""
+    """The mean of those coordinates in the shared basis that have the sign of their sum; 0 where that is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:
