@@ -12,12 +12,12 @@ Files:
 files       files that appear complete or not at all, locks, open files; checks of a path before work begins, and
             messages about files that do not exist
 store       the user's cache folder: machine code, counts, calibrations, unpacked deltas; old files are removed
-systems     calls that only some systems have: positioned reads, locks, syncing, memory
+systems     calls that only some systems have: positioned reads, locks, syncing, memory; for whoever opens files
 
 A process:
 
 process     handlers of signals, and standard streams: for `cli/main`, before all other imports
-signals     delayed signals: for outputs that must be whole, and for loops that take long
+signals     delayed signals: `Guard` and `held` for outputs, which must be whole; `raise_dropped` for long loops
 pool        tasks side by side in threads, with results in order: for `engine/sampling` and features
 progress    `Progress`, the events of long work, and their listeners
 blas        BLAS held to one thread: for `engine/passes`
@@ -28,6 +28,6 @@ machine     processors and memory of this process; refuses limits below which li
 limits      the user's `--threads` and `--max-memory`, checked: for `planning/build`; sizes such as `5GB`
 devices     the device of torch that a text names: for `planning/devices` and calibration
 dtypes      names of element types, and bytes of an element
-extras      packages that not every user installs: how to install them; data frames of pandas
+extras      packages that not every user installs, and how to install them; data frames, for records and analyses
 version     the version of this package
 """

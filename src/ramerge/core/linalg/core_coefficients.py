@@ -31,7 +31,7 @@ _NOISE = 1e-12  # the share of the largest squared norm below which a task vecto
 
 
 def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triples:
-    """The leading singular triples of a task vector.
+    """Compute the core of a task vector: its leading singular triples, by a randomized range finder.
 
     Args:
         tau: shape (m, n), float32 or float64; not 0.

@@ -13,14 +13,14 @@ means            methods that are weighted means of checkpoints, as those of `so
 
 Statistics and parts that methods share:
 
-quantiles        values of given ranks, found by counting: for `trim`, breadcrumbs, sce and arcee_fusion
+quantiles        `Values` of given ranks, found by counting: for `trim`, breadcrumbs, sce and arcee_fusion
 trim             the largest magnitudes of task vectors, and the threshold of each agent: for ties, dare, ram
 sums             sums over segments of tensors: for `gram`, `moved`, breadcrumbs, della and sce
 moved            when an agent has moved an element: epsilons, absolute or relative, and advice about them for
                  `planning/explain` and `engine/warn`
 drop_mask        random draws that drop elements, and their keys: for `formula`, `trim`, dare and della
 many             weighted sums of more agents than a kernel takes: for `gram`, linear and task_arithmetic
-other_result     another method's result as the start of a method: for regmean, svc and aim
+other_result     another method's result as the `Start` of a method: for regmean, svc and aim
 
 Papers. Formulas of one element, most of them with statistics:
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block_grid, row_grid, whole_grid
 from ramerge.core.kernels.dequantize import Grid
 
 _SUFFIXES = ("_scale_inv", "_scale")
@@ -39,7 +39,7 @@ def decode(decoding: Decoding) -> None:
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _grids(shape: tuple[int, ...], size: tuple[int, int] | None) -> tuple[Grid, ...]:
-    return *([block(shape, *size)] if size else []), whole(shape), row(shape)
+    return *([block_grid(shape, *size)] if size else []), whole_grid(shape), row_grid(shape)
 
 
 def _title(config: Config) -> str:
