@@ -116,7 +116,7 @@ def varies(value: Value) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value in messages."""
+    """A value of a recipe in mergekit's form, in messages."""
     text = repr(value)
     return text if len(text) < 60 else type(value).__name__
 

@@ -22,8 +22,8 @@ Helpers of formats, by who calls them:
 
 peft             `adapter_config.json`: ranks, scalings, what was trained as a whole: for `adapter`
 expert_adapters  names of adapters on experts, and where a base has these experts: for `adapter`
-series           which files are the model's, by an index or by numbers: for `safetensors` and `pickled`; and numbers of
-                 the output's files, for `planning/layout`
+series           which files are the model's, by an index or by numbers: for `safetensors` and `pickled`; gaps in
+                 numbers, for `sidecars`, too; numbers of the output's files, for `planning/layout`
 sharded          models in pieces, and the parts that ranks save: for `dcp` and `fsdp`
 views            tensors of torch's files, names without wrappers, tied tensors: for all formats that torch writes
 files            JSON files and indices, checks of links and missing files, the latest step of a run: for all formats

@@ -19,7 +19,7 @@ from ramerge.core.formats import pickled, safetensors, unread
 from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
 from ramerge.core.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
-from ramerge.core.formats.peft import CONFIG, Settings, read_settings
+from ramerge.core.formats.peft import CONFIG, AdapterSettings, read_settings
 from ramerge.core.formats.views import unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import few_quoted, quoted
@@ -145,7 +145,7 @@ def _gathered(problems: Sequence[str]) -> list[str]:
     ]
 
 
-def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
+def _other_base(settings: AdapterSettings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     known = {_model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(_model_name(str(base.config.get("_name_or_path") or "")))
@@ -259,7 +259,7 @@ class _Agent:
     """
 
     path: Location
-    settings: Settings
+    settings: AdapterSettings
     base: Checkpoint
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

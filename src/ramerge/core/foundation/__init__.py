@@ -16,7 +16,7 @@ systems     calls that only some systems have: positioned reads, locks, syncing,
 
 A process:
 
-process     handlers of signals, and standard streams: for `cli/main`, before all other imports
+process     handlers of signals, the message of a stopped process, standard streams: for `cli/main`, before all imports
 signals     delayed signals: `Guard` and `held` for outputs, which must be whole; `raise_dropped` for long loops
 pool        tasks side by side in threads, with results in order: for `engine/sampling` and features
 progress    `Progress`, the events of long work, and their listeners

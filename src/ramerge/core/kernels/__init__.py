@@ -28,7 +28,7 @@ threefry         random draws, for `stochastic`, `elementwise`, DELLA and `linal
 How a loop becomes machine code:
 
 element_formats  how floats are packed (`Words`), and which formats a loop reads and writes (`Loop`): for all templates
-native           loads a kernel: from the cache, a bundle or the compiler; fills templates; notes what is compiled
+native           loads a kernel: from the cache, a bundle or the compiler; fills templates; knows the processor
 bundle           machine code that a wheel brings along: for `native`
 compiler         source to machine code, with numba: for `native`
 intrinsics       bit operations in LLVM code: for `compiler`

@@ -14,7 +14,7 @@ means            methods that are weighted means of checkpoints, as those of `so
 Statistics and parts that methods share:
 
 quantiles        `Values` of given ranks, found by counting: for `trim`, breadcrumbs, sce and arcee_fusion
-trim             the largest magnitudes of task vectors, and the threshold of each agent: for ties, dare, ram
+trim             the largest magnitudes of task vectors, and the threshold of each agent: for ties and ram
 sums             sums over segments of tensors: for `gram`, `moved`, breadcrumbs, della and sce
 moved            when an agent has moved an element: epsilons, absolute or relative, and advice about them for
                  `planning/explain` and `engine/warn`

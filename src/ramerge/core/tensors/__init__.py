@@ -18,7 +18,7 @@ Reading:
 reader        blocks of tensors, read for the workers of the engine, for samples and for deltas; `Files`, the bytes of
               files for all threads; how many threads keep storages busy
 arena         the memory of one reader, and how much of it an array takes, for estimates of memory
-access        one interface to local and remote files: reading, identity, links, messages about absence
+access        one interface to local and remote files: reading, `FileIdentity`, links, messages about absence
 identity      whether files are unchanged since planning, here and on other machines: for formats, engine and `reader`
 
 Names, shapes and configurations:
