@@ -1,4 +1,4 @@
-"""A stretch of one tensor in all inputs, as kernels read it."""
+"""A block of one tensor in all inputs as methods see it, and the result of merging it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effect of the last rounding on a merge.
+"""Updates that the last rounding of a merge erases, counted over all elements.
 
 An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
 once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.

@@ -27,7 +27,7 @@ from ramerge.core.linalg.core_coefficients import coefficients, movers
 from ramerge.core.linalg.solver import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
@@ -140,7 +140,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
         """Bytes for a matrix in addition to inputs and result."""
-        extra, layer = turned(layer), layer.oriented
+        extra, layer = oriented_bytes(layer), layer.oriented
         shape = matrix_of(layer)
         held = kernel.held(shape, agents, parameters.rank)
         if isinstance(parameters, CorePlusParameters) and is_matrix(layer):

@@ -24,7 +24,7 @@ from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
 from ramerge.core.linalg.solver import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _NULL = 1e-12
@@ -120,8 +120,9 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         first = parameters.other.scratch(layer, agents)
         if not is_matrix(layer):
             return first
+        first += oriented_bytes(layer) + WIDENED
         side, elements = min(layer.shape), math.prod(layer.shape)
-        return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + turned(layer) + WIDENED
+        return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2
 
     def solves(self, layer: Layer, parameters: SvcParameters) -> bool:
         return is_matrix(layer) or parameters.other.solves(layer)
