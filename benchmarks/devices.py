@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
-from ramerge.core.linalg.devices import CPU, SIDE_BY_SIDE, TORCH_CPU, Solver, is_slow_in_float64, is_sound
+from ramerge.core.linalg.solver import CPU, SIDE_BY_SIDE, TORCH_CPU, Solver, is_slow_in_float64, is_sound
 from ramerge.core.linalg.together import Member, at_once
 from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core

@@ -13,7 +13,7 @@ from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, spread, tell
 from benchmarks.wudi import shapes_of
 from benchmarks.wudi_layer import task_vectors
-from ramerge.core.linalg.devices import CPU, TORCH_CPU, Solver
+from ramerge.core.linalg.solver import CPU, TORCH_CPU, Solver
 
 METHODS = ("swudi", "core+", "tsvm", "psa", "iso_c")
 _SLOWER = 1.2

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.devices import TENSOR, solver
 from benchmarks.wudi_layer import task_vectors
-from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.solver import CPU
 
 
 def _main(tool: str, method: str, shape: tuple[int, int], folder: str | None) -> None:

@@ -45,7 +45,7 @@ def main(folder: Path, agents: range = AGENTS, methods: tuple[str, ...] = METHOD
 
 
 def _code(source: native.KernelSource) -> bytes | None:
-    return native.make(source)[1]
+    return native.compile_source(source)[1]
 
 
 def _common(agents: range, methods: tuple[str, ...]) -> Iterator[native.KernelSource]:

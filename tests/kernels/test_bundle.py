@@ -31,7 +31,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(bundle, "FOLDER", tmp_path)
-    code, key = native.make(_SOURCE)[1], _SOURCE.portable_key
+    code, key = native.compile_source(_SOURCE)[1], _SOURCE.portable_key
     assert code and key
     bundle.write(tmp_path / f"{_HERE.name}.zip", {key: code})
     return tmp_path / f"{_HERE.name}.zip"

@@ -34,7 +34,6 @@ def test_every_function_is_the_same_for_torch(real):
     symmetric = x.T @ x
     pairs = [
         *[(function(x), function(t)) for function in (arrays.wide, arrays.flip, arrays.sign, arrays.contiguous)],
-        (arrays.sqrt(abs(x)), arrays.sqrt(abs(t))),
         (arrays.concat([x, x], 1), arrays.concat([t, t], 1)),
         (arrays.zeros((2, 3), "float32", x), arrays.zeros((2, 3), "float32", t)),
         (arrays.qr(x), arrays.qr(t)),

@@ -18,14 +18,14 @@ from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.engine.passes import in_order
 from ramerge.core.engine.worker import Worker
-from ramerge.core.linalg import arrays, devices, together
-from ramerge.core.linalg.devices import CPU, TORCH_CPU, Solver
+from ramerge.core.linalg import arrays, solver, together
+from ramerge.core.linalg.solver import CPU, TORCH_CPU, Solver
 from ramerge.core.linalg.together import Company, Member, as_member, at_once
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.planning import devices as planned_devices
+from ramerge.core.planning import devices
 from ramerge.core.planning.model import MergePlan
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
-from tests.linalg.test_devices import ALL, merged
+from tests.linalg.test_solver import ALL, merged
 from tests.methods.test_spectral import low_rank, random
 from tests.plans import planned
 
@@ -94,8 +94,8 @@ def test_what_a_company_shares_is_taken_once_and_given_back_by_the_last():
 @pytest.mark.parametrize(("method", "parameters"), ALL)
 def test_methods_solve_together_as_numpy_alone(method, parameters, monkeypatch):
     """Shapes, ranks, and what moved differ, so that cuts do; and each size of a company gives the same."""
-    device, sizes = devices._Device(TORCH_CPU), []
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    device, sizes = solver._Device(TORCH_CPU), []
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
     answer = together._answer
     monkeypatch.setattr(together, "_answer", lambda calls: (sizes.append(len(calls)), answer(calls))[1])
     shapes = [(20, 30), (20, 30), (30, 20), (20, 30), (6, 40)]
@@ -116,7 +116,7 @@ def test_methods_solve_together_as_numpy_alone(method, parameters, monkeypatch):
             for one, other, taus in zip(here, there, all_taus, strict=True):
                 assert np.abs(one - other).max() <= tolerance * max(np.abs(tau).max() for tau in (one, *taus))
             assert not sizes or (1 < max(sizes) <= size if size > 1 else max(sizes) == 1)  # polynomials need none
-    assert device._slots.qsize() == devices.SIDE_BY_SIDE
+    assert device._slots.qsize() == solver.SIDE_BY_SIDE
 
 
 # --- merges ----------------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_what_fails_on_the_device_is_solved_for_here_and_others_go_on(tmp_path: 
             raise RuntimeError("out of memory")
         return eigh(symmetric)
 
-    device = devices._Device(TORCH_CPU)
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    device = solver._Device(TORCH_CPU)
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
     plan = on_torch(planned(source, tmp_path / "there"), 8)
     monkeypatch.setattr(arrays, "_eigh", failing)
     (record,) = execute(plan, ThreadExecutor(1))
@@ -233,11 +233,11 @@ def test_what_fails_on_the_device_is_solved_for_here_and_others_go_on(tmp_path: 
 def test_plans_say_how_many_matrices_are_solved_for_together(threads, room, size, tmp_path: Path, monkeypatch):
     import torch
 
-    monkeypatch.setattr(planned_devices, "choose_device", lambda _text: torch.device("cuda:0"))
-    monkeypatch.setattr(planned_devices, "called", str)
-    monkeypatch.setattr(planned_devices, "is_sound", lambda _device: True)
-    monkeypatch.setattr(planned_devices, "is_slow_in_float64", lambda _device: False)
-    monkeypatch.setattr(planned_devices, "_room", lambda _device: room)
+    monkeypatch.setattr(devices, "choose_device", lambda _text: torch.device("cuda:0"))
+    monkeypatch.setattr(devices, "device_name", str)
+    monkeypatch.setattr(devices, "is_sound", lambda _device: True)
+    monkeypatch.setattr(devices, "is_slow_in_float64", lambda _device: False)
+    monkeypatch.setattr(devices, "_room", lambda _device: room)
     source, given = recipe(tmp_path, write_experts(tmp_path), "swudi"), {"threads": threads, "max_memory": "20GB"}
     plain = ramerge.plan(source, options=ramerge.Options(device="cpu", **given))
     plan = ramerge.plan(source, options=ramerge.Options(device="cuda", **given))

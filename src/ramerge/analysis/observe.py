@@ -49,7 +49,7 @@ class Observed:
 
     Attributes:
         results: of statistics, by statistic and part of the model.
-        rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
+        rounding: int64: what rounding does to updates, as `kernels.piece.rounding_counts` has it.
         non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
     """
 

@@ -14,7 +14,7 @@ from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Fin
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
 from ramerge.analysis.tensor_roles import ROLES
-from ramerge.sdk.machine import frame
+from ramerge.sdk.machine import data_frame
 from ramerge.sdk.methods import RESCALINGS
 from ramerge.sdk.records import read_model, to_model
 from ramerge.sdk.text import JsonLimits, dumped, parse
@@ -116,7 +116,7 @@ class Analysis:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return frame(rows({"model": (self.model,)})["agents"])
+        return data_frame(rows({"model": (self.model,)})["agents"])
 
     def frames(self) -> dict[str, Any]:
         """The tables of `analyze --csv` as pandas data frames, by name.
@@ -124,7 +124,7 @@ class Analysis:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return {name: frame(table) for name, table in self.tables().items()}
+        return {name: data_frame(table) for name, table in self.tables().items()}
 
 
 def analysis_of(text: str) -> Analysis:

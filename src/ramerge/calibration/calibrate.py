@@ -28,7 +28,7 @@ from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock, near_file
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
-from ramerge.sdk.machine import called
+from ramerge.sdk.machine import device_name
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
@@ -333,7 +333,7 @@ class _Gathering:
             rows=len(recorded.weights["weights"]) if recorded is not None else 0,
             layers=len(recorded.places) if recorded is not None else 0,
             importances=len(importances),
-            device=called(self.base.device),
+            device=device_name(self.base.device),
             dtype=self.base.dtype,
             notes=tuple(notes),
             seconds=round(time.monotonic() - began, 3),

@@ -12,7 +12,7 @@ from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.formats import name_of, read_json
-from ramerge.sdk.machine import called, memory, parse_size
+from ramerge.sdk.machine import device_name, memory, parse_size
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.tensors import EMBEDDINGS, HEADS, text_configs
 
@@ -94,7 +94,7 @@ def estimate(
     budget = budget_of(size, importances, settings, device)
     most = positions(plan)
     return CalibrationEstimate(
-        device=called(device),
+        device=device_name(device),
         dtype=dtype,
         model_bytes=size,
         device_bytes=size if budget is None else min(size, budget),
@@ -180,7 +180,7 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     if size + importances <= budget or (device.type == "cpu" and not settings.device_memory):
         return None
     if importances:
-        text = _too_large(size, importances, called(device), budget)
+        text = _too_large(size, importances, device_name(device), budget)
         raise PlanError(f"{text}; importances need the whole model on the device")
     return budget
 

@@ -24,7 +24,7 @@ import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
 from ramerge.calibration.names import as_stored
 from ramerge.calibration.offload import Offloaded
-from ramerge.sdk.machine import called
+from ramerge.sdk.machine import device_name
 from ramerge.sdk.tensors import FLOATS
 
 ADVICE = "use a device with more memory, shorter prompts, or device=cpu"
@@ -316,4 +316,4 @@ def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        raise PlanError(f"{what}: does not fit into the memory of {called(device)}; {advice}") from error
+        raise PlanError(f"{what}: does not fit into the memory of {device_name(device)}; {advice}") from error

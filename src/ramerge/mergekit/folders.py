@@ -8,7 +8,7 @@ from pathlib import Path
 from ramerge.sdk.recipes import Document, parts_of
 
 
-def is_under(model: str, folder: Path) -> bool:
+def _is_under(model: str, folder: Path) -> bool:
     """Whether a model, or one of the parts that are added up, exists under a folder."""
     return any(part.path for part in parts_of(model, folder))
 
@@ -23,7 +23,7 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
         return document.folder, None
     folders = [Path(), document.folder, document.folder.absolute().parent]
     relative = [model for model in models if not Path(model).is_absolute()]
-    counts = [sum(is_under(model, folder) for model in relative) for folder in folders]
+    counts = [sum(_is_under(model, folder) for model in relative) for folder in folders]
     chosen = folders[counts.index(max(counts))]
     here, start = Path().resolve(), chosen.resolve()
     if not any(counts) or here == start == document.folder.resolve():

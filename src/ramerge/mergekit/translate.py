@@ -95,7 +95,7 @@ class MergekitModel:
     own: Given = field(default_factory=dict)
 
 
-def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
+def _named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
     named: dict[str, MergekitModel] = {}
     for model in models:
@@ -110,7 +110,7 @@ def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     return named
 
 
-def spelled(value: object) -> str:
+def _spelled(value: object) -> str:
     """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
     Raises:
@@ -122,7 +122,7 @@ def spelled(value: object) -> str:
         if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
             raise ValueError("a model of another architecture is not supported")
         if value.get("lora") is not None:
-            return "+".join(spelled({"model": value.get(part)}) for part in ("model", "lora"))
+            return "+".join(_spelled({"model": value.get(part)}) for part in ("model", "lora"))
         value = value.get("model")
     elif isinstance(value, str) and "+" in value:
         return value  # a model with adapters, each with its own revision
@@ -138,7 +138,7 @@ def spelled(value: object) -> str:
     return f"{path}@{revision}" if revision else path
 
 
-def whole_slice(slices: object) -> tuple[list[Any], int, Any]:
+def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
     """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
 
     Raises:
@@ -256,7 +256,7 @@ class _Translation:
         if not slices:
             return
         try:
-            sources, layers, self.slice_parameters = whole_slice(slices)
+            sources, layers, self.slice_parameters = _whole_slice(slices)
         except ValueError as error:
             self.problem(("slices",), f"{error}; {_WHOLE}")
             return
@@ -300,7 +300,7 @@ class _Translation:
 
     def read_model(self, value: object, key: Key, own: Given | None = None) -> MergekitModel | None:
         try:
-            return MergekitModel(spelled(value), key, own or {})
+            return MergekitModel(_spelled(value), key, own or {})
         except ValueError as error:
             self.problem(key, str(error))
             return None
@@ -313,17 +313,17 @@ class _Translation:
         if method is None or method.base in ("origin", "if given"):
             if listed and not others:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
-            return named(others)
+            return _named(others)
         # mergekit adds the base to `models`, but not to a slice
         counted = base is not None and (len(others) < len(listed) or self.models_key == ("models",))
         if method.base == "first":
-            return named([*([base] if base is not None and counted else []), *others])
+            return _named([*([base] if base is not None and counted else []), *others])
         added = [base] if base is not None and counted and len(others) == len(listed) else []
         models = [*listed, *added]
         if method.only is not None and listed and len(models) != method.only:
             text = f"{self.values['merge_method']} takes exactly {method.only} model, not {len(models)}"
             self.problem(self.models_key, text)
-        return named(models)
+        return _named(models)
 
     def write_models(
         self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]

@@ -74,7 +74,7 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
 
 
 def _case(text: str | None, value: object, kind: type, convert: Callable[[object], object]) -> ValueCase:
-    steps = tuple(read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
+    steps = tuple(_read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
     if not steps:
         raise ValueError("a gradient over layers needs numbers")
     for step in steps:
@@ -86,7 +86,7 @@ def _case(text: str | None, value: object, kind: type, convert: Callable[[object
     return ValueCase(text, steps, convert)
 
 
-def read(value: object, kind: type) -> Any:
+def _read(value: object, kind: type) -> Any:
     """A value as mergekit reads it: its YAML reads `1e-5` as text, which becomes a number here."""
     try:
         result = _READERS[kind].validate_python(value)
@@ -116,7 +116,7 @@ def varies(value: Value) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value in messages."""
+    """A value of a recipe in mergekit's form, in messages."""
     text = repr(value)
     return text if len(text) < 60 else type(value).__name__
 

@@ -8,17 +8,17 @@ True
 """
 
 from ramerge.core.foundation.blas import one_blas_thread
-from ramerge.core.foundation.devices import called, choose_device, read_device
-from ramerge.core.foundation.extras import frame, install, missing
+from ramerge.core.foundation.devices import choose_device, device_name, read_device
+from ramerge.core.foundation.extras import data_frame, install, missing
 from ramerge.core.foundation.limits import ResourceLimits, parse_size, read_limits
 from ramerge.core.foundation.machine import memory, peak_memory, processors
 from ramerge.core.foundation.pool import map_in_threads
 
 __all__ = [
     "ResourceLimits",
-    "called",
     "choose_device",
-    "frame",
+    "data_frame",
+    "device_name",
     "install",
     "map_in_threads",
     "memory",

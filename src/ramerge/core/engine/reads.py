@@ -36,7 +36,7 @@ class Passes:
     Attributes:
         journal: of blocks that are done, if there is one.
         results: of statistics.
-        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
         non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
         overflowing: warnings about results of that pass.
         warned: warnings of workers.

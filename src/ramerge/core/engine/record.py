@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator
 
-from ramerge.core.foundation.extras import frame
+from ramerge.core.foundation.extras import data_frame
 from ramerge.core.foundation.jsontext import RECORD, dumped
 from ramerge.core.foundation.typedjson import read_model
 
@@ -189,7 +189,7 @@ class Record:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return frame([agent.to_dict() for agent in self.agents.values()])
+        return data_frame([agent.to_dict() for agent in self.agents.values()])
 
 
 def _unfolded(values: Any) -> object:

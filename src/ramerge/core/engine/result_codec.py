@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ramerge.core.kernels.piece import no_counts
+from ramerge.core.kernels.piece import rounding_counts
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan
 
@@ -34,7 +34,7 @@ class BlockResult:
         bytes_read: bytes of input.
         counted: by statistic.
         rounding: int64: for each point what the last rounding does to the updates of N agents, as
-            `kernels.piece.no_counts` has it; None where it can do nothing.
+            `kernels.piece.rounding_counts` has it; None where it can do nothing.
         wrong: for each source how many of its elements are NaN, Inf or a negative importance, where inputs or result
             are not finite; all zero for an overflow.
         unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
@@ -51,7 +51,7 @@ class BlockResult:
 
 def blank(plan: MergePlan) -> Counts:
     """An array for what rounding does to the agents' updates in each point."""
-    return np.stack([no_counts(len(plan.inputs.agents)) for _ in plan.points])
+    return np.stack([rounding_counts(len(plan.inputs.agents)) for _ in plan.points])
 
 
 class ResultCodec:

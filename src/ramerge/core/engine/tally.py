@@ -121,7 +121,7 @@ class PassTally:
 
     Attributes:
         statistics: the sums.
-        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
         done: bytes of input whose blocks are done.
         warned: warnings of workers.
     """

@@ -81,7 +81,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
     """Effect of rounding on each agent's updates, for the record.
 
     Args:
-        rounding: int64, as in `kernels.piece.no_counts`.
+        rounding: int64, as in `kernels.piece.rounding_counts`.
 
     Returns:
         For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,

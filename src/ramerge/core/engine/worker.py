@@ -16,7 +16,7 @@ from ramerge.core.kernels.convert import convert, count_negative, count_non_fini
 from ramerge.core.kernels.element_formats import FORMATS, Words
 from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
-from ramerge.core.linalg.devices import Solver
+from ramerge.core.linalg.solver import Solver
 from ramerge.core.linalg.together import Member
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of

@@ -1,23 +1,39 @@
 """Formats in which checkpoints are stored: from a folder to its tensors. A format is a file and an entry point.
 
-open                    opens a folder in whatever format it is
-format                  what a format is
-registry                all of them, by priority
-files                   what formats share: files that must be there, links that lead outside, config.json, runs
-series                  names of the files that are the model's: one, those of an index, or a numbered series
-safetensors             safetensors files, as `save_pretrained` writes them
-adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
-expert_adapters         adapters on experts: what trainers call them, and where in a base they belong
-stacks                  several adapters over one model: which undo what others have changed
-pickled                 `pytorch_model.bin`
-fsdp                    shards of FSDP, a file for each rank, as verl and SkyRL save them
-megatron                torch_dist of Megatron: the files of dcp, with names and layouts of its own
-dcp                     folders of torch.distributed.checkpoint
-deepspeed               partitions of ZeRO, with the float32 weights of the optimizer
-views, sharded          what the formats share that torch writes: tensors of its files, models in pieces
-unread                  folders that are recognized, and refused with advice
-recorded                what was recorded at the inputs of layers, and the layers that it belongs to
-sidecars                tokenizer, configuration and other files that are copied alongside the weights
-encodings/              which tensors of a folder are codes and scales: one encoding a file
-torchfile/              what `torch.save` writes, without torch
+A folder is opened by:
+
+open             opens a folder in whatever format it is, or adapters over one another: for `planning/inputs`, `headers`
+registry         all formats in the order in which `open` tries them
+format           the class `Format`, and `Opening`: options and the base, which `open` hands to a format's `open_folder`
+stacks           finds where an adapter undoes what those below it have changed: for `open`
+unread           recognizes folders of trainers that are not read, and says what converts them: for `open`, `adapter`
+
+Formats, whose `find` and `open_folder` only `open` calls:
+
+safetensors      safetensors files, as `save_pretrained` writes them; the usual file names, for all that write them
+pickled          `pytorch_model.bin`
+adapter          LoRA adapters of PEFT over their base; modules by names of factors, for `deltas/adapter_plan`
+fsdp             shards of FSDP, a file for each rank, as verl and SkyRL save them
+dcp              folders of torch.distributed.checkpoint
+megatron         torch_dist of Megatron: `dcp` reads the files, this translates names and layouts
+deepspeed        partitions of ZeRO, with the float32 weights of the optimizer
+
+Helpers of formats, by who calls them:
+
+peft             `adapter_config.json`: ranks, scalings, what was trained as a whole: for `adapter`
+expert_adapters  names of adapters on experts, and where a base has these experts: for `adapter`
+series           which files are the model's, by an index or by numbers: for `safetensors` and `pickled`; gaps in
+                 numbers, for `sidecars`, too; numbers of the output's files, for `planning/layout`
+sharded          models in pieces, and the parts that ranks save: for `dcp` and `fsdp`
+views            tensors of torch's files, names without wrappers, tied tensors: for all formats that torch writes
+files            JSON files and indices, checks of links and missing files, the latest step of a run: for all formats
+
+Not weights, but what lies next to them:
+
+sidecars         which files a model has besides weights, and how the output gets them: for `planning/checks` and
+                 `engine/sidecars`
+recorded         names and keys of the statistics that `ramerge calibrate` writes: for planning, engine and calibration
+
+encodings/       which tensors of a folder are codes and scales: called by `open`; one encoding a file
+torchfile/       reads what `torch.save` writes, without torch: for all formats that torch writes
 """

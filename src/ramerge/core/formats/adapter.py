@@ -17,12 +17,12 @@ from itertools import permutations
 
 from ramerge.core.formats import pickled, safetensors, unread
 from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
-from ramerge.core.formats.files import UNGATHERED, check_files, few, policy_places
+from ramerge.core.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
-from ramerge.core.formats.peft import CONFIG, Settings, model_name, read_settings
+from ramerge.core.formats.peft import CONFIG, AdapterSettings, read_settings
 from ramerge.core.formats.views import unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
@@ -145,16 +145,23 @@ def _gathered(problems: Sequence[str]) -> list[str]:
     ]
 
 
-def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
+def _other_base(settings: AdapterSettings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
-    known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
-    known.add(model_name(str(base.config.get("_name_or_path") or "")))
+    known = {_model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
+    known.add(_model_name(str(base.config.get("_name_or_path") or "")))
     named = _IN_4_BITS.sub("", settings.base_model_name_or_path)
-    if named and not {model_name(named), model_name(settings.base_model_name_or_path)} & known:
+    if named and not {_model_name(named), _model_name(settings.base_model_name_or_path)} & known:
         yield (
             f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
         )
+
+
+def _model_name(place: str) -> str:
+    """The last part of a model's name or path, in small letters; that of the model in a path of the hub's cache."""
+    parts = [part for part in re.split(r"[/\\]", place) if part]
+    cached = [part for part in parts if part.startswith("models--")]
+    return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()
 
 
 @dataclass(frozen=True)
@@ -252,7 +259,7 @@ class _Agent:
     """
 
     path: Location
-    settings: Settings
+    settings: AdapterSettings
     base: Checkpoint
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -323,7 +330,7 @@ class _Agent:
         modules = {name: parts for name, parts in modules.items() if name not in empty}
         if empty:
             self.notes.append(
-                f"{self.path}: {few(empty)}: placeholders without elements for what the base lacks; skipped"
+                f"{self.path}: {few_quoted(empty)}: placeholders without elements for what the base lacks; skipped"
             )
         for module, parts in modules.items():
             plain = module.replace(".base_layer", "")

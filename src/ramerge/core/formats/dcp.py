@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from ramerge.core.formats.files import check_files, few
+from ramerge.core.formats.files import check_files
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
 from ramerge.core.formats.torchfile.archive import window
@@ -22,7 +22,7 @@ from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, 
 from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.jsontext import JsonLimits, parse
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Contents
@@ -49,7 +49,7 @@ _LIMITS = JsonLimits(size=32_000_000, signs=1_700_000, depth=8)
 
 
 def find(folder: Location) -> Location | None:
-    """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
+    """The folder itself, or the one inside with the model, if it holds a checkpoint of torch.distributed."""
     for place in (folder, *(folder / name for name in _INNER)):
         if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
             return place
@@ -62,7 +62,7 @@ def _shards(folder: Location) -> Iterator[str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read where the pieces of the tensors are, and check that they make up whole tensors.
+    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors.
 
     Raises:
         CheckpointError: a file is missing or wrong, pieces overlap or leave holes; all problems are listed.
@@ -70,16 +70,16 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         found = _in_safetensors(folder, shards, opening)
-        return _with_last_ranks(folder, found.contents(beside_of(folder), opening))
+        return _with_last_ranks(folder, found.contents(_beside_of(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
         model, notes = _model(folder, metadata)
         found = in_distcp(folder, metadata, model, opening)
         found.notes += notes
-    return found.contents(beside_of(folder), opening)
+    return found.contents(_beside_of(folder), opening)
 
 
-def beside_of(folder: Path) -> Path:
+def _beside_of(folder: Path) -> Path:
     """The folder with the model's `config.json`, or at least with its tokenizer."""
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
     telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
@@ -215,7 +215,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], t
         found[name] = tensor
     kept = {tensor.key for tensor in roots[root]}
     others = [tensor.key for tensor in metadata.tensors if tensor.key not in kept]
-    return found, (f"{folder}: left out as the trainer's state: {few(others)}",) if others else ()
+    return found, (f"{folder}: left out as the trainer's state: {few_quoted(others)}",) if others else ()
 
 
 def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> ShardedModel:

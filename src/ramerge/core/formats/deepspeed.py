@@ -44,7 +44,7 @@ _OTHERS = {
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with the parts: the one that is named, or that of the latest step of a run."""
+    """The folder with ZeRO's partitions: the one that is named, or that of the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")
         for step in (place, *([place / tag] if tag else [])):
@@ -54,7 +54,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find every parameter in the partitions of all ranks.
+    """Find every parameter in ZeRO's partitions of all ranks.
 
     Raises:
         CheckpointError: the file of a rank is missing, partitions are not of the same model or too short, or the model
@@ -148,7 +148,7 @@ class _Part:
 
     @staticmethod
     def read(path: Path) -> _Part:
-        """Read one, and check what it says of itself."""
+        """Read a file of ZeRO's optimizer, and check what it says of itself."""
         state = _dictionary(path).get("optimizer_state_dict")
         state = state if isinstance(state, dict) else {}
         stage, ranks = state.get("zero_stage"), state.get("partition_count")
@@ -235,7 +235,7 @@ class _State:
 
     @staticmethod
     def read(path: Path, stage: int) -> _State:
-        """Read one of a checkpoint of this stage, and check what it says of its parameters."""
+        """Read a file of the model in a checkpoint of this stage, and check what it says of its parameters."""
         state = _dictionary(path)
         if state.get("autoep_layers") or state.get("ds_autoep_layers"):
             raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")

@@ -25,8 +25,6 @@ UNGATHERED = (
 
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
-MOST_NAMED = 3
-"""The names that a message lists of many."""
 _MOST_FILES = 10_000
 _REQUESTS = 16
 _MINUTES = 30
@@ -36,7 +34,7 @@ _LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
 def read_json(path: Location) -> dict[str, object]:
-    """A JSON object from a file.
+    """A JSON object from a file of a checkpoint's folder.
 
     Raises:
         CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
@@ -67,12 +65,6 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
         f"{folder}: between the first and the last file that was written are more than {_MINUTES} minutes; make sure "
         "that all are of one step",
     )
-
-
-def few(names: Sequence[str], count: int | None = None) -> str:
-    """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
-    more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
-    return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
 
 
 def tag_of(path: Location) -> str | None:

@@ -32,7 +32,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
+    """The folder with FSDP's shards: the one that is named, its `actor`, or that of the latest step of a run."""
     return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
@@ -43,7 +43,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read what every rank says of its shards, and check that they make up whole tensors.
+    """Read what every rank of FSDP says of its shards, and check that they make up whole tensors.
 
     Raises:
         CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.

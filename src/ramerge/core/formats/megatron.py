@@ -16,11 +16,11 @@ from pathlib import Path
 from shlex import quote
 
 from ramerge.core.formats import dcp, unread
-from ramerge.core.formats.files import about_model, few, tag_of
+from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.load import uncollected
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.origins import reshaped, rows_of, stacked
@@ -48,7 +48,7 @@ class Sizes:
 
     @staticmethod
     def of(config: Mapping[str, object]) -> Sizes:
-        """Read a configuration.
+        """Read Megatron's sizes from `config.json`.
 
         Raises:
             ValueError: the architecture is not one that is read, or a number is missing.
@@ -307,7 +307,8 @@ def _understood(
     if others := [key for key, known in found.items() if known is None]:
         problems.append(
             unread.adapter_of_megatron(folder, others)
-            or f"{folder}: holds tensors whose layout is not known: {few(others)}; convert it: {_command(folder)}"
+            or f"{folder}: holds tensors whose layout is not known: {few_quoted(others)}; "
+            f"convert it: {_command(folder)}"
         )
     if not problems and not found:
         problems.append(f"{folder}: holds no tensors of a model; give the folder that has them")

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
-from ramerge.core.formats.files import few
 from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.stacks import undone
 from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import few_quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -30,7 +30,7 @@ def open_checkpoint(
     allow_outside_links: bool = False,
     ignore_quantization: bool = False,
 ) -> Checkpoint:
-    """Read the headers of a model's files. Reads no weights.
+    """Open a model's folder in whatever format it is, from headers alone.
 
     Args:
         directory: the folder, in any format of `formats.registry`.
@@ -110,9 +110,9 @@ def open_stacked(
             plain = below
         elif names := undone(plain, below, opened):
             raise CheckpointError(
-                f"{folder}: replaces rows or all of {few(names)}, which an adapter before it has changed, so that "
-                "change would be lost. If it was trained on the model with the other adapter, write that model first "
-                f"(ramerge convert MODEL+ADAPTER OUT) and give OUT+{folder}"
+                f"{folder}: replaces rows or all of {few_quoted(names)}, which an adapter before it has changed, so "
+                "that change would be lost. If it was trained on the model with the other adapter, write that model "
+                f"first (ramerge convert MODEL+ADAPTER OUT) and give OUT+{folder}"
             )
         notes += opened.notes
         warnings += opened.warnings

@@ -78,7 +78,7 @@ _Rank = Annotated[int, Field(gt=0, lt=1 << 31)]
 _LONGEST_NAME = 1000
 
 
-class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
+class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
     """Settings of a LoRA adapter, by PEFT's names. Targets follow from the weights."""
 
     r: _Rank = 8
@@ -141,7 +141,7 @@ class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
         return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _KNOWN)
 
 
-def read_settings(folder: Location) -> Settings:
+def read_settings(folder: Location) -> AdapterSettings:
     """Read an adapter's configuration.
 
     Raises:
@@ -155,7 +155,7 @@ def read_settings(folder: Location) -> Settings:
         raise CheckpointError(f"{path}: {what}; only LORA is read; merge it into its base with PEFT (merge_and_unload)")
     problems = _refused(config)
     try:
-        settings = Settings.model_validate({key: value for key, value in config.items() if value is not None})
+        settings = AdapterSettings.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError as error:
         keys = dict.fromkeys(str(item["loc"][0]) for item in error.errors(include_url=False))
         problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
@@ -275,10 +275,3 @@ class _Patterns:
         """The patterns that match none of the names."""
         used = {pattern for name in names for pattern in self.matching(name)}
         return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used]
-
-
-def model_name(place: str) -> str:
-    """The last part of a model's name or path, in small letters; that of the model in a path of the hub's cache."""
-    parts = [part for part in re.split(r"[/\\]", place) if part]
-    cached = [part for part in parts if part.startswith("models--")]
-    return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

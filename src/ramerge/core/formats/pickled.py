@@ -24,7 +24,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the tensors.
+    """Find the tensors of `pytorch_model.bin`, or of a series of such files.
 
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
@@ -40,7 +40,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a file, in the order in which they were saved.
+    """The tensors of a pickled file, in the order in which they were saved.
 
     Raises:
         CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.

@@ -44,7 +44,7 @@ class InputPlace(NamedTuple):
 
 
 def name_of(tensor: str, expert: int) -> str:
-    """Name of an expert's matrix in a tensor that stacks those of all experts."""
+    """Name in recorded statistics of an expert's matrix, where one tensor stacks those of all experts."""
     return f"{tensor}[{expert}]"
 
 

@@ -27,7 +27,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Read the headers, and check that index, numbers and files agree.
+    """Read the headers of safetensors files, and check that index, numbers and files agree.
 
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
@@ -36,7 +36,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a file, in the order of their bytes.
+    """The tensors of a safetensors file, in the order of their bytes.
 
     Raises:
         CheckpointError: the file cannot be read, or its header is wrong.

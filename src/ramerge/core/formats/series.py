@@ -11,10 +11,10 @@ from fnmatch import fnmatch
 from itertools import islice
 from typing import TypeVar
 
-from ramerge.core.formats.files import MOST_NAMED, check_files, check_index, few, opened_each, read_config, read_index
+from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import CheckpointError, collected
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import MOST_NAMED, few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
@@ -80,14 +80,14 @@ def _choose_files(
     left = [name for name in found if name not in names]
     numbered = [name for name in left if _OF.search(name)]
     others = [name for name in left if name not in numbered]
-    notes = (f"{folder}: {few(others)}: not read: the model is in {few(names)}",) if others else ()
+    notes = (f"{folder}: {few_quoted(others)}: not read: the model is in {few_quoted(names)}",) if others else ()
     # files that are not read and look like a model, which programs may read in place of the others
     warnings: tuple[str, ...] = ()
     if numbered:
         state = "not complete" if any(gaps(numbered)) else "complete by themselves"
         warnings = (
-            f"{folder}: {few(names)} make up the model that is read; {few(numbered)}, which are {state}, are not read; "
-            "remove what is left from an earlier save",
+            f"{folder}: {few_quoted(names)} make up the model that is read; {few_quoted(numbered)}, which are "
+            f"{state}, are not read; remove what is left from an earlier save",
         )
     if names == [naming.one_file] and (folder / naming.index).exists():
         indexed: list[str] = []
@@ -104,7 +104,7 @@ def _choose_files(
 def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
-    """The tensors of one file or several, each with all of its tensors.
+    """Open the files of a model that are named so: one, or several, each with all of its tensors.
 
     Args:
         folder: the folder.
@@ -150,7 +150,7 @@ def _incomplete(
 ) -> Iterator[str]:
     """Say which files of numbered series are not among those that are read, or are numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
-        some = few(absent, count)
+        some = few_quoted(absent, count)
         if not in_index:
             yield (
                 f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "

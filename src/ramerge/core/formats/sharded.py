@@ -86,7 +86,7 @@ class ShardedPart:
 
 
 def part_of(value: object) -> ShardedPart:
-    """Entry of a rank's state dict.
+    """The part that a rank holds, from an entry of its state dict.
 
     Raises:
         RefusedError: it is not a tensor, or is sharded in a way that is not read.

@@ -112,7 +112,7 @@ _DTYPE_KEYS = ("dtype", "torch_dtype")
 def companion_files(
     base: Sequence[Location], tokenizer_from: Sequence[Location] = (), *, allow_outside_links: bool = False
 ) -> dict[str, Location]:
-    """Relative name to source of every file to copy.
+    """The files next to the weights that are copied: relative name to source.
 
     Args:
         base: the base checkpoint, then folders whose tokenizer files come instead of its own, such as adapters.

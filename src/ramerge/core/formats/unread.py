@@ -62,7 +62,7 @@ def is_mlx(folder: Location) -> bool:
 
 
 def advice(folder: Location) -> str | None:
-    """Kind of a folder, and the command that converts it; None if the kind is unknown."""
+    """Kind of a folder that is not read, and the command that converts it; None if the kind is unknown."""
     for title, patterns, command in _KINDS:
         if found := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))

@@ -1,17 +1,33 @@
 """Code that every other package uses. It knows nothing of merging.
 
-errors                        all errors that ramerge raises on purpose
-text                          untrusted text, made safe to show
-jsontext, typedjson           JSON of untrusted files within limits: config.json, indices; as a value of a class
-files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
-progress                      events of long work
-extras                        packages that not every user installs
-pool                          blocks side by side in threads, with their results in order
-systems                       calls that only some systems have
-devices                       where torch computes
-machine, limits               processors and memory, and below which libraries fail; what the user allows of them
-blas                          BLAS held to one thread
-dtypes                        names of element types
-process                       signals that end the process, and standard streams, before all other imports
-version                       the version of this package
+Errors and texts:
+
+errors      all errors and warnings that ramerge raises on purpose; reasons of the operating system's errors
+text        untrusted text made safe to show and to write; lists of names, and what a mistyped name may mean
+jsontext    JSON of untrusted files within limits, and JSON that ramerge writes
+typedjson   values of a JSON file as a dataclass: for records and results
+
+Files:
+
+files       files that appear complete or not at all, locks, open files; checks of a path before work begins, and
+            messages about files that do not exist
+store       the user's cache folder: machine code, counts, calibrations, unpacked deltas; old files are removed
+systems     calls that only some systems have: positioned reads, locks, syncing, memory; for whoever opens files
+
+A process:
+
+process     handlers of signals, the message of a stopped process, standard streams: for `cli/main`, before all imports
+signals     delayed signals: `Guard` and `held` for outputs, which must be whole; `raise_dropped` for long loops
+pool        tasks side by side in threads, with results in order: for `engine/sampling` and features
+progress    `Progress`, the events of long work, and their listeners
+blas        BLAS held to one thread: for `engine/passes`
+
+The machine:
+
+machine     processors and memory of this process; refuses limits below which libraries fail, for `cli/main`
+limits      the user's `--threads` and `--max-memory`, checked: for `planning/build`; sizes such as `5GB`
+devices     the device of torch that a text names: for `planning/devices` and calibration
+dtypes      names of element types, and bytes of an element
+extras      packages that not every user installs, and how to install them; data frames, for records and analyses
+version     the version of this package
 """

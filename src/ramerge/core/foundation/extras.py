@@ -32,8 +32,8 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str, then: str = "") ->
     return [f"{who} {enumerated(lacking)}, which {are} not installed: {command}"]
 
 
-def frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """A pandas data frame.
+def data_frame(rows: Sequence[Mapping[str, object]]) -> Any:
+    """Make a pandas data frame: for `frame` of records and of analyses.
 
     Raises:
         RecipeError: pandas is not installed.

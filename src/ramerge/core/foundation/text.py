@@ -17,6 +17,9 @@ Plain = TypeVar("Plain")
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
 
+MOST_NAMED = 3
+"""The number of names that a message lists of many."""
+
 MOST_ALIKE = 10
 """The number of problems shown of those that are alike, such as those of records in one file."""
 
@@ -39,7 +42,7 @@ _NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
-def clean(text: str) -> str:
+def _clean(text: str) -> str:
     """Text that can be encoded as UTF-8: lone halves of surrogate pairs become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
@@ -52,13 +55,13 @@ def printable(text: str) -> str:
 def shown(value: object, most: int = 200) -> str:
     """The beginning of `str(value)`, in one line that a terminal can show."""
     text = str(value)
-    line = " ".join(printable(clean(text[: 10 * most])).split())
+    line = " ".join(printable(_clean(text[: 10 * most])).split())
     return line if len(line) <= most and len(text) <= 10 * most else f"{line[:most]}..."
 
 
 def is_unicode(text: str) -> bool:
     """Whether a text can be encoded as UTF-8; one with lone halves of surrogate pairs cannot."""
-    return clean(text) == text
+    return _clean(text) == text
 
 
 def one_line(text: str) -> str:
@@ -82,6 +85,12 @@ def brief(text: str, most: int = MOST) -> str:
 def enumerated(names: Sequence[str]) -> str:
     """`a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def few_quoted(names: Sequence[str], count: int | None = None) -> str:
+    """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
+    more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
+    return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:

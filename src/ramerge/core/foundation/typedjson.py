@@ -18,12 +18,12 @@ _MOST_PROBLEMS = 5
 T = TypeVar("T")
 
 
-def same(values: Any) -> Any:
+def _same(values: Any) -> Any:
     """Plain values as they are."""
     return values
 
 
-def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold: Callable[[Any], Any] = same) -> T:
+def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold: Callable[[Any], Any] = _same) -> T:
     """The dataclass `kind` that a JSON file holds.
 
     Args:

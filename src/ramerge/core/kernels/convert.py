@@ -1,4 +1,4 @@
-"""From one format to another."""
+"""From one format of floats to another, and counts of values that are not finite or negative."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
 
 
 def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
-    """Element number `part` of the word: the base, and every agent's task vector.
+    """Source of element number `part` of the word: the base, and every agent's task vector.
 
     That is not finite if one of the two is not, or if their difference overflows.
     """

@@ -28,7 +28,7 @@ _MASK = (1 << 32) - 1
 
 
 def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
-    """Add float64 values of shape (n,) to limbs of shape (n, any number).
+    """Add float64 values of shape (n,) as fixed-point numbers to limbs of shape (n, any number).
 
     What lies below 2^-320 is cut off; values that are not finite add nothing.
     """
@@ -46,7 +46,7 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
 
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The sums, rounded once: float64 of shape (n,)."""
+    """The fixed-point sums, rounded once: float64 of shape (n,)."""
     carried = np.zeros((len(limbs), limbs.shape[1] + 2), np.int64)  # a sum of limbs has at most 64 bits more
     carried[:, :-2] = limbs
     for index in range(limbs.shape[1]):

@@ -170,7 +170,7 @@ add_squares = native.deferred("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
 
 
 def scale_columns(values: Reals, start: int, factors: Reals) -> None:
-    """Multiply elements by the factor of their column, in place.
+    """Multiply elements of a matrix in float32 by the factor of their column, in place.
 
     Args:
         values: float32, elements `start:start + values.size` of a matrix, row by row.

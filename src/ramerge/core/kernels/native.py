@@ -178,7 +178,7 @@ def _compile(key: bytes, source: KernelSource) -> int:
     """Compile with numba, keep the machine code for the next process; the address of the function."""
     notify = getattr(_listeners, "notify", lambda _done: None)
     notify(False)
-    compiled, code = make(source)
+    compiled, code = compile_source(source)
     notify(True)
     if code is None:
         text = f"numba {version('numba')} makes code of kernel {source.name} that cannot be kept for later processes"
@@ -189,7 +189,7 @@ def _compile(key: bytes, source: KernelSource) -> int:
     return int(compiled.address)
 
 
-def make(source: KernelSource) -> tuple[Any, bytes | None]:
+def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
     """Compile with numba, for this processor or the one that numba's settings name.
 
     Returns:

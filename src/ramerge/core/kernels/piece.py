@@ -1,4 +1,4 @@
-"""A stretch of one tensor in all inputs, as kernels read it."""
+"""A block of one tensor in all inputs as methods see it, and the result of merging it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from ramerge.core.kernels import effect
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
 from ramerge.core.kernels.elementwise import Inputs
-from ramerge.core.kernels.rounding import ROWS, loses, survey
+from ramerge.core.kernels.rounding import ROWS, Counts, loses, survey
 from ramerge.core.kernels.stochastic import round_stochastically
 
-Counts = NDArray[np.int64]
 Numbers: TypeAlias = NDArray[Any]
 """float32 or float64."""
 _NO_SCRATCH = np.empty((0, 0), np.uint8)
 # formats, inputs, output, where to count what rounding erases -> whether something is not finite
-Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
+PieceKernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 
 def words_of(format: str, elements: int) -> int:
@@ -33,14 +32,14 @@ def arithmetic(formats: Collection[str]) -> str:
     return "F64" if "F64" in formats else "F32"
 
 
-def computed(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
+def result_format(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
     """The format in which a kernel writes a result: the output's, or the arithmetic's before random draws."""
     wide = arithmetic(formats)
     return wide if stochastic and loses(FORMATS[wide].real, out_format) else out_format
 
 
-def no_counts(agents: int) -> Counts:
-    """An array to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+def rounding_counts(agents: int) -> Counts:
+    """Zeros to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
@@ -82,9 +81,9 @@ class Piece:
         transposed: whether it is a linear weight that is stored as (in, out).
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
         operator: what the method has made of recorded inputs of the tensor; None where there are none.
-        solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
-        counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
-            it is not needed, or if there is no base to compare with.
+        solver: where whole matrices are solved for (`linalg.solver.Solver`); None for here.
+        counts: as `rounding_counts`, for N agents behind the base: where to count what rounding does to the result;
+            None if it is not needed, or if there is no base to compare with.
     """
 
     tensor: str
@@ -105,12 +104,12 @@ class Piece:
     # the inputs in `arithmetic` once they were widened, also for what `replace` makes of this piece
     _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)
 
-    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
+    def compute(self, kernel: PieceKernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
         """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
         """
-        loop, inputs = self._taken(computed(self.formats, self.out_format, stochastic=self.seed is not None))
+        loop, inputs = self._taken(result_format(self.formats, self.out_format, stochastic=self.seed is not None))
         form = loop.out
         if form.name == self.out_format:
             rounds = loses(form.real, form.name)

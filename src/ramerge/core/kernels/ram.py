@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.element_formats import Loop, Words
 from ramerge.core.kernels.native import Kernel
-from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
-
-Counts = NDArray[np.int64]
+from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, Counts, names_of
 
 _TEMPLATE = """
 def {name}(base, {agents}, {lambdas}, {epsilons}, out, counts, rounding):

@@ -1,4 +1,4 @@
-"""Effect of the last rounding on a merge.
+"""Updates that the last rounding of a merge erases, counted over all elements.
 
 An agent's *updates* are the elements that it moved and that the merge changes. An update is *erased* where the result,
 once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
@@ -20,6 +20,8 @@ from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementForma
 from ramerge.core.kernels.native import Kernel
 
 # What is counted, by agent.
+Counts = NDArray[np.int64]
+"""An array to count in, of shape (rows, agents)."""
 ROWS = ("updates", "erased")
 
 # Counters are fields of 16 bits, so they are flushed after this many words, of two elements at most.

@@ -27,17 +27,17 @@ _FEW = 16  # agents of one loop
 
 
 def products(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms of a Gram matrix: every agent with itself and with those before it."""
+    """The terms that `sums` takes for a Gram matrix: every agent with itself and with those before it."""
     return tuple((i, j) for i in range(agents) for j in range(i + 1))
 
 
 def squares(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms of every agent's sum of squares."""
+    """The terms that `sums` takes for every agent's sum of squares."""
     return tuple((t, t) for t in range(agents))
 
 
 def totals(agents: int) -> tuple[tuple[int, int], ...]:
-    """The terms of every agent's plain sum."""
+    """The terms that `sums` takes for every agent's plain sum."""
     return tuple((t, agents) for t in range(agents))
 
 

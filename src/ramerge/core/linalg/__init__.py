@@ -1,10 +1,15 @@
 """Linear algebra of whole matrices, written once for NumPy and torch: spectra, filters, and least squares.
 
-arrays             the few functions that differ between NumPy and torch; where a matrix is solved for
-spectral           singular vectors, polar factors, and products of long matrices
-curvature          WUDI's objective, by a filter of its spectrum
-devices            where a matrix is solved for: NumPy, or torch on a GPU
-together           matrices that are solved for at the same time, whose decompositions are stacks
-wudi               the minimum of WUDI's objective
-core_coefficients  coefficients that keep what each agent does in its leading directions
+solver             where a matrix is solved for, by NumPy or by torch on a GPU: made by `engine/worker`, called by
+                   methods; whether a device is fast and right, for `planning/devices`
+together           small matrices that are solved for at the same time, and decomposed as stacks: for `engine/team`
+arrays             the few functions that differ between NumPy and torch: for this room and for methods
+
+Mathematics, which methods call:
+
+spectral           singular vectors, polar factors, and sums, norms and products of matrices: for all spectral methods
+curvature          WUDI's objective, solved by a filter of its spectrum: for `methods/swudi` and `methods/core`
+wudi               the minimum of WUDI's objective: for `methods/wudi`
+core_coefficients  coefficients that keep what each agent does in its leading directions: for `methods/core` and
+                   `analysis/cores`
 """

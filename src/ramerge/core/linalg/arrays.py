@@ -94,10 +94,6 @@ def gram(x: Array) -> Array:
     return x @ x.T if x.device.type != "cpu" else _torch().from_numpy(to_host(x) @ to_host(x).T)
 
 
-def sqrt(x: Array, out: Array | None = None) -> Array:
-    return np.sqrt(x, out=out) if isinstance(x, np.ndarray) else _torch().sqrt(x, out=out)
-
-
 def sign(x: Array) -> Array:
     return np.sign(x) if isinstance(x, np.ndarray) else x.sign()
 

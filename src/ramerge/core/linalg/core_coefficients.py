@@ -31,7 +31,7 @@ _NOISE = 1e-12  # the share of the largest squared norm below which a task vecto
 
 
 def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triples:
-    """The leading singular triples of a task vector.
+    """Compute the core of a task vector: its leading singular triples, by a randomized range finder.
 
     Args:
         tau: shape (m, n), float32 or float64; not 0.
@@ -124,6 +124,6 @@ def movers(taus: Sequence[Array]) -> list[int]:
 
 
 def held(shape: tuple[int, int], agents: int, rank: int) -> int:
-    """The float64 numbers that solving holds besides the task vectors and the result."""
+    """The float64 numbers that cores and coefficients hold besides the task vectors and the result."""
     m, n = shape
     return 4 * agents * (m + n) * min(rank + _OVERSAMPLED, m, n)

@@ -45,7 +45,7 @@ _LEFT_OUT = {"float32": (4e-6, 1e-8), "float64": (0.0, 1e-14)}
 
 @dataclass(frozen=True)
 class Filter:
-    """The filter of a gradient flow.
+    """The filter of a gradient flow, by the eigenvalues of WUDI's curvature.
 
     Attributes:
         time: see `methods.swudi`; infinite for f = 1.
@@ -63,7 +63,7 @@ class Filter:
 
 
 def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
-    """theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
+    """Solve WUDI's objective by a filter: theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
 
     Args:
         taus: N arrays of shape (m, n), at least one of them not 0.
@@ -302,7 +302,7 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
 
 
 def held(shape: tuple[int, ...], agents: int) -> int:
-    """The float64 numbers that solving holds besides the task vectors and the result."""
+    """The float64 numbers that `solve` holds besides the task vectors and the result."""
     m, n = shape
     stacked = agents * m
     return (2 * agents + 6) * n * n if n <= stacked else 6 * stacked * stacked + 4 * m * stacked

@@ -49,7 +49,7 @@ _LONG = 1024  # the longer side of what is widened to float64 at a time
 
 
 def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
-    """The minimizer R S^+ of L with the smallest norm, as far as `proximity` lets it go from the sum.
+    """Minimize WUDI's objective L: R S^+, which has the smallest norm, as far as `proximity` lets it go from the sum.
 
     Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, computed
     in float64. The pseudo-inverse is reached by two proximal steps, X <- argmin L(tau_0 + X) + mu ||X - previous X||^2,

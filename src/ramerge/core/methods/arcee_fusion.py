@@ -39,14 +39,14 @@ class Quartiles(Values):
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         base, agent = piece.numbers((-1, row_of(piece.shape)))
-        words = weighted_changes(base, agent).reshape(-1).view(np.uint32)
+        words = _weighted_changes(base, agent).reshape(-1).view(np.uint32)
         return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
         return tuple(counted - int(part * (counted - 1)) for part in (0.25, 0.5, 0.75)) if counted else (1, 1, 1)
 
 
-def weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
+def _weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
     """The size of every element's change, times how far the softmax of its row diverged from the base's."""
     made = np.empty(base.shape, np.float32)
     step = max(_GROUP // base.shape[1], 1)
@@ -92,7 +92,7 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
 
     def rows(self, piece: Piece, prepared: np.float32, base: Numbers, *agents: Numbers) -> Numbers:
         # a row that is not finite has no importance, and must not pass for the base's
-        return np.where(weighted_changes(base, agents[0]) < prepared, base, agents[0])
+        return np.where(_weighted_changes(base, agents[0]) < prepared, base, agents[0])
 
 
 ARCEE_FUSION = ArceeFusion()

@@ -71,22 +71,22 @@ class KeptMagnitudes(Sums[Floats]):
     kinds = 2
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(magnitude), Summand(kept_magnitude, bounds(required))]
+        return [Summand(_magnitude), Summand(_kept_magnitude, _bounds(required))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
         return self.read(total).reshape(2, -1)
 
 
-def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
+def _bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
     """Each agent's smallest magnitude that is kept, and its largest."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
-def magnitude(t: int, taus: Each) -> float:
+def _magnitude(t: int, taus: Each) -> float:
     return abs(taus[t])
 
 
-def kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
+def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
     return abs(taus[t]) if lies(taus[t], low, high) else ZERO
 
 
@@ -114,7 +114,7 @@ class _Masked(CountedMethod[BreadcrumbsParameters]):
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
         """Weights, factors, and the smallest and the largest magnitudes that are kept."""
         found = [results[statistic] for statistic in self.statistics(parameters, agents)]
-        low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
+        low, high = _bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
         factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
         return for_each(parameters.weights, agents), factors, low, high
 

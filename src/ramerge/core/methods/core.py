@@ -24,10 +24,10 @@ from ramerge.core.linalg import core_coefficients as kernel
 from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.core_coefficients import coefficients, movers
-from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.solver import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
@@ -51,7 +51,7 @@ class CorePlusParameters(CoreParameters):
 
 
 def matrix_of(layer: Layer) -> tuple[int, int]:
-    """The shape of the matrices that a tensor is cut into; the last one may have fewer rows."""
+    """The shape of the matrices that `core` cuts a tensor into; the last one may have fewer rows."""
     shape = layer.shape
     if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_STACKED:
         return shape[1], shape[2]
@@ -61,7 +61,7 @@ def matrix_of(layer: Layer) -> tuple[int, int]:
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: float = 0.0) -> Array:
-    """The merged task vector of a matrix, of which at least one task vector is not 0; not scaled.
+    """Merge a matrix by core coefficients: its task vector, not scaled. At least one agent's must not be 0.
 
     Args:
         tensor: its name.
@@ -140,7 +140,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
         """Bytes for a matrix in addition to inputs and result."""
-        extra, layer = turned(layer), layer.oriented
+        extra, layer = oriented_bytes(layer), layer.oriented
         shape = matrix_of(layer)
         held = kernel.held(shape, agents, parameters.rank)
         if isinstance(parameters, CorePlusParameters) and is_matrix(layer):

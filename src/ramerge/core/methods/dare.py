@@ -32,7 +32,7 @@ RATE: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _RATES[0], _RATES[1]
 
 
 class DroppingParameters(Parameters):
-    """Parameters of both methods."""
+    """Parameters of `dare` and of `dare_ties`."""
 
     p: RATE = Field(0.5, description="drop rate")
     seed: int = seed_field()

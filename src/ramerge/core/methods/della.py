@@ -114,8 +114,8 @@ class Dropping:
             return tau
         if self.densities[t] <= 0:
             return np.where(np.isfinite(tau), tau.dtype.type(0), tau)
-        chances = probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
-        order = ascending(tau)
+        chances = _probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
+        order = _ascending(tau)
         draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
         stays = draws.reshape(tau.shape) >= _placed(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
         grown = tau * _placed((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
@@ -123,7 +123,7 @@ class Dropping:
         return np.where(stays | ~np.isfinite(tau), grown, tau.dtype.type(0))
 
 
-def probabilities(n: int, density: float, epsilon: float) -> Floats:
+def _probabilities(n: int, density: float, epsilon: float) -> Floats:
     """Probabilities that the entries of a row are kept, from the smallest entry to the largest."""
     if n == 1:
         return np.full(1, density)
@@ -131,7 +131,7 @@ def probabilities(n: int, density: float, epsilon: float) -> Floats:
     return made
 
 
-def ascending(rows: Numbers) -> NDArray[np.intp]:
+def _ascending(rows: Numbers) -> NDArray[np.intp]:
     """For every row the columns of its entries from the smallest magnitude to the largest, equal ones in order."""
     if rows.dtype != np.float32:
         return np.asarray(np.argsort(np.abs(rows), axis=-1, kind="stable"), np.intp)
@@ -186,7 +186,7 @@ class PreparedDella:
     parameters: DellaLinearParameters
 
 
-def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
+def _dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
     densities, epsilons = for_each(parameters.density, agents), for_each(parameters.epsilon, agents)
     return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
 
@@ -225,13 +225,13 @@ class _RowDropping(RowMethod[DellaP, PreparedDella]):
         """Norms, if they are restored."""
         if parameters.rescale != "l1":
             return ()
-        return (RowMagnitudes("tensor", dropping=dropping(parameters, agents)),)
+        return (RowMagnitudes("tensor", dropping=_dropping(parameters, agents)),)
 
     def prepare(self, parameters: DellaP, agents: Agents, results: Results) -> PreparedDella:
         factors = (1.0,) * len(agents)
         for statistic in self.statistics(parameters, agents):
             factors = ratios(*results[statistic])
-        return PreparedDella(dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
+        return PreparedDella(_dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
 
     def rows(self, piece: Piece, prepared: PreparedDella, base: Numbers, *agents: Numbers) -> Numbers:
         result = np.empty_like(base)

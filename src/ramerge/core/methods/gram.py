@@ -46,10 +46,10 @@ class Gram(Sums[Floats]):
         return [Summand(every)]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Floats:
-        return squared(self.read(total))
+        return _squared(self.read(total))
 
 
-def squared(rows: Floats) -> Floats:
+def _squared(rows: Floats) -> Floats:
     """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms).
 
     A vector shorter than 2^-130 counts as 0: its square would not be exact.
@@ -122,9 +122,9 @@ class CombinationMethod(Method[P, Combination]):
 
             return merge_many(piece, coefficients, finish, origin=nearest, start=excess)
         if based:
-            return merge_formula(piece, Formula(task_element, (coefficients,), Inputs(agents)))
+            return merge_formula(piece, Formula(_task_element, (coefficients,), Inputs(agents)))
         chosen = tuple(float(t == nearest) for t in range(agents))
-        return merge_formula(piece, Formula(agent_element, (coefficients, chosen, excess), Inputs(agents, base=False)))
+        return merge_formula(piece, Formula(_agent_element, (coefficients, chosen, excess), Inputs(agents, base=False)))
 
 
 class CombinationByPart(CombinationMethod[P]):
@@ -151,7 +151,7 @@ def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based
     words = [row.reshape(-1).view(loop.out.word) for row in rows]
     found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
     with np.errstate(all="ignore"):
-        coefficients = combination.solve(squared(found))
+        coefficients = combination.solve(_squared(found))
         # without a base, differences from the agent of the largest coefficient
         nearest = rows[0] if based else np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
         origin, *others = rows if based else (nearest, *rows)
@@ -163,14 +163,14 @@ def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based
         return np.where(total == 0, origin, origin + total)
 
 
-def task_element(b: float, taus: Each, coefficients: Each) -> float:
+def _task_element(b: float, taus: Each, coefficients: Each) -> float:
     total = ZERO
     for t in range(len(taus)):
         total = total + coefficients[t] * taus[t]
     return b if total == ZERO else b + total
 
 
-def agent_element(_b: float, values: Each, coefficients: Each, nearest: Each, excess: float) -> float:
+def _agent_element(_b: float, values: Each, coefficients: Each, nearest: Each, excess: float) -> float:
     """One element of a combination of agents, as differences from one of them: exact where agents are close.
 
     `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.

@@ -17,10 +17,10 @@ from ramerge.core.methods.base import WeightedParameters
 from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 
-def isotropic(delta: Array) -> Array:
+def _isotropic(delta: Array) -> Array:
     """A matrix with its singular values replaced by their mean."""
     if len(delta) > delta.shape[1]:
-        return isotropic(delta.T).T
+        return _isotropic(delta.T).T
     values, vectors = spectral.spectrum(spectral.gram(delta))
     kept = spectral.rank(values, spectral.noise(delta.shape))
     u, sigma = vectors[:, :kept], np.sqrt(values[:kept])
@@ -47,7 +47,7 @@ class IsoC(Isotropic[WeightedParameters]):
     parameters = WeightedParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
-        return isotropic(spectral.total(taus))
+        return _isotropic(spectral.total(taus))
 
     def held(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)

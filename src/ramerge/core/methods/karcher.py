@@ -25,7 +25,7 @@ class KarcherParameters(Parameters):
     tol: float = Field(1e-5, gt=0, le=1, description="steps and distances in radians below which nothing moves")
 
 
-def mean(products: Floats, max_iter: int, tol: float) -> Floats:
+def _mean(products: Floats, max_iter: int, tol: float) -> Floats:
     lengths = gram.norms(products)
     points = [t for t in range(len(lengths)) if lengths[t] > 0]
     coefficients = np.zeros(len(lengths))
@@ -78,7 +78,7 @@ class Karcher(CombinationMethod[KarcherParameters]):
     def coefficients(self, parameters: KarcherParameters, agents: Agents, gram: Floats) -> Floats:
         if not np.isfinite(gram).all():
             return np.full(len(agents), np.nan)
-        return mean(gram, parameters.max_iter, parameters.tol)
+        return _mean(gram, parameters.max_iter, parameters.tol)
 
 
 KARCHER = Karcher()

@@ -28,7 +28,7 @@ class KnotsParameters(WeightedParameters):
     )
 
 
-def shared_basis(taus: Sequence[Array]) -> Array:
+def _shared_basis(taus: Sequence[Array]) -> Array:
     """The left singular vectors of all task vectors side by side, of shape (m, rank); from the smaller Gram matrix."""
     out, width = taus[0].shape
     joint = (out, width * len(taus))
@@ -54,7 +54,7 @@ def _trimmed(coordinates: Array, density: float) -> Array:
 
 
 def elected(values: Sequence[Array]) -> Array:
-    """The mean of those that have the sign of the sum; 0 where that is 0."""
+    """The mean of those coordinates in the shared basis that have the sign of their sum; 0 where that is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:
@@ -76,7 +76,7 @@ class Knots(SpectralMethod[KnotsParameters]):
     parameters = KnotsParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
-        basis = shared_basis(taus)
+        basis = _shared_basis(taus)
         return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
 
     def held(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.devices import CPU, Solver
+from ramerge.core.linalg.solver import CPU, Solver
 from ramerge.core.methods.base import (
     Agents,
     Counts,
@@ -61,7 +61,7 @@ def oriented(matrix: Numbers, transposed: bool) -> Numbers:
     return np.ascontiguousarray(matrix.T) if transposed else matrix
 
 
-def turned(layer: Layer) -> int:
+def oriented_bytes(layer: Layer) -> int:
     """Bytes of what `oriented` holds at once: a task vector or the result, next to its copy."""
     return 2 * layer.itemsize * math.prod(layer.shape) if layer.transposed else 0
 
@@ -96,7 +96,7 @@ class MatrixMethod(Method[P, PreparedMatrices]):
         return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        return self.memory(layer.oriented, parameters, agents) + turned(layer) if is_matrix(layer) else 0
+        return self.memory(layer.oriented, parameters, agents) + oriented_bytes(layer) if is_matrix(layer) else 0
 
     def solves(self, layer: Layer, parameters: P) -> bool:
         return is_matrix(layer)

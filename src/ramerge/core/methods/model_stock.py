@@ -24,7 +24,7 @@ class ModelStockParameters(Parameters):
     per: Literal["tensor", "row"] = Field("tensor", description="what has a t of its own: each tensor, or each row")
 
 
-def factors_of(products: Floats) -> Floats:
+def _factors_of(products: Floats) -> Floats:
     """The factor t / N of every agent, from the dot products of their task vectors."""
     n = products.shape[-1]
     cosine = gram.cosines(products)[(..., *np.tril_indices(n, -1))].mean(-1)
@@ -66,7 +66,7 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
         return parameters.per
 
     def coefficients(self, parameters: ModelStockParameters, agents: Agents, gram: Floats) -> Floats:
-        return factors_of(gram)
+        return _factors_of(gram)
 
     def reported(self, parameters: ModelStockParameters, agents: Agents) -> Gram | None:
         """The Gram matrices of tensors; nothing of rows."""
@@ -80,7 +80,7 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
             return [{} for _ in agents]
         lengths = [float(products.sum()) for products in parts]
         squares = [
-            length * float(factors_of(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)
+            length * float(_factors_of(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)
         ]
         total = math.fsum(lengths)
         kept = math.sqrt(math.fsum(squares) / total) if total > 0 else None

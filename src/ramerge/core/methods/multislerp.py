@@ -41,7 +41,7 @@ class MultislerpParameters(Parameters):
         return self
 
 
-def mean_direction(products: Floats, weights: Each, eps: float) -> Floats:
+def _mean_direction(products: Floats, weights: Each, eps: float) -> Floats:
     lengths = gram.norms(products)
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
@@ -73,7 +73,7 @@ class Multislerp(CombinationMethod[MultislerpParameters]):
         weights = for_each(parameters.weights, agents)
         if parameters.normalize:
             weights = tuple(weight / sum(weights) for weight in weights)
-        return mean_direction(gram, weights, parameters.eps)
+        return _mean_direction(gram, weights, parameters.eps)
 
     def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         """Merge a piece; see `Method.merge`.

@@ -67,7 +67,7 @@ def fits(of: str) -> AfterValidator:
         if name is None or name in SUMS:
             return given
         try:
-            method_of(name, given)
+            _method_of(name, given)
         except ValidationError as error:
             texts = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
             raise ValueError(f"of {name}: {'; '.join(texts)}") from error
@@ -76,7 +76,7 @@ def fits(of: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:
+def _method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:
     """The method of a name and its parameters; None for one of `SUMS`."""
     from ramerge.core.methods.registry import METHODS
 
@@ -140,7 +140,7 @@ class OtherResult:
 
     @property
     def _method(self) -> tuple[Method, Any] | None:
-        return method_of(self.name, self.parameters)
+        return _method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
         """The merge that a method starts from, `share` times, for `prepare`."""

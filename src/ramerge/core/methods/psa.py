@@ -33,7 +33,7 @@ def _gram_of(x: Array) -> Array:
     return x.T @ x
 
 
-def holding(squares: Array, energy: float) -> int:
+def _holding(squares: Array, energy: float) -> int:
     """How many leading singular values hold a share of the sum of squares."""
     total = squares.sum()
     return int(np.count_nonzero(np.cumsum(squares) < energy * total)) + 1 if total > 0 else 0
@@ -56,7 +56,7 @@ class Psa(SpectralMethod[PsaParameters]):
         if taus[0].shape[0] > taus[0].shape[1]:
             return self.solve(tensor, [tau.T for tau in taus], parameters).T
         found = [
-            spectral.leading(tau, lambda squares: holding(squares, parameters.energy), exact=False) for tau in taus
+            spectral.leading(tau, lambda squares: _holding(squares, parameters.energy), exact=False) for tau in taus
         ]
         lefts, rights = spectral.side_by_side(found)
         lefts = spectral.polar(lefts)

@@ -196,14 +196,14 @@ class PreparedRam:
     shared: str
 
 
-def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
+def _trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
     if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
 
-def element(b: float, taus: Each, lambdas: Each, thresholds: Each, epsilons: Each) -> float:
+def _element(b: float, taus: Each, lambdas: Each, thresholds: Each, epsilons: Each) -> float:
     """Equation 7 with TIES in the shared region, for one element."""
     total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
     for t in range(len(taus)):
@@ -249,7 +249,7 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
     def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
         """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes; RAM nothing."""
         counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
-        return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
+        return present(measured(parameters.epsilon), counts, _trimmed(parameters, agents))
 
     def prepare(self, parameters: RamP, agents: Agents, results: Results) -> PreparedRam | Formula:
         epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
@@ -257,9 +257,9 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
             lambdas = tuple(parameters.rescaling(counts) for counts in results[self.reported(parameters, agents)])
         if parameters.shared != "ties":
             return PreparedRam(epsilons, lambdas, parameters.shared)
-        n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
+        n, least = len(agents), least_kept(_trimmed(parameters, agents), agents, results)
         numbers = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
-        return Formula(element, numbers, Inputs(n), beyond=epsilons)
+        return Formula(_element, numbers, Inputs(n), beyond=epsilons)
 
     def merge(
         self, piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool

@@ -44,7 +44,7 @@ class Variances(Values):
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         which = Inputs(self.agents)
         return piece.observe(
-            lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
+            lambda loop, inputs: histogram(_counted_variance, loop, inputs, which, counts, bins, rows=1)
         )
 
     def ranks(self, row: int, counted: int) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class SquareMeans(Sums[tuple[Floats, float]]):
     terms = staticmethod(squares)
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(selected, common=(_bound(required),))]
+        return [Summand(_selected, common=(_bound(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
         """The sums, and the bound of what is selected."""
@@ -69,7 +69,7 @@ def _bound(required: Any) -> float:
     return required[0][0].value if required is not None else 0.0
 
 
-def variance(taus: Each) -> np.float32:
+def _variance(taus: Each) -> np.float32:
     """The variance of an element over agents as float32.
 
     Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
@@ -83,16 +83,16 @@ def variance(taus: Each) -> np.float32:
     return np.float32(squares / (count * count * count))
 
 
-def counted_variance(_t: int, taus: Each) -> float | np.float32:
-    found = variance(taus)
+def _counted_variance(_t: int, taus: Each) -> float | np.float32:
+    found = _variance(taus)
     return found if found > ZERO else INFINITY
 
 
-def selected(own: int, taus: Each, least: float) -> float:
-    return taus[own] if variance(taus) >= least else ZERO
+def _selected(own: int, taus: Each, least: float) -> float:
+    return taus[own] if _variance(taus) >= least else ZERO
 
 
-def sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
+def _sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
     before = None
     if parameters.select_topk < 1:
         before = ranked(Variances(len(agents), parameters.select_topk))
@@ -112,10 +112,10 @@ class Sce(CountedMethod[SceParameters]):
     parameters = SceParameters
 
     def statistics(self, parameters: SceParameters, agents: Agents) -> tuple[SquareMeans]:
-        return (sizes(parameters, agents),)
+        return (_sizes(parameters, agents),)
 
     def numbers(self, parameters: SceParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
-        found, least = results[sizes(parameters, agents)]
+        found, least = results[_sizes(parameters, agents)]
         total = found.sum()
         weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
         return tuple(weights.tolist()), least
@@ -130,7 +130,7 @@ class Sce(CountedMethod[SceParameters]):
             agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
             total = total + (weights[t] * taus[t] if agrees else ZERO)
             voices = voices + (weights[t] if agrees else ZERO)
-        stays = total == ZERO or variance(taus) < least
+        stays = total == ZERO or _variance(taus) < least
         return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
 
 

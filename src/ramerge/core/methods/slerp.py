@@ -45,7 +45,7 @@ class NuslerpParameters(Parameters):
         return self
 
 
-def arc(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
+def _arc(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
     """Coefficients of two vectors at `t` of the way; on the chord where their cosine is `parallel`."""
     cosine = gram.cosines(products)[..., 0, 1]
     theta = np.arccos(cosine)
@@ -69,7 +69,7 @@ class Slerp(CombinationMethod[SlerpParameters]):
     needs_base = False
 
     def coefficients(self, parameters: SlerpParameters, agents: Agents, gram: Floats) -> Floats:
-        return arc(gram, parameters.t, lambda cosine: np.abs(cosine) > _PARALLEL)
+        return _arc(gram, parameters.t, lambda cosine: np.abs(cosine) > _PARALLEL)
 
 
 class Nuslerp(CombinationByPart[NuslerpParameters]):
@@ -94,7 +94,7 @@ class Nuslerp(CombinationByPart[NuslerpParameters]):
     def coefficients(self, parameters: NuslerpParameters, agents: Agents, gram: Floats) -> Floats:
         weights = for_each(parameters.weights, agents)
         t = 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
-        return arc(gram, t, lambda cosine: np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL)
+        return _arc(gram, t, lambda cosine: np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL)
 
 
 SLERP = Slerp()

@@ -22,9 +22,9 @@ from pydantic import Field
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
-from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.solver import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _NULL = 1e-12
@@ -48,7 +48,7 @@ class SvcParameters(ScaledParameters):
         return OtherResult(self.start, self.start_parameters)
 
 
-def calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
+def _calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
     """Scale the directions of a merged task vector by how often agents have added to them."""
     found = spectral.leading(merged, lambda squares: len(squares))
     if not found.s.size:
@@ -102,7 +102,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
                 parameters.scale,
-                lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
+                lambda ones: _calibrated(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
             return np.asarray(oriented(result, piece.transposed) + base)
@@ -120,8 +120,9 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         first = parameters.other.scratch(layer, agents)
         if not is_matrix(layer):
             return first
+        first += oriented_bytes(layer) + WIDENED
         side, elements = min(layer.shape), math.prod(layer.shape)
-        return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + turned(layer) + WIDENED
+        return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2
 
     def solves(self, layer: Layer, parameters: SvcParameters) -> bool:
         return is_matrix(layer) or parameters.other.solves(layer)

@@ -33,7 +33,7 @@ _AMPLIFIES = "amplifies directions that adapters have almost in common"
 
 
 class FilteredParameters(ScaledParameters):
-    """Parameters of both methods."""
+    """Parameters of `swudi` and of `aswudi`."""
 
     init_mode: Literal["sum", "mean", "zero", "core"] = Field(
         "sum", description="theta_0: the sum or the mean of the task vectors, zero, or the sum that core takes"

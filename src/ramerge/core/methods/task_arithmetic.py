@@ -17,7 +17,7 @@ from ramerge.core.methods.many import merge_many
 
 
 def divisor_of(weights: Each) -> float:
-    """Divisor of a normalized sum: the sum of the weights, unless that is 0."""
+    """Divisor of a normalized sum of task vectors: the sum of the weights, unless that is 0."""
     total = sum(weights)
     return total if abs(total) >= 1e-8 else 1.0
 

@@ -42,7 +42,7 @@ class Magnitudes(Values):
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, required: Any) -> bool:
         drop = self.drop_mask.drop(piece) if self.drop_mask else None
-        value, which = every if self.shared_beyond is None else shared, Inputs(self.rows)
+        value, which = every if self.shared_beyond is None else _shared, Inputs(self.rows)
         found = thresholds(self.shared_beyond, required) if self.shared_beyond is not None else ()
         beyond = found * (self.rows // max(len(found), 1))
         return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
@@ -73,7 +73,7 @@ def every(t: int, taus: Each) -> float:
     return taus[t]
 
 
-def shared(t: int, taus: Each, *epsilons: float) -> float:
+def _shared(t: int, taus: Each, *epsilons: float) -> float:
     """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
     movers = ZERO
     for s in range(len(taus)):

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ramerge.core.foundation.devices import called, choose_device, may_have_gpu, read_device
+from ramerge.core.foundation.devices import choose_device, device_name, may_have_gpu, read_device
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
+from ramerge.core.linalg.solver import SIDE_BY_SIDE, is_slow_in_float64, is_sound
 from ramerge.core.planning.findings import PlanFinding, note, problem, warning
 from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, needed_by
 from ramerge.core.recipe.points import Point
@@ -43,7 +43,7 @@ def place(
     if device.type == "cpu" or (text == "auto" and device.type != "cuda"):
         return resources, []
     if not is_sound(str(device)):
-        text = f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices"
+        text = f"{device_name(device)} does not compute as the CPU does; the CPU solves for all matrices"
         return resources, [warning(text)]
     room = _room(str(device))
     needs = [needed_by(points, each, agents) for each in matrices]
@@ -53,7 +53,7 @@ def place(
         "the CPU solves for them"
     )
     precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
-    placed = replace(resources, device=str(device), device_name=called(device) + precision, device_bytes=room)
+    placed = replace(resources, device=str(device), device_name=device_name(device) + precision, device_bytes=room)
     return _grouped(placed, needs), [note(text)] if too_large else []
 
 

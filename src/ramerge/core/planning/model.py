@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
 from ramerge.core.kernels.element_formats import loop_of
-from ramerge.core.kernels.piece import arithmetic, computed
+from ramerge.core.kernels.piece import arithmetic, result_format
 from ramerge.core.methods.base import FEW, Layer, Method, Statistic
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.output.write import Shard
@@ -250,7 +250,7 @@ class TensorPlan:
             return ()
         formats = [source.tensor.dtype for source in self.sources]
         written, element = (
-            computed(formats, self.dtype, stochastic=self.seed is not None),
+            result_format(formats, self.dtype, stochastic=self.seed is not None),
             itemsize(arithmetic(formats)),
         )
         if self.unit == 1 and loop_of(formats, written) is not None:

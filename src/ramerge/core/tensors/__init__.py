@@ -1,20 +1,33 @@
 """Tensors, and how their blocks are read. Nothing here knows of formats or of merging.
 
-tensor         name, dtype, shape, and an origin: where the elements come from
-origins        origins that move elements: pieces, cuts, transposes
-lowrank        origins that compute: LoRA and DoRA on a base
-scaled         origins that decode: codes and scales
-weighted       origins that are weighted means of others
-rounded        origins that round: quantized weights as a trainer has loaded them
-checkpoint     a model that was opened
-header         safetensors headers, which are not trusted
-reader, arena  how blocks are read, by how many threads, and in which memory
-access         what reading asks of files and folders, local or remote
-orientation    which linear weights are stored as (in, out): of GPT-2, and of experts
-identity       whether files are unchanged since planning, here and on other machines, as the reader asks
-name_aliases   other names of the same tensor
-prefixes       names under the prefixes of another model, by structure
-text_config    which part of config.json is about which part of a model
-embeddings     input and output embeddings, and which are tied
-paths          checks that paths stay in their folder
+tensor        a tensor: name, dtype, shape, and an `Origin`, which says where the elements come from
+checkpoint    a model that was opened: its tensors, files and configuration, as formats make it
+header        headers of safetensors files, read without trust: for `formats/safetensors`, `dcp` and deltas; and
+              encoded: for `output/write`
+
+Origins, and functions that make tensors with such an origin:
+
+origins       moved elements: pieces, cuts, transposes. Tensors cut, joined and reshaped, for formats and planning
+lowrank       LoRA and DoRA on a base, and embeddings with other rows for some tokens: for `formats/adapter`
+scaled        codes and scales: for `formats/encodings`; results quantized again as they are stored: for `engine/worker`
+weighted      weighted means of other tensors: for `planning/soups` and `planning/layout`
+rounded       weights rounded as a trainer has loaded them: for `planning/layout`
+
+Reading:
+
+reader        blocks of tensors, read for the workers of the engine, for samples and for deltas; `Files`, the bytes of
+              files for all threads; how many threads keep storages busy
+arena         the memory of one reader, and how much of it an array takes, for estimates of memory
+access        one interface to local and remote files: reading, `FileIdentity`, links, messages about absence
+identity      whether files are unchanged since planning, here and on other machines: for formats, engine and `reader`
+
+Names, shapes and configurations:
+
+name_aliases  other names of the same tensor, by a table; whether gate and up take turns: for `formats/adapter` and
+              `planning/name_mappings`
+prefixes      names under the prefixes of another model, by structure: for the same two, and for `planning/absences`
+orientation   which linear weights are stored as (in, out): of GPT-2, and of experts: for `checkpoint`
+embeddings    names of input and output embeddings, which are tied, and how many rows the configuration states
+text_config   which part of config.json is about which part of a model: for formats, planning and modules of this room
+paths         whether names and links of files lead out of their folder: for formats and deltas
 """

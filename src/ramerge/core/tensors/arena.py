@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
 
+Bytes = NDArray[np.uint8]
+"""Memory of an arena, of which other arrays are views."""
+
 
 def room(size: int) -> int:
     """Bytes of an arena that an array of `size` bytes needs."""
@@ -31,7 +34,7 @@ class Arena:
         self._used = 0
         self.exceeded: int = 0
 
-    def take(self, size: int) -> NDArray[np.uint8]:
+    def take(self, size: int) -> Bytes:
         """The next `size` bytes; they hold anything."""
         start = self._used
         self._used += room(size)

@@ -13,17 +13,13 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
-from ramerge.core.tensors.arena import room
+from ramerge.core.kernels.lowrank import TILE, Reals, add_product, add_squares, scale_columns, scale_rows
+from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Tensor
-
-Bytes = NDArray[np.uint8]
-Reals = NDArray[np.float32]
 
 WIDENED = ("BF16", "F16", "F32")
 """The dtypes of what these origins compute with."""

@@ -54,7 +54,7 @@ class Orientation:
 
 
 def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orientation:
-    """How a model stores its linear weights.
+    """Tell from shapes and `config.json` how a model stores its linear weights.
 
     Args:
         shapes: of its tensors, by name.

@@ -11,15 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def stack_of(name: str) -> str:
     return found[1] if found else ""
 
 
-def stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
+def _stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
     """The stacks of a model, by what their names begin with."""
     found: dict[str, Stack] = {}
     for name, shape in shapes.items():
@@ -55,7 +55,7 @@ def aligned(
     kept: Collection[str] = (),
     preferred: Collection[str] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Other names for tensors, as another model has them.
+    """Exchange prefixes of names: other names for tensors, as another model has them.
 
     Args:
         shapes: names and shapes of tensors that the other model does not have under these names.
@@ -70,7 +70,7 @@ def aligned(
     ({'model.layers.0.w': 'lm.layers.0.w', 'model.norm': 'lm.norm'}, {'model.': 'lm.'})
     """
     chosen = _chosen(
-        {old: stack for old, stack in stacks(shapes).items() if old not in kept}, stacks(wanted), preferred
+        {old: stack for old, stack in _stacks(shapes).items() if old not in kept}, _stacks(wanted), preferred
     )
     around = {_around(old, new) for old, new in chosen.items()}
     pairs = sorted(

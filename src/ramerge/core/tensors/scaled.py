@@ -12,11 +12,9 @@ from typing_extensions import override
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.kernels import dequantize, quantize
 from ramerge.core.kernels.dequantize import Grid
-from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Tensor
-
-Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)

@@ -41,16 +41,16 @@ def has_more_than_text(config: Config) -> bool:
     return not config or bool(part_configs(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
 
 
-def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
+def _all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
     """The configuration and those of all parts inside of it, each with the keys that lead to it."""
     yield path, config
     for key, part in part_configs(config).items():
-        yield from all_parts(part, (*path, key))
+        yield from _all_parts(part, (*path, key))
 
 
 def path_to(config: Config, kind: object) -> tuple[str, ...]:
     """The keys that lead to the part of this `model_type`; none if the model itself is, or no part is."""
-    return next((path for path, part in all_parts(config) if kind and part.get("model_type") == kind), ())
+    return next((path for path, part in _all_parts(config) if kind and part.get("model_type") == kind), ())
 
 
 def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:

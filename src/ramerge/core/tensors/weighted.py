@@ -15,8 +15,6 @@ from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
@@ -24,11 +22,9 @@ from ramerge.core.kernels import weighted as kernels
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.piece import arithmetic
-from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
-
-Bytes = NDArray[np.uint8]
 
 
 class _Step(NamedTuple):

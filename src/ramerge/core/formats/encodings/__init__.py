@@ -1,11 +1,12 @@
 """Encodings: how quantized weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
 
-registry                  all encodings, and what is refused
-encoding                  what an encoding is, and what its files share
-fp8                       float8 with scales of blocks (DeepSeek, Qwen)
-compressed                what compressed-tensors writes: float8 and float4
-modelopt                  what ModelOpt writes: float4 and float8
-mxfp4                     gpt-oss
-fbgemm                    float8 with scales of rows (Llama)
-decode                    a folder's tensors, decoded
+decode      a folder's tensors, decoded: for `formats/open`. What `config.json` declares: without it for
+            `formats/sidecars`, the dtype that it states for `planning/build`
+registry    all encodings, and what is refused: for `decode`
+encoding    the class `Encoding`, `Decoding`, in which an encoding puts its tensors, and grids of scales
+fp8         float8 with scales of blocks (DeepSeek, Qwen)
+compressed  codes of compressed-tensors: float8 and float4
+modelopt    codes of ModelOpt: float4 and float8
+mxfp4       float4 of gpt-oss
+fbgemm      float8 with scales of rows (Llama)
 """

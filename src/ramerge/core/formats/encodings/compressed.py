@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block_grid, row_grid, whole_grid
 from ramerge.core.foundation.text import quoted
 from ramerge.core.kernels.dequantize import Grid
 from ramerge.core.tensors.tensor import Tensor
@@ -28,7 +28,7 @@ _PACKED = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find codes and scales of compressed-tensors among the stored tensors, and what is wrong with them."""
     config = decoding.config
     decoding.problems += [f"config.json: {text}" for text in _refused(config)]
     if decoding.problems:
@@ -55,7 +55,7 @@ def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: Sequence[Conf
     shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
     has_global = f"{own}_global_scale" in decoding.stored
     sizes = [size for scheme in schemes if (size := _size(scheme.get("group_size")))]
-    grids = [block(shape, 1, size) for size in (*sizes, 16 if has_global else 32)]
+    grids = [block_grid(shape, 1, size) for size in (*sizes, 16 if has_global else 32)]
     scales = decoding.stored.get(f"{own}_scale")
     divided = has_global or (scales is not None and scales.dtype == "F8_E4M3")
     divisor = f"{own}_global_scale" if divided else None
@@ -65,13 +65,13 @@ def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: Sequence[Conf
 def _grids(shape: tuple[int, ...], scheme: Config) -> Iterator[Grid]:
     strategy, structure, size = scheme.get("strategy"), scheme.get("block_structure"), _size(scheme.get("group_size"))
     if strategy == "tensor":
-        yield whole(shape)
+        yield whole_grid(shape)
     elif strategy == "channel":
-        yield row(shape)
+        yield row_grid(shape)
     elif strategy in ("group", "tensor_group") and size:
-        yield block(shape, 1, size)
+        yield block_grid(shape, 1, size)
     elif strategy == "block" and isinstance(structure, list) and len(structure) == 2 and all(map(_size, structure)):
-        yield block(shape, *structure)
+        yield block_grid(shape, *structure)
 
 
 def _size(value: object) -> int:

@@ -33,13 +33,7 @@ _OF_ACTIVATIONS = re.compile(
 )
 
 
-def declared(config: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Quantization in a configuration, or in that of its text model; None if it says nothing."""
-    stated = (part.get(key) for part in text_configs(config) for key in KEYS)
-    return next((found for found in stated if isinstance(found, Mapping)), None)
-
-
-def method_of(quantization: Mapping[str, object]) -> str:
+def _method_of(quantization: Mapping[str, object]) -> str:
     """The name of a declared quantization, such as `gptq` or `fp8`."""
     method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
     return "modelopt" if method.startswith("modelopt_") else method
@@ -72,7 +66,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
     found = _declared(contents)
-    method = method_of(found) if found is not None else ""
+    method = _method_of(found) if found is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
     if found is None or encoding is None:
         packed = sorted({match[1] for name in contents.tensors if (match := _PACKED.search(name))})
@@ -96,8 +90,9 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
 
 
 def _declared(contents: Contents) -> Mapping[str, object] | None:
-    """The statement about quantization of a folder. Older exports of ModelOpt have a file of its own for it."""
-    found = declared(contents.config)
+    """Quantization by `config.json`, or its part about the text model. Older exports of ModelOpt have a file for it."""
+    stated = (part.get(key) for part in text_configs(contents.config) for key in KEYS)
+    found = next((each for each in stated if isinstance(each, Mapping)), None)
     if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
         path = contents.metadata_folder / OF_MODELOPT
         found = read_json(path) if path.exists() else None

@@ -143,20 +143,20 @@ class Decoding:
         return found
 
 
-def block(shape: Sequence[int], rows: int, columns: int) -> Grid:
+def block_grid(shape: Sequence[int], rows: int, columns: int) -> Grid:
     """A grid of scales for blocks of `rows` by `columns`."""
     *_, height, width = (1, 1, *shape)
     return Grid(max(height, 1), max(width, 1), min(rows, max(height, 1)), min(columns, max(width, 1)))
 
 
-def whole(shape: Sequence[int]) -> Grid:
+def whole_grid(shape: Sequence[int]) -> Grid:
     """A grid of one scale for a tensor, or for each matrix of a stack."""
-    return block(shape, 1 << 62, 1 << 62)
+    return block_grid(shape, 1 << 62, 1 << 62)
 
 
-def row(shape: Sequence[int]) -> Grid:
+def row_grid(shape: Sequence[int]) -> Grid:
     """A grid of one scale for each row, which is an output channel."""
-    return block(shape, 1, 1 << 62)
+    return block_grid(shape, 1, 1 << 62)
 
 
 def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:

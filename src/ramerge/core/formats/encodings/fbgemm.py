@@ -7,16 +7,16 @@ so their scales belong to columns: `gate_up_proj_scale` of shape (experts, 1, ou
 
 from __future__ import annotations
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row
+from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block_grid, row_grid
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find fbgemm's float8 codes and scales among the stored tensors, and what is wrong with them."""
     for name, tensor in decoding.stored.items():
         if tensor.dtype in FLOAT8:
             shape = tensor.shape
             decoding.scaled(
-                name, tensor, f"{name}_scale", [block(shape, 1 << 62, 1) if len(shape) == 3 else row(shape)]
+                name, tensor, f"{name}_scale", [block_grid(shape, 1 << 62, 1) if len(shape) == 3 else row_grid(shape)]
             )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block_grid, row_grid, whole_grid
 from ramerge.core.kernels.dequantize import Grid
 
 _SUFFIXES = ("_scale_inv", "_scale")
 
 
-def size_of_blocks(config: Config) -> tuple[int, int] | None:
+def _size_of_blocks(config: Config) -> tuple[int, int] | None:
     """Rows and columns of a block; None if the configuration states none, or nonsense."""
     found = config.get("weight_block_size")
     if isinstance(found, list) and len(found) == 2 and all(type(extent) is int and extent > 0 for extent in found):
@@ -23,8 +23,8 @@ def size_of_blocks(config: Config) -> tuple[int, int] | None:
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
-    size = size_of_blocks(decoding.config)
+    """Find DeepSeek's and Qwen's float8 codes and scales among the stored tensors, and what is wrong with them."""
+    size = _size_of_blocks(decoding.config)
     if decoding.config.get("weight_block_size") is not None and size is None:
         decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")
         return
@@ -39,11 +39,11 @@ def decode(decoding: Decoding) -> None:
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _grids(shape: tuple[int, ...], size: tuple[int, int] | None) -> tuple[Grid, ...]:
-    return *([block(shape, *size)] if size else []), whole(shape), row(shape)
+    return *([block_grid(shape, *size)] if size else []), whole_grid(shape), row_grid(shape)
 
 
 def _title(config: Config) -> str:
-    size = size_of_blocks(config)
+    size = _size_of_blocks(config)
     return f"float8, scales of {size[0]} x {size[1]} blocks" if size else "float8"
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block_grid, row_grid, whole_grid
 from ramerge.core.foundation.text import quoted
 
 # Weights that are divided by the scales of their inputs, or that are integers.
@@ -23,7 +23,7 @@ _BLOCK = 128
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find ModelOpt's codes and scales among the stored tensors, and what is wrong with them."""
     algorithm = str(decoding.config.get("quant_algo"))
     smoothed = next((name for name in decoding.stored if name.endswith(_SMOOTHED)), None)
     if smoothed or any(part in _REFUSED for part in algorithm.upper().split("_")):
@@ -38,7 +38,7 @@ def decode(decoding: Decoding) -> None:
         shape = tensor.shape
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
             inverted = f"{name}_scale_inv"
-            grids = [whole(shape), row(shape), block(shape, _BLOCK, _BLOCK), block(shape, 1, 32)]
+            grids = [whole_grid(shape), row_grid(shape), block_grid(shape, _BLOCK, _BLOCK), block_grid(shape, 1, 32)]
             decoding.scaled(name, tensor, inverted if inverted in decoding.stored else scales, grids)
         elif tensor.dtype == "U8" and scales in decoding.stored:
             if not shape:
@@ -46,9 +46,9 @@ def decode(decoding: Decoding) -> None:
                 continue
             shape = (*shape[:-1], 2 * shape[-1])
             if decoding.stored[scales].dtype == "U8":
-                decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 32)])
+                decoding.put(name, tensor, "E2M1", shape, scales, [block_grid(shape, 1, 32)])
             else:
-                decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 16)], factor=f"{scales}_2")
+                decoding.put(name, tensor, "E2M1", shape, scales, [block_grid(shape, 1, 16)], factor=f"{scales}_2")
         elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in excluded):
             # left over where a module was quantized for calibration only
             decoding.hidden |= {scales, f"{scales}_2"} & decoding.stored.keys()

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ramerge.core.formats.encodings.encoding import Decoding, Encoding, block
+from ramerge.core.formats.encodings.encoding import Decoding, Encoding, block_grid
 from ramerge.core.tensors.origins import Transposed
 
 _GROUP, _BYTES = 32, 16
 
 
 def decode(decoding: Decoding) -> None:
-    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
+    """Find gpt-oss's codes and exponents among the stored tensors, and what is wrong with them."""
     for name, tensor in decoding.stored.items():
         if name.endswith("_blocks") and tensor.dtype == "U8":
             own = name.removesuffix("_blocks")
@@ -25,7 +25,7 @@ def decode(decoding: Decoding) -> None:
                 continue
             experts, out, groups, _ = tensor.shape
             shape = (experts, out, groups * _GROUP)
-            made = decoding.put(own, tensor, "E2M1", shape, f"{own}_scales", [block(shape, 1, _GROUP)])
+            made = decoding.put(own, tensor, "E2M1", shape, f"{own}_scales", [block_grid(shape, 1, _GROUP)])
             if made is not None:
                 turned = (experts, groups * _GROUP, out)
                 decoding.tensors[name] = replace(made, shape=turned, origin=Transposed(made))

@@ -1,6 +1,6 @@
 """Reads what `torch.save` writes, without torch, and without executing anything.
 
-archive        a zip archive whose entries are found by position
-instructions   the instructions of pickle that make values, and none that calls anything
-load           the names that a pickle may use, and the plain values that they stand for
+load          a file's values, in which a tensor is a `View`; the names that a pickle may use, and checks of numbers
+instructions  the instructions of pickle that make values, and none that calls anything; `Stub` stands for an object
+archive       a zip archive whose entries are found by position: for `load`; windows of files, for `dcp`, too
 """

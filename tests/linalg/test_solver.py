@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
-from ramerge.core.linalg import arrays, devices, spectral
+from ramerge.core.linalg import arrays, solver, spectral
 from ramerge.core.linalg.arrays import DoubleMissingError
-from ramerge.core.linalg.devices import CPU, TORCH_CPU, Solver, is_sound
+from ramerge.core.linalg.solver import CPU, TORCH_CPU, Solver, is_sound
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.planning import devices as planned_devices
+from ramerge.core.planning import devices
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES, SPECTRAL, low_rank, random
@@ -87,9 +87,9 @@ def _refuse(text: str) -> None:
     ),
 )
 def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkeypatch):
-    device, refined = devices._Device(TORCH_CPU), []
+    device, refined = solver._Device(TORCH_CPU), []
     device.refines = True
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
 
     def watched(x: Any, real: Any = arrays._refined) -> Any:
         found = real(x)
@@ -121,11 +121,11 @@ def test_consumer_gpus_refine_from_float32_and_plans_name_it(capability, hip, sl
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
-    assert devices.is_slow_in_float64("cuda:0") == slow and not devices.is_slow_in_float64(TORCH_CPU)
-    monkeypatch.setattr(planned_devices, "choose_device", lambda _text: torch.device("cuda:0"))
-    monkeypatch.setattr(planned_devices, "called", str)
-    monkeypatch.setattr(planned_devices, "is_sound", lambda _device: True)
-    monkeypatch.setattr(planned_devices, "_room", lambda _device: 1 << 40)
+    assert solver.is_slow_in_float64("cuda:0") == slow and not solver.is_slow_in_float64(TORCH_CPU)
+    monkeypatch.setattr(devices, "choose_device", lambda _text: torch.device("cuda:0"))
+    monkeypatch.setattr(devices, "device_name", str)
+    monkeypatch.setattr(devices, "is_sound", lambda _device: True)
+    monkeypatch.setattr(devices, "_room", lambda _device: 1 << 40)
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), "tsvm"), options=ramerge.Options(device="cuda"))
     assert ("refined from float32" in plan.to_dict()["device"]) == slow
 
@@ -186,8 +186,8 @@ def test_torch_on_the_cpu_computes_soundly():
     ],
 )
 def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypatch):
-    device, seen = devices._Device(TORCH_CPU), []
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    device, seen = solver._Device(TORCH_CPU), []
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
     monkeypatch.setattr(
         device, "_solve", lambda *_args: (seen.append(1), (_ for _ in ()).throw(RuntimeError(error)))[0]
     )
@@ -203,12 +203,12 @@ def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypat
 @pytest.mark.needs("torch")
 def test_the_next_matrices_are_read_while_a_device_solves(tmp_path: Path, monkeypatch):
     """Bounded by the threads: two matrices are being solved for, and one more is read."""
-    shape, threads = (6, 9), devices.SIDE_BY_SIDE + 1
+    shape, threads = (6, 9), solver.SIDE_BY_SIDE + 1
     for number, name in enumerate(("base", "a", "b")):
         rng = np.random.default_rng(number)
         tensors = {f"model.layers.{layer}.weight": floats(rng.standard_normal(shape), "F32") for layer in range(6)}
         write_checkpoint(tmp_path / name, tensors)
-    device, arrived, solving = devices._Device(TORCH_CPU), threading.Barrier(threads), [0]
+    device, arrived, solving = solver._Device(TORCH_CPU), threading.Barrier(threads), [0]
     most, lock = [0], threading.Lock()
     inner, outer = device._solve, device.solve
 
@@ -226,19 +226,19 @@ def test_the_next_matrices_are_read_while_a_device_solves(tmp_path: Path, monkey
         arrived.wait(timeout=30)  # a matrix is read; the device waits until the others are as well
         return outer(*args)
 
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
     monkeypatch.setattr(device, "_solve", solve_when_all_are_here)
     monkeypatch.setattr(device, "solve", read)
     plan = planned(recipe(tmp_path, ["a", "b"], "tsvm"), tmp_path / "out")
     on = replace(plan.resources, device=TORCH_CPU, device_name=TORCH_CPU, device_bytes=1 << 40)
     execute(replace(plan, resources=on), ThreadExecutor(threads))
-    assert 1 <= most[0] <= devices.SIDE_BY_SIDE
+    assert 1 <= most[0] <= solver.SIDE_BY_SIDE
 
 
 @pytest.mark.needs("torch")
 def test_a_matrix_that_does_not_fit_never_reaches_the_device(tmp_path: Path, monkeypatch):
     source = recipe(tmp_path, write_simple(tmp_path, dtype="F32"), "tsvm")
-    monkeypatch.setattr(devices, "_device", lambda name: pytest.fail(name))
+    monkeypatch.setattr(solver, "_device", lambda name: pytest.fail(name))
     for out, resources in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 12})):
         plan = planned(source, tmp_path / out)
         execute(replace(plan, resources=replace(plan.resources, **resources)), ThreadExecutor(2))
@@ -248,8 +248,8 @@ def test_a_matrix_that_does_not_fit_never_reaches_the_device(tmp_path: Path, mon
 
 @pytest.mark.needs("torch")
 def test_float64_that_a_device_lacks_is_computed_here(monkeypatch):
-    device = devices._Device(TORCH_CPU)
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    device = solver._Device(TORCH_CPU)
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
 
     def lacking(*_args: object) -> None:
         raise DoubleMissingError
@@ -263,8 +263,8 @@ def test_float64_that_a_device_lacks_is_computed_here(monkeypatch):
 @pytest.mark.needs("torch")
 def test_a_failure_becomes_a_warning_of_the_record(tmp_path: Path, monkeypatch):
     source = recipe(tmp_path, write_simple(tmp_path, dtype="F32"), "tsvm")
-    device = devices._Device(TORCH_CPU)
-    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    device = solver._Device(TORCH_CPU)
+    monkeypatch.setattr(solver, "_device", lambda _name: device)
 
     def full(*_args: object) -> None:
         raise RuntimeError("MPS backend out of memory")
@@ -298,10 +298,10 @@ def test_a_device_that_is_not_there_is_a_problem_of_methods_that_need_one(tmp_pa
 
 def test_auto_looks_for_a_gpu_only_where_matrices_are_large(tmp_path: Path, monkeypatch):
     looked: list[int] = []
-    monkeypatch.setattr(planned_devices, "may_have_gpu", lambda: bool(looked.append(1)))
+    monkeypatch.setattr(devices, "may_have_gpu", lambda: bool(looked.append(1)))
     source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
     assert ramerge.plan(source).to_dict()["device"] == "cpu" and not looked
-    monkeypatch.setattr(planned_devices, "LARGE", 1)
+    monkeypatch.setattr(devices, "LARGE", 1)
     assert ramerge.plan(source).to_dict()["device"] == "cpu" and looked
 
 
@@ -316,11 +316,11 @@ def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path
         def __str__(self) -> str:
             return "cuda:0"
 
-    monkeypatch.setattr(planned_devices, "choose_device", lambda _text: Named())
-    monkeypatch.setattr(planned_devices, "called", lambda _device: "cuda:0 (a GPU)")
-    monkeypatch.setattr(planned_devices, "is_sound", lambda _device: sound)
-    monkeypatch.setattr(planned_devices, "is_slow_in_float64", lambda _device: False)
-    monkeypatch.setattr(planned_devices, "_room", lambda _device: room)
+    monkeypatch.setattr(devices, "choose_device", lambda _text: Named())
+    monkeypatch.setattr(devices, "device_name", lambda _device: "cuda:0 (a GPU)")
+    monkeypatch.setattr(devices, "is_sound", lambda _device: sound)
+    monkeypatch.setattr(devices, "is_slow_in_float64", lambda _device: False)
+    monkeypatch.setattr(devices, "_room", lambda _device: room)
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), "tsvm"), options=ramerge.Options(device="cuda"))
     assert plan.to_dict()["device"] == ("cuda:0 (a GPU)" if sound else "cpu")
     rows = [line for line in plan.explain().splitlines() if line.startswith("device ")]
@@ -331,5 +331,5 @@ def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path
 def test_models_of_half_a_billion_parameters_are_large():
     """The figure of the documentation: Qwen2.5-0.5B has 24 layers of these matrices."""
     shapes = [(896, 896), (128, 896), (128, 896), (896, 896), (4864, 896), (4864, 896), (896, 4864)]
-    total = 24 * sum(map(planned_devices._multiply_adds, shapes))
-    assert round(total / 1e11) == 3 and total > planned_devices.LARGE
+    total = 24 * sum(map(devices._multiply_adds, shapes))
+    assert round(total / 1e11) == 3 and total > devices.LARGE
