@@ -1,7 +1,9 @@
-"""Ways to map a function over blocks. They know nothing of merging.
+"""Ways to process the blocks of a pass. They know nothing of merging.
 
-executor     what an executor is
-threads      threads of this process
+`chosen_executor` is here, for `api` and features.
+
+executor     the protocols `Executor`, `Pass` and `Recorder`; puts blocks in runs of some size, for `engine.passes`
+threads      threads of this process, and of each task of `ray`
 ray          tasks on the nodes of a Ray cluster
 """
 
