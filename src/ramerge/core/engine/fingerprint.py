@@ -16,7 +16,7 @@ from ramerge.core.engine.journal import left_in
 from ramerge.core.foundation.version import __version__
 from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.targets import OutputTarget
-from ramerge.core.planning.cached_counts import fingerprint as values_of
+from ramerge.core.planning.cached_counts import plain_values
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import FileIdentity, Identity
@@ -64,7 +64,7 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
 
     seen: dict[int, str] = {}
     work = [
-        *[values_of(tensor, named, seen) for tensor in plan.tensors],
+        *[plain_values(tensor, named, seen) for tensor in plan.tensors],
         *[(shard.name, shard.header, shard.file_bytes) for shard in plan.shards],
         (plan.counts.rounds, sorted(plan.companions), plan.output.kind),
     ]

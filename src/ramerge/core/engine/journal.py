@@ -81,7 +81,7 @@ class PassJournal(Generic[Block, Result]):
         runs: Sequence[Sequence[Block]],
         codec: Codec[Block, Result] | None = None,
         number: int = 0,
-        readers: Sequence[JournalReader] = (),
+        readers: Sequence[_JournalReader] = (),
         writer: JournalWriter | None = None,
     ) -> None:
         numbers = count()
@@ -139,7 +139,7 @@ class Journal:
         self._fingerprint = dict(fingerprint)
         self._total = max(total, 1)
         self._before = 0
-        self._readers: list[JournalReader] = []
+        self._readers: list[_JournalReader] = []
         self._writer: JournalWriter | None = None
         self._passes = 0
 
@@ -160,7 +160,7 @@ class Journal:
             text = (folder / _FINGERPRINT).read_bytes()
             said = json.loads(text)
             theirs, inode = said["fingerprint"], said["built"]
-            other = difference(theirs, self._fingerprint)
+            other = _difference(theirs, self._fingerprint)
             run, trusted = self._scanned(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
@@ -239,7 +239,7 @@ class Journal:
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
-        self._readers = [JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
+        self._readers = [_JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ def left_in(work: Path) -> Mapping[str, str]:
     return {}
 
 
-def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
+def _difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
     """The first value of a fingerprint that is not the same on both sides."""
     return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
 
@@ -324,7 +324,7 @@ class JournalWriter:
         os.close(self._descriptor)
 
 
-class JournalReader:
+class _JournalReader:
     """The trusted records of an earlier run, pass by pass."""
 
     def __init__(self, path: Path, seed: int, length: int) -> None:

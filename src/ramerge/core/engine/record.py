@@ -83,7 +83,7 @@ class AgentStatistics:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"name": self.name, "model": self.model, **finite(self.values)}
+        return {"name": self.name, "model": self.model, **_finite(self.values)}
 
 
 def _with_values(agent: object) -> object:
@@ -174,7 +174,7 @@ class Record:
         statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
         if parts := values.pop("parts"):
             statistics["parts"] = {
-                part: {agent: finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
+                part: {agent: _finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
             }
         values["statistics"] = statistics
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
@@ -236,7 +236,7 @@ def read_sweep(path: Path) -> Sweep:
     return read_model(path, Sweep, RECORD, "record of a sweep")
 
 
-def finite(values: Mapping[str, object]) -> dict[str, object]:
+def _finite(values: Mapping[str, object]) -> dict[str, object]:
     """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from ramerge.core.engine.sampling import ELEMENTS, ENOUGH, PLACES, Values, blocks, numbers, pieces, rounded
 from ramerge.core.foundation.dtypes import full_name, itemsize
-from ramerge.core.foundation.text import decimals, quoted
+from ramerge.core.foundation.text import brief_list, decimals, quoted
 from ramerge.core.methods.base import FEW
-from ramerge.core.planning.findings import key_of, listed
+from ramerge.core.planning.findings import key_of
 from ramerge.core.planning.model import MergePlan, TensorPlan
 from ramerge.core.planning.owners import BASE
 from ramerge.core.storage.location import is_far
@@ -171,7 +171,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
             for key, (least, share) in sorted(matrices.items(), key=itemgetter(1))
         ]
         what = f"parts of {len(shown):,} matrices hold" if len(shown) > 1 else "parts of a matrix hold"
-        text = f"{what} other weights than the base's; the least correlations are {listed(shown)}"
+        text = f"{what} other weights than the base's; the least correlations are {brief_list(shown)}"
         yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
 
 

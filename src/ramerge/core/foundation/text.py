@@ -36,6 +36,7 @@ _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 # How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
+_LISTED = 3
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
@@ -82,6 +83,12 @@ def brief(text: str, most: int = MOST) -> str:
 def enumerated(names: Sequence[str]) -> str:
     """`a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def brief_list(items: Sequence[str]) -> str:
+    """The first items, separated by commas, and the number of the others."""
+    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return ", ".join(items[:_LISTED]) + more
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:

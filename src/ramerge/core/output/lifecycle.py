@@ -44,7 +44,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
         try:
             guard.install()
             staging = output.open(overwrite, policy)
-            for note in output.said():
+            for note in output.opening_notes():
                 warnings.warn(note, stacklevel=3)
             yield staging
             guard.hold()

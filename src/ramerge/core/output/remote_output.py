@@ -27,7 +27,7 @@ _LOG = "uploads"
 _SHARDS = 3
 
 
-def local_folder(upload: UploadTarget) -> Path:
+def _local_folder(upload: UploadTarget) -> Path:
     """The folder of the staging directory alongside which the hidden one lies."""
     address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
@@ -69,7 +69,7 @@ class RemoteOutputDir(OutputDir):
     sends = True
 
     def __init__(self, upload: UploadTarget) -> None:
-        super().__init__(local_folder(upload), str(upload))
+        super().__init__(_local_folder(upload), str(upload))
         self._upload = upload
         self._run = UploadRun(self.work / _LOG)
         if upload.staging != store.folder("outputs"):

@@ -86,7 +86,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 
 
-def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
+def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
     """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []

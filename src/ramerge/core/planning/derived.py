@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from itertools import cycle, islice
 from typing import Any
 
-Lookup = Callable[[str], object]
+_Lookup = Callable[[str], object]
 """The value of a key of the same configuration: the stated one, or the model type's default; else None."""
 
 
-def number(key: str, value_of: Lookup) -> int | None:
+def number(key: str, value_of: _Lookup) -> int | None:
     """A number that follows from others by a formula; None if there is no formula, or if others are missing."""
     if key in _EXPERTS:
         return next((value for name in _EXPERTS if type(value := value_of(name)) is int), None)
@@ -34,7 +34,7 @@ _FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
 }
 
 
-def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
+def layers(rule: Mapping[str, Any], value_of: _Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
     """A list with a value for each layer, or of layers; None if it cannot be derived.
 
     Args:

@@ -11,8 +11,6 @@ from ramerge.core.foundation.text import enumerated, message
 from ramerge.core.planning.owners import BASE
 from ramerge.core.recipe.document import Document, Key
 
-_LISTED = 3
-
 T = TypeVar("T")
 
 
@@ -106,9 +104,3 @@ def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[s
 def key_of(agent: str) -> tuple[str, ...]:
     """The key under which the recipe names an agent, or the base."""
     return ("base",) if agent == BASE else ("agents", agent)
-
-
-def listed(items: Sequence[str]) -> str:
-    """The first items, separated by commas, and the number of the others."""
-    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(items[:_LISTED]) + more

@@ -29,7 +29,7 @@ from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import Weighted, mean_of
 
-Entry = tuple[str, str, Sequence[int], int]
+_Entry = tuple[str, str, Sequence[int], int]
 
 # Of an output whose base has no safetensors files: what transformers wrote for years.
 _SHARD_BYTES = 5_000_000_000
@@ -234,7 +234,7 @@ class _Output:
 
     tensor: Tensor
     rule: int
-    entries: tuple[Entry, ...]
+    entries: tuple[_Entry, ...]
     quantized: Scaled | None = None
     transposed: bool | None = False
     is_stack: bool = False
@@ -330,13 +330,13 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
     yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
 
 
-def _entry(tensor: Tensor, dtype: str) -> Entry:
+def _entry(tensor: Tensor, dtype: str) -> _Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
 
 
-def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
+def _regroup(entries: Sequence[_Entry], limit: int) -> dict[str, list[_Entry]]:
     """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
-    groups: list[list[Entry]] = [[]]
+    groups: list[list[_Entry]] = [[]]
     room = limit
     for entry in entries:
         if groups[-1] and entry[3] > room:

@@ -175,13 +175,13 @@ def readable_errors(
             raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
-        if kind is CheckpointError and is_denied(error):
+        if kind is CheckpointError and _is_denied(error):
             kind = DeniedError
         # without its cause: a traceback would show the text that is not repeated here
         raise kind(f"{place}: {_words(error, access, absent)}") from None
 
 
-def is_denied(error: Exception) -> bool:
+def _is_denied(error: Exception) -> bool:
     """Whether a server has refused access, now."""
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
@@ -199,7 +199,7 @@ def _words(error: Exception, access: str, absent: str) -> str:
         return f"{absent}{answered}"
     if any(sign in text for sign in (*_METADATA, _NO_ACCOUNT)):
         return f"no credentials were found; {access}"
-    if is_denied(error) or status in ("401", "403"):
+    if _is_denied(error) or status in ("401", "403"):
         return f"access is denied{answered}; {access}"
     if kind == "PreconditionError" or status == "412":
         return has_changed("")[2:]

@@ -102,7 +102,7 @@ class Hub(Storage):
         from obstore.store import HTTPStore
 
         url = hf_hub_url(self._name, key, revision=self._commit)
-        with readable_errors(place):
+        with hub_errors(place):
             about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
@@ -138,7 +138,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 
 
 @contextmanager
-def readable_errors(place: str) -> Iterator[None]:
+def hub_errors(place: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into an error of ramerge.
 
     Raises:

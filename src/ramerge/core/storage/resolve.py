@@ -177,7 +177,7 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         size = decimal(sum(version.nbytes for version in files.values()))
         note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
         warnings.warn(note, DownloadNote, stacklevel=1)
-        with hub.readable_errors(f"{name}@{commit}"):
+        with hub.hub_errors(f"{name}@{commit}"):
             return FoundModel(text, _snapshot(name, commit, local_files_only=False), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
 
