@@ -54,14 +54,14 @@ Coded = TypeVar("Coded")
 
 
 class Codec(Protocol[Given, Coded]):
-    """Results as bytes."""
+    """How results of blocks become bytes of a journal and back."""
 
     def encode(self, result: Coded) -> tuple[bytes, int]:
-        """A result, and how many bytes of work the block was."""
+        """The bytes of a result, and how many bytes of work the block was."""
         ...
 
     def decode(self, block: Given, data: bytes) -> Coded:
-        """The result again."""
+        """The result of a block from its bytes."""
         ...
 
 
@@ -105,7 +105,7 @@ class PassJournal(Generic[Block, Result]):
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
-        """A block is done; called from any thread."""
+        """Append to the journal that a block is done, and its result; called from any thread."""
         if self._writer is not None and self._codec is not None:
             data, amount = self._codec.encode(result)
             self._writer.append(_BLOCK, self._number, number, amount, data)
@@ -208,7 +208,7 @@ class Journal:
         return max(map(int, names), default=0) + 1, lengths
 
     def begin(self, work: Path, built: int | None) -> None:
-        """Restart from scratch."""
+        """Begin a new journal, for a folder that is built from scratch."""
         (work / FOLDER).mkdir()
         (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
 
@@ -231,7 +231,7 @@ class Journal:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def open(self, work: Path) -> None:
-        """Begin the run: from here on, records of earlier runs are read, and those of this one written.
+        """Open the journal: from here on, records of earlier runs are read, and those of this one written.
 
         Raises:
             OSError: the disk is full or fails.
@@ -243,12 +243,12 @@ class Journal:
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
     def close(self) -> None:
-        """End the run."""
+        """Close this run's file."""
         if self._writer is not None:
             self._writer.close()
 
     def before_sync(self) -> Callable[[], None]:
-        """Called before everything that was written is brought to the disk. Gives what is to be called after that."""
+        """Note how long the journal is, before blocks are brought to the disk. Gives what to call after that."""
         writer = self._writer
         return writer.before_sync() if writer is not None else lambda: None
 

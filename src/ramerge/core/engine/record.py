@@ -82,7 +82,7 @@ class AgentStatistics:
         return [*super().__dir__(), *figures]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The agent's entry in `ramerge.json`, as plain values."""
         return {"name": self.name, "model": self.model, **_finite(self.values)}
 
 
@@ -163,7 +163,7 @@ class Record:
     adapter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in `ramerge.json`."""
+        """The record as plain values, as in `ramerge.json`."""
         values = dict(vars(self))
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)

@@ -84,7 +84,7 @@ def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) 
 
 
 def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """Elements `start:start + size` of a tensor in float32, or float64 for F64.
+    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64.
 
     Raises:
         CheckpointError: a file ends early, cannot be read, or has changed.
@@ -95,7 +95,7 @@ def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
 
 
 def rounded(values: Values, dtype: str) -> Values:
-    """Numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
+    """Sampled numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
     source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
     convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)

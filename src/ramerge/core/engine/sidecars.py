@@ -32,7 +32,7 @@ from ramerge.core.storage.resolve import FoundModel
 def records_of(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
-    """A record for each point.
+    """Make the record of each point from what the passes have found.
 
     Args:
         plan: the plan that was carried out.
@@ -176,7 +176,7 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
 
 
 def resolved(plan: MergePlan, point: Point) -> Recipe:
-    """A point's recipe with everything that it depends on spelled out."""
+    """A point's recipe with everything that it depends on spelled out, as `ramerge.yaml` has it."""
     agents = {}
     for name, model in plan.inputs.agents.items():
         agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)

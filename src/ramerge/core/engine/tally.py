@@ -1,4 +1,4 @@
-"""Sums over the blocks of a pass. Integers only, so that the order of blocks does not matter."""
+"""Sums over the blocks of a pass, for `Passes.run`. Integers only, so that the order of blocks does not matter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
 class _Sums:
-    """Counts over the parts of the model.
+    """Sums of counted statistics, by part of the model.
 
     When the last block of a part is counted, its sums are reduced to a result, which is small. Sums that will be stored
     stay in `by_tensor`, separately for each tensor.
@@ -144,7 +144,7 @@ class PassTally:
         self._listen(Progress(self._label, self.done, self._total))
 
     def take(self, result: BlockResult) -> None:
-        """A block is done."""
+        """Add the result of a block that is done, and report progress."""
         raise_dropped()
         self.statistics.add(result)
         self._refusals.add(result)
@@ -154,7 +154,7 @@ class PassTally:
         self._show()
 
     def report(self, message: Message) -> None:
-        """Progress callback in the middle of a block."""
+        """Take a worker's message from the middle of a block: a warning, or that a kernel is compiled."""
         if isinstance(message, Warned):
             self.warned.append(message.text)
             return

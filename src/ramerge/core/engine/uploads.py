@@ -88,7 +88,7 @@ class UploadedShards(Shards):
             raise self._failure
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards have arrived. Returns bytes of the files.
+        """Wait until all shards have been uploaded. Returns their bytes.
 
         Args:
             listen: gets the progress.

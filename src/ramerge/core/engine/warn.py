@@ -1,4 +1,4 @@
-"""Warnings about values. They are errors of a strict plan, before its output appears."""
+"""Warnings about weights, before and after the passes. They are errors of a strict plan, before its output appears."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SaysWhereToBegin(AboutMethod):
 
 
 def inspect(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings from a sample of the weights.
+    """Warnings from a sample of the weights, before anything is merged.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.
@@ -97,7 +97,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
 def warnings_of(
     plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: object, densities: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """All warnings of a point.
+    """All warnings of a point, for its record.
 
     Args:
         plan: its own come first.

@@ -34,7 +34,7 @@ def _local_folder(upload: UploadTarget) -> Path:
 
 
 class RemoteStagingDir(StagingDir):
-    """A complete shard is uploaded before the others are made.
+    """The folder of a remote output: a complete shard is uploaded before the others are made.
 
     Args:
         folder: the folder.
@@ -64,7 +64,7 @@ class RemoteStagingDir(StagingDir):
 
 
 class RemoteOutputDir(OutputDir):
-    """A remote place, and the folder in the staging directory."""
+    """A remote OUT, and the folder in the staging directory."""
 
     sends = True
 
@@ -121,7 +121,7 @@ class RemoteOutputDir(OutputDir):
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Put what is left here, which makes it the model there."""
+        """Upload what is left here, which completes the model there."""
         assert self._staging is not None
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
@@ -139,5 +139,5 @@ class RemoteOutputDir(OutputDir):
         return [*super().discard(), *self._upload.clean()]
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system, in the staging directory."""
+        """The text of an error of the operating system in the staging directory."""
         return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--staging-dir)"

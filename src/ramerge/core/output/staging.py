@@ -12,7 +12,7 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside 
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
 one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
 `journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
-another folder. A run that was killed when `new` was at OUT has completed it: `output.build.tidy` removes the rest.
+another folder. A run that was killed when `new` was at OUT has completed it: `output.lifecycle.tidy` removes the rest.
 
 The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
 """
@@ -142,7 +142,7 @@ class StagingDir:
         return descriptor
 
     def reopen(self, name: str) -> int:
-        """Another descriptor of the same file.
+        """Another descriptor of a file that `create` has made.
 
         Raises:
             OSError: the file is not there any more.
@@ -263,7 +263,7 @@ class OutputDir:
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
-        """The folder to build in. First repairs what a killed run left."""
+        """Make the folder to build in. First repairs what a killed run left."""
         self._policy = policy
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -293,7 +293,7 @@ class OutputDir:
         return self._staging
 
     def opening_notes(self) -> Iterator[OutputWarning]:
-        """Notes for the user at the beginning."""
+        """Notes for the user at the beginning: whether the work of an interrupted run is continued, or why not."""
         if self._policy is not None and self._continues:
             yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:

@@ -1,4 +1,4 @@
-"""Checks of an output's path: conflicts with other files, permissions, and free disk space."""
+"""Where an output may be: local folder or remote place, conflicts with other files, permissions, free disk space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OutputTarget: TypeAlias = Path | UploadTarget
 
 
 def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
-    """The output folder, local or remote.
+    """The output that a path or an address such as `s3://bucket/model` names: a local folder, or an upload.
 
     Args:
         path: as it was given.

@@ -151,7 +151,7 @@ class Writer:
             raise self._failure
 
     def finish(self) -> None:
-        """Wait until everything is on the disk.
+        """Wait until all files of the writer are on the disk.
 
         Raises:
             OSError: the disk is full or fails.

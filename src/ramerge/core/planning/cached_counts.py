@@ -89,14 +89,14 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 
 
 def _counted(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
-    """The tensors that are counted, sorted by name."""
+    """The tensors that are counted: those that are merged, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], object]:
-    """Results that are already known, by statistic and part of the model."""
+    """Results that follow from counts in the user's cache, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
@@ -129,7 +129,7 @@ def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], _Totals]) -> None:
-    """Store the counts of each tensor, by statistic and the tensor's name."""
+    """Store the counts of each tensor in the user's cache, by statistic and the tensor's name."""
     if inputs is None:
         return
     names = [tensor.name for tensor in _counted(tensors)]

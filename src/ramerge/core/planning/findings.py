@@ -59,7 +59,7 @@ def problem(text: str, about: str | Key | None = None) -> PlanFinding:
 
 
 def warning(text: str, about: str | Key | None = None) -> PlanFinding:
-    """A warning. `about` is as for `PlanFinding`."""
+    """Make a warning: a finding that stops only a strict merge. `about` is as for `PlanFinding`."""
     return PlanFinding("warning", text, about)
 
 
@@ -74,13 +74,13 @@ def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
 
 
 def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:
-    """The results of a step by name, and the findings of all of them."""
+    """The results of a step of planning by name, and the findings of all of them."""
     found = [each for _, findings in results.values() for each in findings]
     return {name: result for name, (result, _) in results.items()}, found
 
 
 def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
-    """All findings as messages, each once. With `strict`, warnings are problems."""
+    """All findings of planning as messages, each once. With `strict`, warnings are problems."""
     messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
     for one in found:
         messages[one.kind].append(one.message(document))

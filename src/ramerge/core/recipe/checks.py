@@ -1,4 +1,4 @@
-"""All checks of a recipe beyond its structure: methods, presets, parameters, names of agents.
+"""From a document to a checked `Recipe`: checks of structure, methods, presets, parameters, names of agents.
 
 Problems are collected, so that a user sees all of them at once, each with its line.
 """

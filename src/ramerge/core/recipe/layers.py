@@ -44,7 +44,7 @@ def layer_of(name: str) -> LayerRange | None:
 
 
 def parse_layers(text: str) -> set[int]:
-    """The numbers in a text such as `0-7` or `3, 10-12`.
+    """The numbers of layers in a text such as `0-7` or `3, 10-12`.
 
     Raises:
         ValueError: the text is something else.

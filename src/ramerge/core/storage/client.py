@@ -46,7 +46,7 @@ class DeniedError(CheckpointError):
 
 
 def library(address: str) -> ModuleType:
-    """obstore, which is needed for an address.
+    """Import obstore, without which nothing at an address can be read.
 
     Raises:
         CheckpointError: it is not installed.
@@ -60,7 +60,7 @@ def library(address: str) -> ModuleType:
 
 
 def options() -> tuple[ClientConfig, RetryConfig]:
-    """How a store connects and repeats.
+    """How a store of obstore connects and repeats requests.
 
     A request may take long if a block is large and the network slow, but not stand still. Failed requests are repeated
     for so many seconds as the environment says (`RAMERGE_RETRY_SECONDS`).
@@ -101,7 +101,7 @@ def retry_seconds() -> float:
 
 
 def version_of(meta: ObjectMeta) -> Version:
-    """Version of a file by an answer. Some lists have ETags without the quotes that answers have."""
+    """Version of a file by an answer of obstore. Some lists have ETags without the quotes that answers have."""
     tag = (meta["e_tag"] or "").strip('"')
     return Version(tag, meta["size"], (meta["last_modified"] - _EPOCH) // _MICROSECOND * 1000)
 
@@ -109,7 +109,7 @@ def version_of(meta: ObjectMeta) -> Version:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a file of a given version, at least one, as they come.
+    """Bytes `start:stop` of a file of a given version, at least one, as obstore gets them.
 
     A whole file is requested without a range, because some servers ignore ranges of small files.
 

@@ -120,7 +120,7 @@ class Hub(Storage):
 
 
 def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]:
-    """The commit that a revision is now, and its files.
+    """The commit that a revision of a repository is now, and its files.
 
     Raises:
         Exception: of huggingface_hub, or of its requests.

@@ -23,12 +23,12 @@ BLOCK = 1 << 18
 
 
 def signed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of an index with their digest."""
+    """The values of a delta's index with their digest."""
     return {**values, "metadata": {**values["metadata"], "index": digest_of_delta_index(values)}}
 
 
 def digest_of_delta_index(values: Mapping[str, Any]) -> str:
-    """The digest of an index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, and no `metadata.index`."""
+    """Digest of a delta's index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, no `metadata.index`."""
     metadata = {key: value for key, value in values["metadata"].items() if key != "index"}
     text = json.dumps({**values, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(text.encode())

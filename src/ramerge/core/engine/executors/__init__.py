@@ -20,7 +20,7 @@ from ramerge.core.options import Ray
 
 @contextmanager
 def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
-    """A worker on blocks.
+    """The executor that the options ask for: threads of this process, or tasks on a Ray cluster.
 
     Args:
         ray: the cluster; None for the threads of this process.

@@ -133,7 +133,7 @@ def _handlers_kept() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RaySlots:
-    """How tasks lie on a cluster.
+    """Size and number of the tasks that a Ray cluster runs at a time.
 
     Attributes:
         cpus: processors of a task.
@@ -151,7 +151,7 @@ class RaySlots:
 def ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
-    """Choose the processors and threads of a task.
+    """Choose the size of tasks by what the nodes of a Ray cluster have.
 
     Args:
         nodes: what each node has: "CPU", and "memory" in bytes.
