@@ -21,7 +21,7 @@ _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
-class LayerRange(NamedTuple):
+class LayerId(NamedTuple):
     """A layer of a model.
 
     Attributes:
@@ -37,10 +37,10 @@ class LayerRange(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
-def layer_of(name: str) -> LayerRange | None:
+def layer_of(name: str) -> LayerId | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     found = _NUMBER.search(name)
-    return LayerRange(name[: found.start()], int(found[1])) if found else None
+    return LayerId(name[: found.start()], int(found[1])) if found else None
 
 
 def parse_layers(text: str) -> set[int]:
