@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ramerge.cli.terminal import table
-from ramerge.core.engine.columns import columns_of, figure, meanings
+from ramerge.core.engine.columns import columns_of, figure_text, meanings
 from ramerge.core.engine.record import Record
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.explain import dtypes_of
@@ -34,7 +34,7 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     ]
     columns = columns_of(record)
     if columns:
-        rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
+        rows = [[agent.name, *[figure_text(agent, column) for column in columns]] for agent in record.agents.values()]
         lines += table(["agent", *[column.title for column in columns]], rows)
     if explain:
         lines += [f"  {text}" for text in meanings(columns, record)]
@@ -58,7 +58,7 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
         [
             name,
             *([str(value) for value in record.point.values()] if varied else []),
-            *(figure(agent, column) for agent in record.agents.values() for column in columns),
+            *(figure_text(agent, column) for agent in record.agents.values() for column in columns),
         ]
         for record, name in zip(records, names, strict=True)
     ]

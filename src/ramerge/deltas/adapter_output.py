@@ -25,7 +25,7 @@ from ramerge.sdk.outputs import (
     lay_out,
     model_card,
     records_of,
-    resolved,
+    resolved_recipe,
 )
 from ramerge.sdk.passes import Passes, Sink
 from ramerge.sdk.plans import Block, MergePlan
@@ -95,7 +95,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
     record = replace(record, adapter=made.figures, notes=(*record.notes, made.said))
     output.staging.write(CONFIG, dumped(made.config))
     output.staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, made.config), adapts=True))
-    output.staging.write("ramerge.yaml", resolved(plan, plan.points[0]).to_yaml())
+    output.staging.write("ramerge.yaml", resolved_recipe(plan, plan.points[0]).to_yaml())
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 

@@ -5,7 +5,7 @@
 ['code', 'memory', 'tool']
 """
 
-from ramerge.core.recipe.checks import as_yaml, check, models_of
+from ramerge.core.recipe.checks import as_yaml, check, models_only
 from ramerge.core.recipe.dialects import Dialect, Look, blind, dialect_of
 from ramerge.core.recipe.document import Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
@@ -32,7 +32,7 @@ __all__ = [
     "layer_of",
     "leave_out",
     "make_points",
-    "models_of",
+    "models_only",
     "names_in",
     "open_recipe",
     "parse_document",

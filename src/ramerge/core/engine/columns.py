@@ -51,7 +51,7 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
     return texts
 
 
-def figure(agent: AgentStatistics, column: Column) -> str:
+def figure_text(agent: AgentStatistics, column: Column) -> str:
     """One figure of an agent as text, in its column's format."""
     values = [agent.values[key] for key in (column.key, column.of) if key]
     return column.none if None in values else " of ".join(format(value, column.format) for value in values)

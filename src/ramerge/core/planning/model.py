@@ -64,7 +64,7 @@ class Recorded(NamedTuple):
     transposed: bool = False
 
 
-def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
+def recorded_rows(recorded: Sequence[Recorded]) -> tuple[int, ...]:
     """How many rows were recorded of each agent."""
     return tuple(each.inputs.shape[0] for each in recorded)
 
@@ -154,7 +154,7 @@ class TensorPlan:
     def layer(self) -> Layer:
         """The tensor as a method sees it."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
-        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), self.transposed)
+        return Layer(self.name, self.base.shape, itemsize(real), recorded_rows(self.recorded), self.transposed)
 
     @property
     def merged(self) -> bool:

@@ -55,7 +55,7 @@ _SHARE_OF_MEMORY = 0.5
 _Round = Mapping[int, Sequence[Statistic]]
 
 
-def cut(
+def choose_resources(
     points: Sequence[Point],
     inputs: OpenedInputs,
     tensors: Sequence[TensorPlan],

@@ -59,7 +59,7 @@ def library(address: str) -> ModuleType:
     return obstore
 
 
-def options() -> tuple[ClientConfig, RetryConfig]:
+def store_options() -> tuple[ClientConfig, RetryConfig]:
     """How a store of obstore connects and repeats requests.
 
     A request may take long if a block is large and the network slow, but not stand still. Failed requests are repeated

@@ -107,7 +107,7 @@ class Hub(Storage):
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
             raise CheckpointError(has_changed(place))
-        connection, retry = client.options()
+        connection, retry = client.store_options()
         is_same_server = urlsplit(about.location)[:2] == urlsplit(url)[:2]
         if is_same_server and (token := get_token()):  # it goes to no other server
             connection["default_headers"] = {"authorization": f"Bearer {token}"}
@@ -147,7 +147,7 @@ def hub_errors(place: str) -> Iterator[None]:
     try:
         yield
     except failures() as error:
-        raise CheckpointError(f"{place}: the hub cannot provide it: {said(error)}; {_ACCESS}") from None
+        raise CheckpointError(f"{place}: the hub cannot provide it: {error_text(error)}; {_ACCESS}") from None
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -162,7 +162,7 @@ def gave_no_answer(error: BaseException) -> bool:
     return type(error).__name__ in (*_NO_ANSWER, "OfflineModeIsEnabled")
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
     from huggingface_hub import constants
 

@@ -169,7 +169,7 @@ class HubUpload:
             if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
                 raise
             status = getattr(getattr(_first(error), "response", None), "status_code", None)
-            said = without_secrets(hub.said(_first(error)))
+            said = without_secrets(hub.error_text(_first(error)))
             if status in (401, 403):
                 raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {said}") from None
             raise SendError(f"{place}: the hub cannot take it: {said}; {_ACCESS}") from None

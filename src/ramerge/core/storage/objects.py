@@ -115,7 +115,7 @@ def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket
     from obstore import store
 
     made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    connection, retry = client.options()
+    connection, retry = client.store_options()
     with client.readable_errors(address, _ACCESS[scheme]):
         opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
     return Bucket(address, opened, _ACCESS[scheme], kind)

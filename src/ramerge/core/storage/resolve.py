@@ -208,7 +208,7 @@ def not_found(text: str, path: Path, error: Exception) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if path.parent.is_dir():  # the folder of an owner is rarely on this machine
-        asked = "" if hub.gave_no_answer(error) else f" ({hub.said(error)})"
+        asked = "" if hub.gave_no_answer(error) else f" ({hub.error_text(error)})"
         return no_such_folder(path, f", and the hub provides no such model{asked}")
     if isinstance(error, OfflineModeIsEnabled):
         return (
@@ -218,6 +218,6 @@ def not_found(text: str, path: Path, error: Exception) -> str:
         )
     nowhere = "there is no folder of this name" if str(path) == text else f"there is no folder {path}"
     return (
-        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; correct the path, or download the model "
-        "first (hf download)"
+        f"{text}: {nowhere}, and the hub cannot provide it: {hub.error_text(error)}; correct the path, or download the "
+        "model first (hf download)"
     )
