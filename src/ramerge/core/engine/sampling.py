@@ -76,9 +76,8 @@ def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) 
     def read(reader: Reader, place: tuple[TensorPlan, Sequence[int], int]) -> tuple[TensorPlan, Values]:
         tensor, starts, size = place
         sources = tensor.sources[: agents + 1]  # importances come last
-        return tensor, np.array(
-            [[read_numbers(one.tensor, reader, start, size) for start in starts] for one in sources]
-        )
+        values = [[read_numbers(each.tensor, reader, start, size) for start in starts] for each in sources]
+        return tensor, np.array(values)
 
     with Files() as files:
         paths = {source.tensor.path for tensor, _, _ in places for source in tensor.sources}
