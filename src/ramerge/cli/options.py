@@ -61,7 +61,7 @@ class GroupedCommand(click.Command):
         self._params = params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group."""
+        """Write a section of `--help` for each group."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (row := each.get_help_record(ctx)) is not None:
@@ -139,7 +139,7 @@ def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
 
 
 def options_of(settings: type, argument: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
-    """Options for the fields of a class of settings.
+    """Options of a command for the fields of a class of settings.
 
     Args:
         settings: a dataclass whose fields `about` describes.

@@ -35,7 +35,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
-    """Flags that say what a recipe says.
+    """Flags of a command line that say what a recipe says.
 
     Args:
         recipe: in ramerge's own form.

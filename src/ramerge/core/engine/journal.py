@@ -225,7 +225,7 @@ class Journal:
 
     @property
     def share(self) -> str:
-        """How much is done, human-readable."""
+        """How much of the work is recorded, human-readable."""
         return f"{min(self._done / self._total, 1):.0%}".replace("%", " %")
 
     # --- the run ------------------------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ class Record:
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
     def to_json(self) -> str:
-        """`ramerge.json`."""
+        """The text of `ramerge.json`."""
         return dumped(self.to_dict())
 
     def frame(self) -> Any:
@@ -214,12 +214,12 @@ class Sweep:
     points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
 
     def to_json(self) -> str:
-        """`sweep.json`."""
+        """The text of `sweep.json`."""
         return dumped(vars(self) | {"points": {name: record.to_dict() for name, record in self.points.items()}})
 
 
 def read_record(path: Path) -> Record:
-    """The record in a `ramerge.json`.
+    """Read the record in a `ramerge.json`.
 
     Raises:
         RecipeError: it cannot be read, or is no record of a merge.
@@ -228,7 +228,7 @@ def read_record(path: Path) -> Record:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The records in a `sweep.json`.
+    """Read the records in a `sweep.json`.
 
     Raises:
         RecipeError: it cannot be read, or is no record of a sweep.

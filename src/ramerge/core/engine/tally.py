@@ -196,7 +196,7 @@ class Refusals:
         self._unequal.update((index, source) for source in result.unequal)
 
     def refuse(self) -> None:
-        """Raise for everything that cannot be merged.
+        """Raise for all weights of the pass that cannot be merged.
 
         Raises:
             WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.

@@ -67,7 +67,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """Upload next what is complete now.
+        """Upload next the shards that are complete after this block.
 
         Raises:
             SendError: what was complete before cannot be uploaded.

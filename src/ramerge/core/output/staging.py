@@ -105,7 +105,7 @@ class StagingDir:
         return {**self.__dict__, "_files": files}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Make a file; text is written as UTF-8.
+        """Make a file of the output; text is written as UTF-8.
 
         Raises:
             OSError: the disk is full or fails.
@@ -114,7 +114,7 @@ class StagingDir:
         self._fill(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
-        """Make a file that holds the same bytes as `source`.
+        """Make a file of the output that holds the same bytes as `source`.
 
         Raises:
             OSError: the disk is full or fails.
@@ -161,7 +161,7 @@ class StagingDir:
         self._files[name] = self._files[name][0], size
 
     def remove(self, name: str) -> None:
-        """Remove a file that is not needed any more.
+        """Remove a file of the output that is not needed any more.
 
         Raises:
             OSError: the disk fails.

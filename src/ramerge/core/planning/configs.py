@@ -83,7 +83,7 @@ class _KeyTable:
 
 @cache
 def key_table() -> _KeyTable:
-    """The table of keys and defaults."""
+    """The table `config_keys.json`: keys of `config.json`, their defaults and rules."""
     text = files("ramerge.core.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
     unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))

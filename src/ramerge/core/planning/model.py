@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The owner for people; `importance of` it for importances."""
+        """The owner of the input, for people; `importance of` it for importances."""
         return f"importance of {self.owner}" if self.is_importance else label_of(self.owner)
 
 
@@ -98,12 +98,12 @@ class OutputPart(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are written."""
+        """Bytes of the part that are written."""
         return self.whole_nbytes if self.size is None else self.size
 
     @property
     def whole_nbytes(self) -> int:
-        """The bytes of the tensor in the file."""
+        """Bytes of the whole tensor in the file."""
         return math.prod(self.shape) * itemsize(self.dtype)
 
 

@@ -22,7 +22,7 @@ _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 class LayerId(NamedTuple):
-    """A layer of a model.
+    """The name of a layer of a model, in two parts.
 
     Attributes:
         stack: the name's parts before the number, such as `model.layers`; models may have several stacks.

@@ -85,7 +85,7 @@ def store_options() -> tuple[ClientConfig, RetryConfig]:
 
 
 def retry_seconds() -> float:
-    """For how long failed requests are repeated.
+    """For how long failed requests to servers are repeated.
 
     Raises:
         CheckpointError: the environment says no number.

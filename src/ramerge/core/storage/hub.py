@@ -44,7 +44,7 @@ class _HubSource(NamedTuple):
 
 
 class Hub(Storage):
-    """A repository at a commit.
+    """A repository of the hub at a commit, as storage.
 
     A file is found through the hub once, which then gives an address for its bytes, on a server of its own and signed
     for some time. When that time is over, the file is found again.

@@ -63,7 +63,7 @@ class Bucket(Storage):
         return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
-        """Contents of the folder now."""
+        """Contents of the bucket's folder now."""
         found: dict[str, Version] = {}
         with self.readable_errors(absent="there is no such bucket"):
             for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):

@@ -55,7 +55,7 @@ class UploadRun:
     conditions: bool = True
 
     def read(self) -> None:
-        """Take what the log says, as far as it is whole."""
+        """Take what the run's log says, as far as it is whole."""
         with suppress(OSError):
             for line in self.log.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
@@ -84,7 +84,7 @@ class UploadRun:
 
     @property
     def claim(self) -> bytes:
-        """The content of the run's claim."""
+        """The content of the object by which the run claims the place."""
         return self.name.encode()
 
     def _note(self, said: Mapping[str, Any]) -> None:

@@ -41,7 +41,7 @@ class Pass(Protocol[Taken, Given]):
         ...
 
     def close(self) -> None:
-        """Close what was opened on another node."""
+        """Close what the pass has opened on another node."""
         ...
 
 

@@ -201,7 +201,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """`work` is pickled.
+        """See `Executor.run`; the tasks get `work` pickled.
 
         Raises:
             PlanError: a node has another version of ramerge, or none.
@@ -316,7 +316,7 @@ def _portable() -> Callable[..., bytes | str]:
 def run_share(
     versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
-    """Process a task's blocks. Gives what `_unpacked_report` takes.
+    """Process a Ray task's blocks on its node. Gives what `_unpacked_report` takes.
 
     Args:
         versions: what the process that began has.
