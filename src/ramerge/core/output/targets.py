@@ -14,7 +14,7 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.storage.location import Location, here
-from ramerge.core.storage.own_files import INDEX, SWEEP, holds_another, model_inside
+from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
@@ -150,7 +150,7 @@ def is_replaceable(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     records = (folder / name for name in ("ramerge.json", SWEEP))
-    if (folder / INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
+    if (folder / DELTA_INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
         return True
     entries = list(folder.iterdir())
     is_flat = not any(entry.is_dir() for entry in entries)

@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-INDEX = "delta.safetensors.index.json"
+DELTA_INDEX = "delta.safetensors.index.json"
 """A folder with this file is a delta in ramerge's layout."""
 
 COMPANIONS = "companions"
@@ -37,7 +37,7 @@ def digest_of_delta_index(values: Mapping[str, Any]) -> str:
 # --- outputs that are replaced ---------------------------------------------------------------------------------------
 
 SWEEP = "sweep.json"
-RECORDS = ("ramerge.json", INDEX, SWEEP)
+RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 """Files that say that a folder was made by ramerge."""
 
 
@@ -52,7 +52,7 @@ def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | N
         sweep: what its `sweep.json` says; empty without one.
     """
     points = sweep.get("points")
-    own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if INDEX in names else ())}
+    own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if DELTA_INDEX in names else ())}
     folders: dict[str, set[str]] = {}
     for path in map(PurePosixPath, names):
         if len(path.parts) > 1 and path.parts[0] not in own:
