@@ -110,7 +110,7 @@ def _as_yaml(value: object) -> str:
 
 
 def limit_words(options: Options) -> list[str]:
-    """The limits of a run as words of a command line."""
+    """Flags for the limits of a run, such as `--threads`."""
     words = ["--threads", str(options.threads)] if options.threads is not None else []
     words += ["--max-memory", str(options.max_memory)] if options.max_memory is not None else []
     return words + (["--device", options.device] if options.device != "auto" else [])

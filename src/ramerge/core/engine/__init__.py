@@ -7,7 +7,8 @@ outputs            `OutputKind`, a way to write a merge, found by entry point; o
                    journal, for `execute`
 checkpoint_output  the usual `OutputKind`, and the pattern for those of `deltas`: runs the passes, then writes sidecars
 stream             merged tensors one after another, for the loop over `Plan.tensors` in `api`
-journal            notes which blocks are done, and what was counted in them, so that a run can be resumed
+journal            `Journal`, `PassJournal`: which blocks are done, and what was counted in them, so that a run can be
+                   resumed; opened by `outputs`, asked and written by `reads`
 fingerprint        what a run depends on, as text, for the journals of merges and deltas; for `api` also whether a plan
                    goes on from what an interrupted run left
 
@@ -28,7 +29,7 @@ worker             one thread's work on a block, for `passes`: reads all inputs,
 team               a worker of several threads, whose matrices a device solves for together
 operators          what methods make of recorded inputs, once for all threads; reads these inputs for `worker`
 result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal
-tally              adds up the results of a pass for `reads`, reports progress, and refuses NaN, Inf and overflows
+tally              `PassTally`, the sums of a pass for `reads`, and its progress; `Refusals` of NaN, Inf and overflows
 sinks              where `worker` writes: the shards of a folder, or whole tensors for a function
 uploads            the sink of remote outputs: uploads each shard as soon as it is complete
 

@@ -290,7 +290,7 @@ class _Start:
     is_rounded: bool = False
 
     def add(self, tensor: TensorPlan, t: int, values: Values) -> None:
-        """Count a block of agent `t`."""
+        """Count where a sampled block of agent `t` holds the base's numbers."""
         source = tensor.sources[t].tensor
         if source is tensor.base or source.encoding or values.dtype != np.float32:
             return

@@ -241,7 +241,7 @@ class _Spelled:
                 self._found.setdefault(name, {})[tensor.name] = tensor, reasons
 
     def get(self, name: str) -> list[Tensor]:
-        """The tensors that may have a name. If some do in fewer steps than others, only these."""
+        """The agent's tensors that may have a name of the base. If some do in fewer steps than others, only these."""
         found = self._found.get(name, {}).values()
         least = min((len(reasons) for _, reasons in found), default=0)
         return [tensor for tensor, reasons in found if len(reasons) == least]

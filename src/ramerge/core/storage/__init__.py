@@ -4,7 +4,7 @@ Remote files are read by ranges; nothing is downloaded whole. Outputs are upload
 
 Names:
 
-resolve        from a model's name to its folder, for `planning.inputs`: a path, a remote name, or an id on the hub
+resolve        from a model's name to a `FoundModel`, for `planning.inputs`: a path, a remote name, or an id on the hub
 schemes        remote names such as `s3://bucket/model`: opens the storage or the upload that they belong to
 location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
 
@@ -20,7 +20,7 @@ Uploading, called by `output.remote_output`:
 
 bucket_upload  a model in a bucket: shards first, indexes last, under a claim
 hub_upload     a branch of a repository of the hub, in one commit
-upload         for both: the log of what a run has uploaded, and the names of its shards
+upload         for both: `UploadRun`, the log of what a run has uploaded, and the names of its shards
 
 own_files      names of files by which ramerge knows its own outputs, so that they may be replaced; signs the index of a
                delta, for `deltas` and for `bucket_upload`, which changes it
