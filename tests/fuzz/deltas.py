@@ -94,11 +94,9 @@ def _signed(text: bytes) -> bytes:
 def check(case: Case) -> bool:
     """Opened and read, or refused; a block that is decoded differs in as many elements as it says, and no others."""
     kind, data, numbers = case
-    return (
-        _check_block(data, numbers)
-        if kind == "block"
-        else _check_folder(DELTA_INDEX if kind == "index" else DATA, data)
-    )
+    if kind == "block":
+        return _check_block(data, numbers)
+    return _check_folder(DELTA_INDEX if kind == "index" else DATA, data)
 
 
 def _check_folder(changed: str, data: bytes) -> bool:
