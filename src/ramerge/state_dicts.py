@@ -23,11 +23,10 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import brief_list, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
-from ramerge.core.planning.findings import listed
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import AUTO
@@ -244,7 +243,7 @@ def _tensors(model: Any, label: str) -> dict[str, _Held]:
         except ValueError as error:
             problems.append(f"{quoted(name)} {error}")
     if problems:
-        raise RecipeError(f"{label}: {listed(problems)}")
+        raise RecipeError(f"{label}: {brief_list(problems)}")
     return found
 
 

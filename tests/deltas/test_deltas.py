@@ -25,7 +25,7 @@ from ramerge.core.foundation.errors import (
 )
 from ramerge.core.output.write import Writer
 from ramerge.deltas.codec import Encoder
-from ramerge.deltas.index import INDEX
+from ramerge.deltas.index import DELTA_INDEX
 from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
@@ -384,7 +384,7 @@ def test_a_chain(tmp_path: Path) -> None:
         with pytest.raises(ramerge.CheckpointError, match=str(tmp_path)):
             ramerge.apply(tmp_path / "v0", wrong, tmp_path / "other")
         assert not (tmp_path / "other").exists()
-    assert (tmp_path / "d1" / INDEX).is_file()
+    assert (tmp_path / "d1" / DELTA_INDEX).is_file()
 
 
 # --- stopped deltas ---------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from ramerge.core.tensors.tensor import Stored as InFile
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, Encoded, Encoder, decode
 from ramerge.deltas.format import stored_header
-from ramerge.deltas.index import INDEX, read_index, signed
+from ramerge.deltas.index import DELTA_INDEX, read_index, signed
 from ramerge.deltas.patched import Patched
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
@@ -291,7 +291,7 @@ def test_files_of_a_delta_are_read_by_the_library_of_safetensors(models: Path, m
     monkeypatch.setattr("ramerge.deltas.write._FULL", 1000)
     delta = write_delta(models / "delta", models / "base", models / "v1")
     assert len(list(delta.glob("delta-*.safetensors"))) == 2
-    weight_map = json.loads((delta / INDEX).read_text())["weight_map"]
+    weight_map = json.loads((delta / DELTA_INDEX).read_text())["weight_map"]
     found = {name: tensor for path in delta.glob("*.safetensors") for name, tensor in load_file(path).items()}
     assert found.keys() == weight_map.keys()
     assert found["blocks:model.layers.0.weight"].shape == (1, 8)
@@ -317,7 +317,7 @@ def refused(models: Path, *deltas: Path, base: str = "base") -> str:
 
 def test_a_delta_without_its_index_is_no_model(models: Path) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
-    (delta / INDEX).unlink()
+    (delta / DELTA_INDEX).unlink()
     assert f"{delta}: is a delta without its index" in refused(models, delta)
 
 
@@ -328,7 +328,7 @@ def test_another_base_is_refused(models: Path) -> None:
     write_checkpoint(models / "other", tensors)
     text = refused(models, delta, base="other")
     assert "'model.layers.2.weight' is not that of the model" in text
-    assert json.loads((delta / INDEX).read_text())["metadata"]["base"] in text
+    assert json.loads((delta / DELTA_INDEX).read_text())["metadata"]["base"] in text
     assert str(models / "other/model.safetensors") in text
 
 
@@ -342,7 +342,7 @@ def test_links_of_a_chain(models: Path) -> None:
     first = write_delta(models / "d1", models / "base", models / "v1")
     second = write_delta(models / "d2", models / "v1", models / "v2")
     back = write_delta(models / "d3", models / "base", models / "v2")
-    digest = json.loads((first / INDEX).read_text())["metadata"]["result"]
+    digest = json.loads((first / DELTA_INDEX).read_text())["metadata"]["result"]
     assert digest in refused(models, second)
     assert "two deltas of the same version" in refused(models, first, back)
     assert "in the wrong order" in refused(models, second, first)
@@ -373,7 +373,7 @@ def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
 
 def entry_of(delta: Path, name: str) -> tuple[Path, int, int]:
     """The file of an entry, and its bytes there."""
-    path = delta / json.loads((delta / INDEX).read_text())["weight_map"][name]
+    path = delta / json.loads((delta / DELTA_INDEX).read_text())["weight_map"][name]
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     begin, end = json.loads(data[8 : 8 + length])[name]["data_offsets"]
@@ -409,7 +409,7 @@ def test_every_flipped_bit_of_a_stored_header(models: Path) -> None:
     """A header may be changed in ways that leave it valid: other metadata, another order of keys."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path, begin, end = entry_of(delta, "header:model-00001-of-00002.safetensors")
-    index, whole = read_index(delta / INDEX), path.read_bytes()
+    index, whole = read_index(delta / DELTA_INDEX), path.read_bytes()
     for bit in range(8 * (end - begin)):
         changed_at(path, begin + bit // 8, lambda byte, bit=bit: byte ^ 1 << bit % 8)
         with pytest.raises(CheckpointError, match=r"00001-of-00002\.safetensors' is damaged"):
@@ -420,9 +420,9 @@ def test_every_flipped_bit_of_a_stored_header(models: Path) -> None:
 def test_a_wrong_result_is_refused(models: Path) -> None:
     """Digests of results are looked at where the agent itself is written."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
-    index = json.loads((delta / INDEX).read_text())
+    index = json.loads((delta / DELTA_INDEX).read_text())
     index["tensors"]["model.layers.0.weight"]["result"] = "0" * 32
-    (delta / INDEX).write_text(json.dumps(signed(index)))
+    (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
     with pytest.raises(CheckpointError, match=r"'model\.layers\.0\.weight' does not become what the delta says"):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
@@ -497,19 +497,19 @@ NAME = "model.layers.0.weight"
 )
 def test_an_index_that_lies(models: Path, change: Callable[[dict[str, Any]], None], said: str) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
-    index = json.loads((delta / INDEX).read_text())
+    index = json.loads((delta / DELTA_INDEX).read_text())
     change(index)
-    (delta / INDEX).write_text(json.dumps(signed(index)))
+    (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
     assert said in refused(models, delta)
 
 
 def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
     """Only who reads all of a tensor notices it."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
-    index = json.loads((delta / INDEX).read_text())
+    index = json.loads((delta / DELTA_INDEX).read_text())
     moved = index["tensors"][NAME]["moved"]
     index["tensors"][NAME]["moved"] = moved - 1
-    (delta / INDEX).write_text(json.dumps(signed(index)))
+    (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
     with pytest.raises(CheckpointError, match=rf"{NAME}' has {moved} elements that moved, but .* says {moved - 1};"):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
@@ -527,11 +527,11 @@ def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
 def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """What contradicts nothing else is found by the index's own digest. How the text is set does not matter."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
-    index = json.loads((delta / INDEX).read_text())
-    (delta / INDEX).write_text(json.dumps(index))
+    index = json.loads((delta / DELTA_INDEX).read_text())
+    (delta / DELTA_INDEX).write_text(json.dumps(index))
     opened(models / "base", delta)
     change(index)
-    (delta / INDEX).write_text(json.dumps(index))
+    (delta / DELTA_INDEX).write_text(json.dumps(index))
     assert "is damaged: its text has another digest" in refused(models, delta)
 
 

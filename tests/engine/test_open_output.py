@@ -10,7 +10,8 @@ import pytest
 from ramerge.core.engine.journal import FOLDER
 from ramerge.core.engine.outputs import OutputSpec, open_output
 from ramerge.core.foundation.errors import ContinueNote
-from ramerge.core.output.staging import SPOOL, hidden_folder
+from ramerge.core.output.lifecycle import output_dir
+from ramerge.core.output.staging import SPOOL
 
 
 def spec(tmp_path: Path) -> OutputSpec:
@@ -37,7 +38,7 @@ def interrupted(what: OutputSpec) -> None:
 
 def test_the_folder_is_in_its_place_when_the_block_ends(tmp_path: Path) -> None:
     what = spec(tmp_path)
-    work = hidden_folder(tmp_path / "out")
+    work = output_dir(tmp_path / "out").work
     with open_output(what, fresh=False) as output:
         assert output.staging.folder == work / "new" and output.spool_folder == work / SPOOL
         assert (work / FOLDER).is_dir() and not (tmp_path / "out").exists()

@@ -17,7 +17,8 @@ import ramerge
 from ramerge import api
 from ramerge.core.engine import fingerprint, journal
 from ramerge.core.foundation.errors import ContinueNote, OutputWarning, StoppedError
-from ramerge.core.output.staging import OutputDir, hidden_folder
+from ramerge.core.output.lifecycle import build_output, output_dir
+from ramerge.core.output.staging import OutputDir
 from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
@@ -183,13 +184,11 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
     shutil.rmtree(out)
     assert killed(lambda: merge(source, out), 30)
     assert left_behind(out)
-    assert ramerge.clean(out) == [f"{hidden_folder(out)}: removed"]
+    assert ramerge.clean(out) == [f"{output_dir(out).work}: removed"]
     assert ramerge.clean(out) == [] == left_behind(out)
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
-    from ramerge.core.output.lifecycle import build_output
-
     out = tmp_path / "out"
     merge(source, out)
     before = weights(out)
@@ -281,7 +280,7 @@ def damaged(source: dict, folder: Path, drawn: random.Random, times: int, most: 
     merge(source, folder / "whole")
     for _ in range(times):
         if all(killed(lambda: merge(source, out), drawn.randrange(5, most)) for _ in range(2)):
-            damage(hidden_folder(out) / "journal", drawn)
+            damage(output_dir(out).work / "journal", drawn)
             with said():
                 merge(source, out)
         assert weights(out) == weights(folder / "whole")
@@ -333,7 +332,7 @@ def test_after_a_restart_only_what_is_on_the_disk_is_trusted(
 def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path: Path) -> None:
     out = tmp_path / "out"
     merge(source, tmp_path / "whole")
-    new = hidden_folder(out) / "new"
+    new = output_dir(out).work / "new"
     changes = [
         lambda: (new / "model.safetensors").unlink(),
         lambda: os.truncate(new / "model.safetensors", 100),

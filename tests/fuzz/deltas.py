@@ -21,7 +21,7 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.weighted import mean_of
 from ramerge.deltas.codec import NOTHING, BlockRow, BlockTable, DamagedError, Encoder, decode, fold, most_stored
-from ramerge.deltas.index import INDEX, signed
+from ramerge.deltas.index import DELTA_INDEX, signed
 from tests.checkpoints import simple, write_checkpoint
 from tests.deltas.writing import write_delta
 from tests.fuzz.common import BATCH, check_refusal, folder
@@ -64,7 +64,7 @@ def _blocks() -> list[tuple[BlockRow, bytes]]:
 def cases(seed: int) -> Iterator[Case]:
     """What is changed, its bytes, and for a block the numbers of its row, but for the checksum."""
     rng = Random(seed)
-    index, data = (_models() / "good" / INDEX).read_bytes(), (_models() / "good" / DATA).read_bytes()
+    index, data = (_models() / "good" / DELTA_INDEX).read_bytes(), (_models() / "good" / DATA).read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     for _ in range(BATCH):
         kind = rng.choice(("index", "data", "block", "block"))
@@ -94,7 +94,9 @@ def _signed(text: bytes) -> bytes:
 def check(case: Case) -> bool:
     """Opened and read, or refused; a block that is decoded differs in as many elements as it says, and no others."""
     kind, data, numbers = case
-    return _check_block(data, numbers) if kind == "block" else _check_folder(INDEX if kind == "index" else DATA, data)
+    if kind == "block":
+        return _check_block(data, numbers)
+    return _check_folder(DELTA_INDEX if kind == "index" else DATA, data)
 
 
 def _check_folder(changed: str, data: bytes) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 import ramerge
 from ramerge.core.planning.model import scope_of
-from ramerge.core.recipe.layers import LayerRange, counts_of, layer_of, parse_layers
+from ramerge.core.recipe.layers import LayerId, counts_of, layer_of, parse_layers
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import Stored
 
@@ -52,7 +52,7 @@ def test_names_of_architectures(name: str, layer: tuple[str, int] | None) -> Non
     assert layer_of(name) == layer
     rule = ramerge.Rule(layers=str(layer[1]) if layer else "0-9999", keep="base")
     assert rule.catches(name) == (layer is not None)
-    assert scope_of(name, "layer") == (str(LayerRange(*layer)) if layer else name)
+    assert scope_of(name, "layer") == (str(LayerId(*layer)) if layer else name)
 
 
 @pytest.mark.parametrize("stack", ["h", "layers", "model.layers", "encoder.block"])

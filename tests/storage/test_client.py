@@ -43,7 +43,7 @@ def asked(web: WebServer, start: int, stop: int, *, write: bool = True) -> bytes
     from obstore.store import HTTPStore
 
     (web.folder / KEY).write_bytes(content())
-    connection, retry = client.options()
+    connection, retry = client.store_options()
     store = HTTPStore(f"{web.url}?sig=HUSH", client_options=connection, retry_config=retry)
     fault, web.fault = web.fault, lambda _request: False
     version = client.version_of(head(store, KEY))

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 import ramerge
 from ramerge.core.foundation.errors import DownloadNote
-from ramerge.core.storage.hub import said
+from ramerge.core.storage.hub import error_text
 from ramerge.core.storage.resolve import resolve
 from ramerge.soups.checkpoints import agents_of, checkpoints_of
 from tests.checkpoints import simple, write_checkpoint, write_simple
@@ -144,9 +144,9 @@ def test_a_hub_that_cannot_be_reached(hub: WebServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["ConnectError", "ConnectionError"])
 def test_a_hub_that_does_not_answer_is_named(kind: str) -> None:
     error = type(kind, (OSError,), {})("[Errno 111] Connection refused")
-    text = said(error)
+    text = error_text(error)
     assert text.startswith("[Errno 111] Connection refused; check the network") and "(HF_ENDPOINT)" in text
-    assert said(ValueError("no such name")) == "no such name"
+    assert error_text(ValueError("no such name")) == "no such name"
 
 
 def test_advice_about_a_hub_that_does_not_answer_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

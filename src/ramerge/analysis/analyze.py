@@ -21,11 +21,11 @@ from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Moved, Relative, factor, m
 from ramerge.sdk.passes import (
     Executor,
     Results,
-    advice,
     chosen_executor,
     effects,
     inspect,
-    refuse,
+    refuse_if_strict,
+    rounding_notes,
     spoiled,
     warnings_of,
 )
@@ -142,7 +142,7 @@ def carry_out(
     )
     densities = {agent.name: agent.density for agent in model.agents}
     warnings = warnings_of(plan, [*seen, *spoiled(observed.non_finite)], observed.rounding, plan.parameters, densities)
-    refuse(plan, warnings)
+    refuse_if_strict(plan, warnings)
     lost = _lost(plan, statistics, observed.results)
     epsilon = Relative(relative=statistics.epsilon) if statistics.after else statistics.epsilon
     recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
@@ -169,7 +169,7 @@ def carry_out(
         rounding=dict(zip(names, effects(observed.rounding), strict=True)) if plan.rounds_updates else {},
         precision_loss=lost,
         findings=broken or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(lost, shown(epsilon))),
-        notes=(*plan.findings.notes, *advice(plan, observed.rounding)),
+        notes=(*plan.findings.notes, *rounding_notes(plan, observed.rounding)),
         warnings=warnings,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),

@@ -16,13 +16,13 @@ from ramerge.sdk.methods import Counts
 from ramerge.sdk.passes import BlockResult, effects
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import LayerRange, layer_of
+from ramerge.sdk.recipes import LayerId, layer_of
 
 OUTSIDE = "outside"
 """The layer of tensors that belong to none."""
 
 _SECONDS_BETWEEN = 0.5
-_Key = tuple[bool, LayerRange | None, int]
+_Key = tuple[bool, LayerId | None, int]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ramerge.sdk.recipes import LayerRange, layer_of
+from ramerge.sdk.recipes import LayerId, layer_of
 
 ROLES = (
     "embedding",
@@ -72,7 +72,7 @@ def layers_and_roles(names: Sequence[str]) -> tuple[dict[str, list[int]], dict[s
 
     Layers are `layer 3`. Where there are several stacks of layers, each is under its name.
     """
-    layers: dict[LayerRange, list[int]] = {}
+    layers: dict[LayerId, list[int]] = {}
     roles: dict[str, list[int]] = {}
     for number, name in enumerate(names):
         if layer := layer_of(name):

@@ -29,7 +29,7 @@ from ramerge.sdk.errors import reason
 from ramerge.sdk.files import store
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, Document, check, models_of, open_recipe
+from ramerge.sdk.recipes import AnyRecipe, Document, check, models_only, open_recipe
 from ramerge.sdk.text import dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
@@ -96,7 +96,7 @@ def gather(
         'code'
     """
     document = open_recipe(recipe, tensors_of_base)
-    models = models_of(document)
+    models = models_only(document)
     names = [name for name in models.agents if not _has(document, name, what)]
     if not names:
         return {}
@@ -135,7 +135,7 @@ def rank(
         >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
         ['regmean', 'sum']
     """
-    models = models_of(open_recipe(recipe, tensors_of_base))
+    models = models_only(open_recipe(recipe, tensors_of_base))
     names = list(models.agents)
     found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)

@@ -31,7 +31,7 @@ from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import device_name
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
+from ramerge.sdk.recipes import AnyRecipe, models_only, open_recipe
 from ramerge.sdk.records import digests_of
 from ramerge.sdk.tensors import Files, Reader
 from ramerge.sdk.text import dumped, quoted, unknown
@@ -81,7 +81,7 @@ def calibrate(
         32
     """
     require_extras()
-    models = models_of(open_recipe(recipe, tensors_of_base))
+    models = models_only(open_recipe(recipe, tensors_of_base))
     agents = {name: agent.plain for name, agent in models.agents.items()}
     asked = prompts_of(agents, models.prompts, settings)
     with LiveBase(base_of(models), settings, options) as live:
@@ -97,7 +97,7 @@ def estimate_calibration(
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
     require_extras()
-    models = models_of(open_recipe(recipe, tensors_of_base))
+    models = models_only(open_recipe(recipe, tensors_of_base))
     agents = {name: agent.plain for name, agent in models.agents.items()}
     asked = prompts_of(agents, models.prompts, settings)
     base = LiveBase(base_of(models), settings, options)

@@ -1,11 +1,13 @@
 """The command line.
 
-start                    the entry point of the process
-main                     the group of commands; messages for errors and signals
-commands                 one function for each command of the core, without logic
-carry_out                plan, merge, and say what was made
-options                  options of commands, each declared once
-flags/, words            recipes and values by the words of a command line
-terminal, progress       what commands print; how progress is shown
-texts, summary           results as text for people
+start        the entry point of the process: handles signals, then imports and calls `main`
+main         the group of commands, and the messages and exit codes for errors and signals
+commands     one function for each command of the core, without logic; features have commands of their own
+carry_out    the end of `merge`, `convert` and `soup`: plans, merges, and says what was made
+options      options and groups of options, each declared once, for all commands; `Session`, a run of the command line
+flags/       the words that name models and recipes: into a document, and out of one
+words        KEY=VALUE, values in YAML, `--vary`; for `flags` and commands
+terminal     prints lines, warnings, errors and tables, for all commands
+progress     shows progress on standard error: bars, lines or JSON
+summary      results in a few lines: of a merge, for `carry_out`; of a sweep, and the merging methods, for `commands`
 """

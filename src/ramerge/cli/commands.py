@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.cli import texts
 from ramerge.cli.carry_out import carry_out
 from ramerge.cli.options import (
     BASE,
@@ -82,6 +81,7 @@ def sweep(
     from ramerge.api import sweep as run
     from ramerge.cli.flags.read import read_inputs
     from ramerge.cli.progress import shown
+    from ramerge.cli.summary import sweep_summary
     from ramerge.cli.words import read_varied
     from ramerge.core.foundation.jsontext import dumped
 
@@ -96,7 +96,7 @@ def sweep(
     if as_json:
         click.echo(dumped([record.to_dict() for record in records]), nl=False)
     elif not quiet:
-        say([*texts.points(records, out), *reminder(warnings)])
+        say([*sweep_summary(records, out), *reminder(warnings)])
 
 
 @command(short_help="Show what a merge would do, and what would make it fail.")
@@ -160,6 +160,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 @as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
+    from ramerge.cli.summary import method_texts
     from ramerge.core.foundation.text import unknown
     from ramerge.core.methods.registry import METHODS, describe, listed
 
@@ -170,7 +171,7 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(described, indent=2))
     elif names:
-        texts.methods(described)
+        click.echo("\n".join(method_texts(described)))
     else:
         click.echo(f"{'method':<16} reads  what it is")
         for name, method in described.items():

@@ -20,7 +20,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 
-GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
+_GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
 """The groups of options, in the order of `--help`; options without a group come last."""
 
 
@@ -28,7 +28,7 @@ class GroupedOption(click.Option):
     """An option that `--help` shows under a heading.
 
     Args:
-        group: one of `GROUPS`.
+        group: one of `_GROUPS`.
     """
 
     def __init__(self, *words: Any, group: str, **more: Any) -> None:
@@ -61,12 +61,12 @@ class GroupedCommand(click.Command):
         self._params = params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group."""
+        """Write a section of `--help` for each group."""
         rows: dict[str, list[tuple[str, str]]] = {}
         for each in self.get_params(ctx):
             if isinstance(each, click.Option) and (row := each.get_help_record(ctx)) is not None:
                 rows.setdefault(getattr(each, "group", "options"), []).append(row)
-        for group in (*GROUPS, "options"):
+        for group in (*_GROUPS, "options"):
             if group in rows:
                 with formatter.section(group.capitalize()):
                     formatter.write_dl(rows[group])
@@ -107,19 +107,19 @@ def run_options(*names: str) -> Decorator:
                 value = flags.pop(key.replace(".", "_"))
                 name, _, field = key.partition(".")
                 if field and value not in (None, (), False):
-                    parts[name][field] = read_ray_init(value) if field == "init" else value
+                    parts[name][field] = _read_ray_init(value) if field == "init" else value
                 elif not field and value is not None:
                     given[key] = value
             asks_for_ray = given.pop("ray", False) or parts["ray"]
             ray = Ray(**parts["ray"]) if asks_for_ray else None
             function(*args, options=Options(**given, upload=Upload(**parts["upload"]), ray=ray), **flags)
 
-        return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
+        return options(*(_setting_option(key, *about) for key, about in chosen.items()))(collected)
 
     return decorate
 
 
-def setting_option(key: str, default: object, setting: Setting) -> Decorator:
+def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
     """Make the option of a setting.
 
     Args:
@@ -139,7 +139,7 @@ def setting_option(key: str, default: object, setting: Setting) -> Decorator:
 
 
 def options_of(settings: type, argument: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
-    """Options for the fields of a class of settings.
+    """Options of a command for the fields of a class of settings.
 
     Args:
         settings: a dataclass whose fields `about` describes.
@@ -155,12 +155,12 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
             made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
             function(*args, **{argument: made}, **flags)
 
-        return options(*(setting_option(*each) for each in chosen))(collected)
+        return options(*(_setting_option(*each) for each in chosen))(collected)
 
     return decorate
 
 
-def read_ray_init(texts: Iterable[str]) -> dict[str, object]:
+def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
 
     Raises:
@@ -218,7 +218,7 @@ AGENT: Decorator = option(
     multiple=True,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
 )
-QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
+_QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
 
 
 @dataclass
@@ -263,7 +263,7 @@ DEBUG: Decorator = option(
 )
 
 
-TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+TALK: tuple[Decorator, ...] = (_QUIET, DEBUG)
 
 
 def as_json(what: str) -> Decorator:
@@ -297,7 +297,7 @@ METHOD: Decorator = option(
     help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+. "
     "Another one replaces the recipe's parameters.",
 )
-SET: Decorator = option(
+_SET: Decorator = option(
     "method",
     "--set",
     "settings",
@@ -305,7 +305,7 @@ SET: Decorator = option(
     multiple=True,
     help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
 )
-PRESET: Decorator = option(
+_PRESET: Decorator = option(
     "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
 )
 IMPORTANCE, INPUTS = (
@@ -353,7 +353,7 @@ def _kind_options() -> list[click.Parameter]:
         if name != CHECKPOINT:
             option("output", f"--as-{name}", is_flag=True, help=kind.help)(bare)
             for key, *setting in settings_of(type(kind)):
-                setting_option(key, *setting)(bare)
+                _setting_option(key, *setting)(bare)
     return list(getattr(bare, "__click_params__", ()))
 
 
@@ -398,9 +398,9 @@ WRITE_RECIPE: Decorator = option(
 EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
-MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
+MODELS: tuple[Decorator, ...] = (BASE, AGENT, _SET)
 """What says which models, for commands that need no method."""
-KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)
 """What says everything that a recipe can."""
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),

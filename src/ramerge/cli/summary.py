@@ -1,11 +1,17 @@
-"""Summaries of merges, in a few lines for the terminal."""
+"""Results of commands of the core in a few lines: a merge, a sweep, the merging methods."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ramerge.cli.terminal import table
-from ramerge.core.engine.columns import columns_of, figure, meanings
+from ramerge.core.engine.columns import columns_of, figure_text, meanings
 from ramerge.core.engine.record import Record
+from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.explain import dtypes_of
+from ramerge.core.recipe.points import folders_of
 
 _NAMED = 4
 
@@ -28,7 +34,7 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     ]
     columns = columns_of(record)
     if columns:
-        rows = [[agent.name, *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
+        rows = [[agent.name, *[figure_text(agent, column) for column in columns]] for agent in record.agents.values()]
         lines += table(["agent", *[column.title for column in columns]], rows)
     if explain:
         lines += [f"  {text}" for text in meanings(columns, record)]
@@ -39,3 +45,42 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     if explain or {*record.input_dtypes.values()} != {record.dtype}:
         lines.append(f"dtypes: {dtypes_of(record.input_dtypes, record.dtype)}")
     return [*lines, *(f"note: {note}" for note in record.notes)]
+
+
+def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
+    """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
+    columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
+    names = folders_of([record.point for record in records])
+    # names of folders say what varies, unless they would be too long
+    varied = [key.removeprefix("parameters.") for key in records[0].point if names[0].startswith("point-")]
+    head = ["point", *varied, *(f"{column.title} {agent}" for agent in records[0].agents for column in columns)]
+    rows = [
+        [
+            name,
+            *([str(value) for value in record.point.values()] if varied else []),
+            *(figure_text(agent, column) for agent in record.agents.values() for column in columns),
+        ]
+        for record, name in zip(records, names, strict=True)
+    ]
+    return [
+        *table(head, rows),
+        f"{len(records)} checkpoints, the first in {out.rstrip('/')}/{names[0]}, in {records[0].seconds:.1f} s",
+        "next: `ramerge eval --model NAME=FOLDER ...` scores them; `ramerge search` merges and scores point by point",
+    ]
+
+
+def method_texts(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Merging methods, as `methods.registry.describe` has them, in lines for `ramerge methods NAME`."""
+    lines = []
+    for name, method in described.items():
+        lines += [f"{name}: {method['title']}", f"    {method['formula']}", f"    {method['source']}"]
+        if method["differs"]:
+            lines.append(f"    mergekit: {method['differs']}")
+        for key, field in method["parameters"].items():
+            default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
+            where = "".join(f"with {name}: {value}: " for name, value in field["only"].items())
+            lines += [f"    {key} = {default}  ({field['range']})", f"        {where}{field['description']}"]
+        for preset, values in method["presets"].items():
+            lines.append(f"    preset {preset}: " + ", ".join(f"{key} = {value}" for key, value in values.items()))
+        lines.append("")
+    return lines

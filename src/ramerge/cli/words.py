@@ -35,7 +35,7 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
 
 
 def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
-    """Keys and values of `KEY=VALUE`.
+    """Keys and values of the words `KEY=VALUE` of a flag.
 
     Args:
         flag: which flag it is, for messages.
@@ -53,7 +53,7 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
 
 
 def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
-    """Values by key, as `pairs` has them.
+    """Values of the words `KEY=VALUE` of a flag by key, each given once.
 
     Raises:
         RecipeError: as for `pairs`, or a key is given twice.

@@ -25,13 +25,13 @@ from ramerge.sdk.outputs import (
     lay_out,
     model_card,
     records_of,
-    resolved,
+    resolved_recipe,
 )
 from ramerge.sdk.passes import Passes, Sink
-from ramerge.sdk.plans import Block, MergePlan, listed
+from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
-from ramerge.sdk.text import dumped, quoted, without_secrets
+from ramerge.sdk.text import brief_list, dumped, quoted, without_secrets
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22
@@ -95,7 +95,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
     record = replace(record, adapter=made.figures, notes=(*record.notes, made.said))
     output.staging.write(CONFIG, dumped(made.config))
     output.staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, made.config), adapts=True))
-    output.staging.write("ramerge.yaml", resolved(plan, plan.points[0]).to_yaml())
+    output.staging.write("ramerge.yaml", resolved_recipe(plan, plan.points[0]).to_yaml())
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
@@ -211,7 +211,7 @@ class _Adapter:
             one, more = ("is a norm, bias or embedding", "it"), ("are norms, biases or embeddings", "them")
             are, them = one if len(names) == 1 else more
             raise WeightsError(
-                f"--as-adapter: the merge changes {listed(list(map(quoted, names)))}, which {are} and cannot be "
+                f"--as-adapter: the merge changes {brief_list(list(map(quoted, names)))}, which {are} and cannot be "
                 f"factored; --save-modules saves {them} as modules_to_save, and a rule (keep: base) keeps the base's"
             )
         numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.formats import module_of
 from ramerge.sdk.machine import ResourceLimits
-from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, listed, note, problem
+from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
-from ramerge.sdk.text import quoted
+from ramerge.sdk.text import brief_list, quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
@@ -129,7 +129,7 @@ def plan_adapter(
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     text = (
         f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
-        f"{listed(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
+        f"{brief_list(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
         "rule (keep: base)"
     )
     findings = [*([problem(text)] if refused else []), *_notes(settings, matrices, others)]

@@ -18,7 +18,7 @@ from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.outputs import OpenOutput, files_of, model_card, records_of
+from ramerge.sdk.outputs import OpenOutput, model_card, model_sidecars, records_of
 from ramerge.sdk.passes import Passes, Sink
 from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.storage import BLOCK, COMPANIONS
@@ -139,7 +139,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
             theirs = sidecar_files(below, allow_outside_links=True)
             for shard in plan.shards:
                 writer.header(shard.name, list(shard.offsets), shard.header)
-            for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
+            for name, content in model_sidecars(plan, plan.points[0], record, folder="MODEL"):
                 writer.companion(name, content, theirs.get(name))
             writer.finish()
     # card and record are also written next to the delta's own files

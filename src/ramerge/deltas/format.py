@@ -11,8 +11,8 @@ from ramerge.deltas.index import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTe
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
 from ramerge.sdk.errors import readable
-from ramerge.sdk.formats import INDEX as WEIGHTS_INDEX
 from ramerge.sdk.formats import (
+    INDEX,
     Format,
     Opening,
     check_files,
@@ -23,7 +23,7 @@ from ramerge.sdk.formats import (
     read_json,
     safetensors,
 )
-from ramerge.sdk.storage import COMPANIONS, INDEX, Location
+from ramerge.sdk.storage import COMPANIONS, DELTA_INDEX, Location
 from ramerge.sdk.tensors import Checkpoint, Contents, Stored, Tensor, full_name, identify
 from ramerge.sdk.text import quoted
 
@@ -33,24 +33,24 @@ _MOST_PROBLEMS = 100
 
 def find(folder: Location) -> Location | None:
     """The folder itself if it has the index of a delta in ramerge's layout."""
-    if (folder / INDEX).exists():
+    if (folder / DELTA_INDEX).exists():
         return folder
     if (folder / DATA_FILE.format(1)).exists():
-        raise CheckpointError(f"{folder}: is a delta without its index, {INDEX}; get the delta again")
+        raise CheckpointError(f"{folder}: is a delta without its index, {DELTA_INDEX}; get the delta again")
     return None
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read."""
     base = opening.needed(folder, "a delta")
-    files = identify([folder / INDEX])
-    index = read_index(folder / INDEX)
+    files = identify([folder / DELTA_INDEX])
+    index = read_index(folder / DELTA_INDEX)
     _check_lineage(folder, index, base)
     if base.quantized is not None:
         raise CheckpointError(
             f"{folder}: is a delta, and its base {base.directory} is quantized; give a model that is not"
         )
-    names, _ = indexed_files(folder / INDEX, index.weight_map, ".safetensors")
+    names, _ = indexed_files(folder / DELTA_INDEX, index.weight_map, ".safetensors")
     sidecars = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in sidecars)]
     check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
@@ -106,8 +106,8 @@ def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Ma
     if model.companions is not None:
         return model.companions
     found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
-    index = model.metadata_folder / WEIGHTS_INDEX
-    return found | {WEIGHTS_INDEX: index} if model.format in STORED_FORMATS and index.is_file() else found
+    index = model.metadata_folder / INDEX
+    return found | {INDEX: index} if model.format in STORED_FORMATS and index.is_file() else found
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:

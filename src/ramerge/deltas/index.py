@@ -30,7 +30,7 @@ from ramerge import CheckpointError
 from ramerge.sdk.errors import readable
 from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.records import to_model
-from ramerge.sdk.storage import BLOCK, INDEX, Location, digest_of_delta_index, signed
+from ramerge.sdk.storage import BLOCK, DELTA_INDEX, Location, digest_of_delta_index, signed
 from ramerge.sdk.tensors import BITS, read_header
 from ramerge.sdk.text import JsonLimits, dumped, quoted, read_object
 
@@ -158,7 +158,7 @@ def described(tensors: int, changed: int, whole: int, elements: int) -> str:
 
 def size_of(folder: Location) -> int:
     """The bytes of changes and whole tensors of a delta; headers, index and other files do not count."""
-    names = sorted({*read_index(folder / INDEX).weight_map.values()})
+    names = sorted({*read_index(folder / DELTA_INDEX).weight_map.values()})
     entries = (entry for name in names for entry in read_header(folder / name).entries)
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 

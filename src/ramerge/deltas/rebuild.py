@@ -15,12 +15,11 @@ from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import digest_of_file
-from ramerge.sdk.formats import INDEX as MODEL_INDEX
-from ramerge.sdk.formats import ONE_FILE
+from ramerge.sdk.formats import INDEX, ONE_FILE
 from ramerge.sdk.machine import map_in_threads
 from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import BLOCK, INDEX, Location, is_far
+from ramerge.sdk.storage import BLOCK, DELTA_INDEX, Location, is_far
 from ramerge.sdk.tensors import (
     Arena,
     Checkpoint,
@@ -57,7 +56,7 @@ def write_agent(
     """Write the files of the agent that a delta gives, byte-identical."""
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
-    index = read_index(agent.delta / INDEX)
+    index = read_index(agent.delta / DELTA_INDEX)
     shards = _shards(agent, agent.delta, index)
     memory = max(map(arena_bytes, agent.tensors.values()), default=0)
     blocks = _blocks(agent, shards)
@@ -89,8 +88,8 @@ def write_agent(
         finally:
             writer.close()
     _copy_companions(agent, index, staging)
-    if staging.needs_index and MODEL_INDEX not in index.companions:
-        staging.write(MODEL_INDEX, _index_of(shards))
+    if staging.needs_index and INDEX not in index.companions:
+        staging.write(INDEX, _index_of(shards))
     check_unchanged(agent.files)
     return index
 

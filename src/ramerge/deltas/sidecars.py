@@ -6,7 +6,7 @@ from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.index import read_index
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.formats import companions_of
-from ramerge.sdk.storage import INDEX
+from ramerge.sdk.storage import DELTA_INDEX
 from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
@@ -14,7 +14,7 @@ def write_headers_and_sidecars(
     base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool
 ) -> None:
     """Give a writer of a delta the headers of the agent's files, and its sidecar files with the base's."""
-    index = read_index(agent.delta / INDEX) if agent.delta is not None else None
+    index = read_index(agent.delta / DELTA_INDEX) if agent.delta is not None else None
     for file, names in agent.shards.items():
         header = b""  # if the agent has no such files
         if index is not None and agent.delta is not None:

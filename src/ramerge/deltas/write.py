@@ -33,7 +33,7 @@ from ramerge.deltas.index import (
 )
 from ramerge.sdk.files import write_all
 from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import BLOCK, COMPANIONS, INDEX, Location
+from ramerge.sdk.storage import BLOCK, COMPANIONS, DELTA_INDEX, Location
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30
@@ -145,7 +145,7 @@ class DeltaWriter:
         dropped = [name for name in self._base if name not in self._tensors]
         shards, headers = self._shards, self._headers
         index = Index(metadata, weight_map, self._tensors, dropped, shards, headers, self._companions)
-        self._staging.write(INDEX, index.text())
+        self._staging.write(DELTA_INDEX, index.text())
         return index
 
 

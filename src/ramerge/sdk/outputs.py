@@ -13,7 +13,7 @@ from ramerge.core.engine.card import model_card
 from ramerge.core.engine.columns import effective_means, erased_means
 from ramerge.core.engine.fingerprint import fingerprint_of
 from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
-from ramerge.core.engine.sidecars import files_of, records_of, resolved
+from ramerge.core.engine.sidecars import model_sidecars, records_of, resolved_recipe
 from ramerge.core.output.lifecycle import build_output, output_dir, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.targets import OutputTarget, output_target, path_of
@@ -32,16 +32,16 @@ __all__ = [
     "build_output",
     "effective_means",
     "erased_means",
-    "files_of",
     "fingerprint",
     "fingerprint_of",
     "lay_out",
     "model_card",
+    "model_sidecars",
     "open_output",
     "output_dir",
     "output_target",
     "path_of",
     "records_of",
-    "resolved",
+    "resolved_recipe",
     "tidy",
 ]

@@ -12,7 +12,15 @@ from ramerge.core.engine.passes import PlanPass, in_order
 from ramerge.core.engine.reads import Passes, tasks_of
 from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.tally import NonFinite
-from ramerge.core.engine.warn import AboutMethod, advice, effects, inspect, refuse, spoiled, warnings_of
+from ramerge.core.engine.warn import (
+    AboutMethod,
+    effects,
+    inspect,
+    refuse_if_strict,
+    rounding_notes,
+    spoiled,
+    warnings_of,
+)
 from ramerge.core.engine.worker import Sink, Task, Worker
 
 __all__ = [
@@ -28,13 +36,13 @@ __all__ = [
     "Sink",
     "Task",
     "Worker",
-    "advice",
     "chosen_executor",
     "effects",
     "in_order",
     "in_runs",
     "inspect",
-    "refuse",
+    "refuse_if_strict",
+    "rounding_notes",
     "spoiled",
     "tasks_of",
     "warnings_of",

@@ -10,7 +10,7 @@
 from ramerge.api import with_chosen_method
 from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem
+from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
 from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
 from ramerge.core.planning.kinds import PlannedKind
@@ -29,7 +29,6 @@ __all__ = [
     "Resources",
     "TensorPlan",
     "cached_counts",
-    "listed",
     "make_plan",
     "note",
     "problem",

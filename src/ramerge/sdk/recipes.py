@@ -5,10 +5,10 @@
 ['code', 'memory', 'tool']
 """
 
-from ramerge.core.recipe.checks import as_yaml, check, models_of
+from ramerge.core.recipe.checks import as_yaml, check, models_only
 from ramerge.core.recipe.dialects import Dialect, Look, blind, dialect_of
 from ramerge.core.recipe.document import Document, Key, parse_document, read_document
-from ramerge.core.recipe.layers import LayerRange, layer_of
+from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.core.recipe.paths import names_in, parts_of, portable
@@ -22,7 +22,7 @@ __all__ = [
     "Dialect",
     "Document",
     "Key",
-    "LayerRange",
+    "LayerId",
     "Look",
     "Point",
     "as_yaml",
@@ -32,7 +32,7 @@ __all__ = [
     "layer_of",
     "leave_out",
     "make_points",
-    "models_of",
+    "models_only",
     "names_in",
     "open_recipe",
     "parse_document",

@@ -7,14 +7,14 @@
 
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location, here, is_far
-from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_delta_index, signed
+from ramerge.core.storage.own_files import BLOCK, COMPANIONS, DELTA_INDEX, RECORDS, digest_of_delta_index, signed
 from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found, resolve
 from ramerge.core.storage.schemes import is_remote, on_hub
 
 __all__ = [
     "BLOCK",
     "COMPANIONS",
-    "INDEX",
+    "DELTA_INDEX",
     "RECORDS",
     "FoundModel",
     "Location",

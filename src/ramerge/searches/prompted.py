@@ -17,7 +17,7 @@ from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, models_of
+from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.folder import search_folder
 from ramerge.searches.points import recipe_of
@@ -132,7 +132,7 @@ def prompted(
         RecipeError: there is no base, or an agent has no prompts.
         RamergeError: as for `calibrate`.
     """
-    models = models_of(recipe)
+    models = models_only(recipe)
     base = base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}
     settings = replace(settings, hold_out=True, gather="inputs")

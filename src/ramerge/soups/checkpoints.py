@@ -20,7 +20,7 @@ from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.flags import from_here
 from ramerge.sdk.formats import by_priority
 from ramerge.sdk.methods import MANY, METHODS
-from ramerge.sdk.storage import INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
+from ramerge.sdk.storage import DELTA_INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
 from ramerge.sdk.text import JsonLimits, read_object
 
 _NUMBER = re.compile(r"\d+")
@@ -214,7 +214,7 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
 
 
 def _checkpoint(model: str, step: int) -> RunCheckpoint:
-    index = Path(model) / INDEX
+    index = Path(model) / DELTA_INDEX
     if is_remote(model) or not index.is_file():
         return RunCheckpoint(step, model)
     try:

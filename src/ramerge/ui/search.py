@@ -11,7 +11,7 @@ import gradio as gr
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.flags import words_of
-from ramerge.sdk.recipes import models_of, open_recipe
+from ramerge.sdk.recipes import models_only, open_recipe
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
@@ -107,7 +107,7 @@ def search_words(desk: Desk, text: str, lines: str, count: float, longest: float
         RecipeError: the recipe names no models, or anything is outside of the roots or not there.
     """
     document = read_draft(text or EMPTY, desk.roots)
-    prompts = desk.roots.prompts(dict.fromkeys(models_of(document).agents, "") | _files(lines))
+    prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | _files(lines))
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
     words += ["--prompt-count", str(int(count or 0)), "--max-new", str(int(longest or 0))]

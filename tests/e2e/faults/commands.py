@@ -15,8 +15,7 @@ from ramerge.analysis.command_output import check_folder
 from ramerge.analysis.tables import NAMES
 from ramerge.core.foundation.errors import OutputError
 from ramerge.core.foundation.files import check_file, write_file
-from ramerge.core.output.lifecycle import build_output
-from ramerge.core.output.staging import hidden_folder
+from ramerge.core.output.lifecycle import build_output, output_dir
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending
 
@@ -111,7 +110,7 @@ class Checkpoint(Command):
         if ending.code == 0 and state != "new":
             yield f"exit code 0, and OUT is {state}"
         told_new = "is the new one and complete" in said or f"complete: {out}" in said
-        told_kept, kept = "of the work is kept" in said, (hidden_folder(out) / "journal").exists()
+        told_kept, kept = "of the work is kept" in said, (output_dir(out).work / "journal").exists()
         told_nothing = "nothing was kept" in said or "is as it was" in said
         if ending.code > 0 and "cannot be told" not in said:
             if state == "new" and not told_new:

@@ -33,8 +33,7 @@ import ramerge
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.ray import RayExecutor, connected
 from ramerge.core.engine.executors.threads import ThreadExecutor
-from ramerge.core.output.remote_output import local_folder
-from ramerge.core.output.staging import hidden_folder
+from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.recipe.document import document_of
 from ramerge.core.storage.schemes import open_upload
 from ramerge.core.storage.upload import CLAIM, is_shard_of_run
@@ -121,7 +120,7 @@ class Place:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.work, self.name = path, hidden_folder(path), str(path)
+        self.path, self.work, self.name = path, output_dir(path).work, str(path)
 
     def files(self) -> dict[str, bytes]:
         """What is there."""
@@ -159,7 +158,7 @@ class InBucket(Place):
     def __init__(self, server: seaweed.Server, name: str, staging: Path) -> None:
         self._server, self._folder, self._staging = server, name, staging
         self.name = f"s3://{seaweed.BUCKET}/{name}"
-        self.work = hidden_folder(local_folder(open_upload(self.name, staging, public=False)))
+        self.work = output_dir(open_upload(self.name, staging, public=False)).work
 
     def files(self) -> dict[str, bytes]:
         """See `Place`, under the names of a local output."""

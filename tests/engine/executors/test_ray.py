@@ -24,7 +24,8 @@ from ramerge.core.engine.executors.executor import Unrecorded
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.foundation.errors import ContinueNote, RayError
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.output.staging import StagingDir, hidden_folder
+from ramerge.core.output.lifecycle import output_dir
+from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import Writer, lay_out
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.reader import Files
@@ -124,7 +125,7 @@ def test_nodes_read_buckets_with_credentials_of_their_own(
             pytest.raises(ramerge.CheckpointError, match=r"s3://models/nodes/.*\(on node "),
         ):
             ramerge.merge(source, tmp_path / "denied", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
-        assert not hidden_folder(tmp_path / "denied").exists()
+        assert not output_dir(tmp_path / "denied").work.exists()
         own = {"address": cluster.address, "runtime_env": {"env_vars": server.environment}}
         ramerge.merge(source, tmp_path / "ray", options=ramerge.Options(cache=False, ray=ramerge.Ray(init=own)))
     ramerge.merge(recipe(tmp_path, agents), tmp_path / "threads", options=ramerge.Options(cache=False))
@@ -227,7 +228,7 @@ def test_a_stopped_driver_s_work_goes_on(
     out = tmp_path / "out"
     words = [sys.executable, "-c", _DRIVER, cluster.address, json.dumps(large), str(out), str(SMALL)]
     with subprocess.Popen(words) as process:
-        journal, begun = hidden_folder(out) / "journal" / "0001", time.monotonic()
+        journal, begun = output_dir(out).work / "journal" / "0001", time.monotonic()
         while process.poll() is None and time.monotonic() - begun < 60:
             if journal.exists() and journal.stat().st_size > 2000:
                 process.send_signal(number)
@@ -262,7 +263,7 @@ def test_errors_of_inputs_are_those_of_threads(connected: Any, tmp_path: Path) -
     with pytest.raises(ramerge.WeightsError) as here:
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(cache=False))
     assert there.value.problems == here.value.problems
-    assert not hidden_folder(tmp_path / "out").exists()
+    assert not output_dir(tmp_path / "out").work.exists()
 
 
 def test_another_version_on_a_node(connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +271,7 @@ def test_another_version_on_a_node(connected: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(executors, "__version__", "9.9")
     with pytest.raises(ramerge.PlanError, match=r"another version .*: ramerge .*, not 9\.9 \(on node .*\)"):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
-    assert not hidden_folder(tmp_path / "out").exists()
+    assert not output_dir(tmp_path / "out").work.exists()
 
 
 @pytest.mark.parametrize("call", ["nodes", "put", "wait", "get"])
@@ -382,13 +383,13 @@ GB = 1e9
 )
 def test_tasks_are_laid_out(nodes: list, workers: int, found: tuple[int, int, int]) -> None:
     processors = 64 if workers > 4 else 2
-    slots = executors.lay_out(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
+    slots = executors.ray_slots(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
     assert (slots.cpus, slots.threads, slots.count) == found
 
 
 def test_no_node_is_large_enough() -> None:
     with pytest.raises(ramerge.RayError, match="no node of the Ray cluster has 1 CPU and 3,000 MB"):
-        executors.lay_out([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
+        executors.ray_slots([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
 
 
 def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +397,7 @@ def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ramerge.RecipeError, match=r"Ray is not installed: pip install .*\[ray\]"):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(ray=ramerge.Ray()))
-    assert not hidden_folder(tmp_path / "out").exists()
+    assert not output_dir(tmp_path / "out").work.exists()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def _as_flags(paths: Sequence[str]) -> str:
 
 
 def is_model(path: str) -> bool:
-    """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.models`)."""
+    """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.resolve`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 

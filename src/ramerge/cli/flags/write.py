@@ -35,7 +35,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
-    """Flags that say what a recipe says.
+    """Flags of a command line that say what a recipe says.
 
     Args:
         recipe: in ramerge's own form.
@@ -110,7 +110,7 @@ def _as_yaml(value: object) -> str:
 
 
 def limit_words(options: Options) -> list[str]:
-    """The limits of a run as words of a command line."""
+    """Flags for the limits of a run, such as `--threads`."""
     words = ["--threads", str(options.threads)] if options.threads is not None else []
     words += ["--max-memory", str(options.max_memory)] if options.max_memory is not None else []
     return words + (["--device", options.device] if options.device != "auto" else [])

@@ -1,22 +1,42 @@
-"""From a plan to checkpoints: count, reduce, merge, commit.
+"""From a plan to checkpoints: samples, counts, merges, commits.
 
-execute                  all steps in order
-reads                    what is read of the inputs, pass by pass, and what it finds
-gathered_from            refuses inputs that were recorded from other models
-passes                   counting and merging, as values that an executor takes
-worker, tally            the work on one block; sums over blocks
-team                     a worker of several threads, whose matrices a device solves for together
-operators                what methods make of recorded inputs, once for all threads
-result_codec             what was found in a block, as bytes
-sinks, uploads, stream   where merged bytes go: files, remote shards, memory
-outputs                  kinds of output, by entry point; the folder that is built, with its journal
-checkpoint_output        the usual kind
-sidecars                 files alongside the weights
-journal                  what was done, so that a run can be resumed
-fingerprint              what a run depends on
-record, card             what a merge did: for programs, and as a page
-columns                  the table of agents, as text
-sampling                 samples of the weights of all models
-sanity_checks, warn      warnings about weights
-executors/               process the blocks of a pass; the one that the user chose
+The run as a whole:
+
+execute            all steps in order; called by `api`
+outputs            `OutputKind`, a way to write a merge, found by entry point; opens the folder that is built and its
+                   journal, for `execute`
+checkpoint_output  the usual `OutputKind`, and the pattern for those of `deltas`: runs the passes, then writes sidecars
+stream             merged tensors one after another, for the loop over `Plan.tensors` in `api`
+journal            `Journal`, `PassJournal`: which blocks are done, and what was counted in them, so that a run can be
+                   resumed; opened by `outputs`, asked and written by `reads`
+fingerprint        what a run depends on, as text, for the journals of merges and deltas; for `api` also whether a plan
+                   goes on from what an interrupted run left
+
+Before the passes, for `execute`:
+
+gathered_from      refuses recorded inputs and importances of other models; `calibration` makes their digests with it
+warn               all warnings about weights: of samples before the passes, of counts after them (for `sidecars`)
+sanity_checks      finds swapped, damaged and unrelated models in the samples, for `warn`
+sampling           reads the samples, for `sanity_checks`
+
+The passes:
+
+reads              `Passes`: the open inputs, counting, merging, and what these find; made by `execute`, run by kinds of
+                   output
+passes             `CountPass` and `MergePass`, the values that an executor takes, and the order of their blocks
+executors/         threads or Ray tasks that process the blocks of a pass; the one that the user chose
+worker             one thread's work on a block, for `passes`: reads all inputs, counts or merges, writes to a `Sink`
+team               a worker of several threads, whose matrices a device solves for together
+operators          what methods make of recorded inputs, once for all threads; reads these inputs for `worker`
+result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal
+tally              `PassTally`, the sums of a pass for `reads`, and its progress; `Refusals` of NaN, Inf and overflows
+sinks              where `worker` writes: the shards of a folder, or whole tensors for a function
+uploads            the sink of remote outputs: uploads each shard as soon as it is complete
+
+After the passes:
+
+sidecars           makes the records, and writes them with index, companions, card and recipe; called by kinds of output
+record             `Record` and `Sweep`, as in `ramerge.json` and `sweep.json`; also read again, for `analysis`
+card               the model card, README.md
+columns            titles, formats and meanings of the agents' figures, for `card` and `cli`
 """

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from ruamel.yaml import YAML
 
-from ramerge.core.engine.columns import columns_of, figure, meanings
+from ramerge.core.engine.columns import columns_of, figure_text, meanings
 from ramerge.core.engine.record import Record
 from ramerge.core.formats.sidecars import has_tokenizer
 from ramerge.core.foundation.jsontext import dumped
@@ -101,7 +101,8 @@ def _made(plan: MergePlan, record: Record) -> str:
 def _table(record: Record) -> str:
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
-    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
+    agents = record.agents.values()
+    rows += [[markdown(agent.name), *[figure_text(agent, column) for column in columns]] for agent in agents]
     lines = [f"| {' | '.join(row)} |" for row in rows]
     meant = meanings(columns, record)
     return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)

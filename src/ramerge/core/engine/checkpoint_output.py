@@ -29,7 +29,7 @@ class AsCheckpoint(OutputKind):
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
     ) -> tuple[Record, ...]:
-        with closing(shards_of(plan, output)) as shards:
+        with closing(_shards_of(plan, output)) as shards:
             passes.count()
             passes.merge(shards)
             written = shards.finish(passes.listen)
@@ -38,7 +38,7 @@ class AsCheckpoint(OutputKind):
         return records
 
 
-def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
+def _shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
     """A plan's files, in the folder that is built."""
     staging = output.staging
     left = [shard for shard in all_shards(plan) if shard.name not in staging.arrived]

@@ -27,7 +27,7 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
-    """Explanation of the column `erased`.
+    """Explanation of the column `erased` of agents' figures.
 
     Args:
         merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
@@ -39,7 +39,7 @@ def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
 
 
 def effective_means() -> str:
-    """Explanation of an agent's figure `effective`."""
+    """Explanation of the column `effective` of agents' figures."""
     return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
 
 
@@ -51,7 +51,7 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
     return texts
 
 
-def figure(agent: AgentStatistics, column: Column) -> str:
-    """One figure of an agent, in its column's format."""
+def figure_text(agent: AgentStatistics, column: Column) -> str:
+    """One figure of an agent as text, in its column's format."""
     values = [agent.values[key] for key in (column.key, column.of) if key]
     return column.none if None in values else " of ".join(format(value, column.format) for value in values)

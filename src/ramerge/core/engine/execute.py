@@ -1,4 +1,4 @@
-"""From a plan to checkpoints: count, reduce, merge, commit. `execute` reads top to bottom."""
+"""From a plan to checkpoints: sample, count, merge, commit. `execute` reads top to bottom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that work depends on, by names for people.
+"""Fingerprints: all that a run depends on, by names for people.
 
 Two runs of equal fingerprints do the same work on the same blocks, and write the same bytes.
 """
@@ -16,19 +16,19 @@ from ramerge.core.engine.journal import left_in
 from ramerge.core.foundation.version import __version__
 from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.targets import OutputTarget
-from ramerge.core.planning.cached_counts import fingerprint as values_of
+from ramerge.core.planning.cached_counts import plain_values
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import FileIdentity, Identity
 
 
 def versions() -> dict[str, str]:
-    """The fingerprint of all work."""
+    """The part of every fingerprint that names versions."""
     return {"the version of ramerge or NumPy": f"{__version__}, {np.__version__}"}
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The fingerprint of files."""
+    """The part of a fingerprint that is about input files, as they were when they were opened."""
     found = {}
     for path, each in identities.items():
         if isinstance(each, FileIdentity):
@@ -51,7 +51,7 @@ def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
 
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
-    """The fingerprint of a plan."""
+    """The fingerprint of carrying out a plan."""
     recipe: dict[str, str] = {}
     for point in plan.points:
         of = f" of {point.name}" if point.name else " of the recipe"
@@ -64,7 +64,7 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
 
     seen: dict[int, str] = {}
     work = [
-        *[values_of(tensor, named, seen) for tensor in plan.tensors],
+        *[plain_values(tensor, named, seen) for tensor in plan.tensors],
         *[(shard.name, shard.header, shard.file_bytes) for shard in plan.shards],
         (plan.counts.rounds, sorted(plan.companions), plan.output.kind),
     ]

@@ -24,7 +24,7 @@ _PIECES, _ELEMENTS = 4, 128
 
 
 def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:
-    """A digest of shape, dtype and samples of each floating-point tensor of a model.
+    """A digest of each floating-point tensor of a model, which recorded inputs keep: of shape, dtype and samples.
 
     Args:
         tensors: of the model, by the base's names.

@@ -54,14 +54,14 @@ Coded = TypeVar("Coded")
 
 
 class Codec(Protocol[Given, Coded]):
-    """Results as bytes."""
+    """How results of blocks become bytes of a journal and back."""
 
     def encode(self, result: Coded) -> tuple[bytes, int]:
-        """A result, and how many bytes of work the block was."""
+        """The bytes of a result, and how many bytes of work the block was."""
         ...
 
     def decode(self, block: Given, data: bytes) -> Coded:
-        """The result again."""
+        """The result of a block from its bytes."""
         ...
 
 
@@ -81,7 +81,7 @@ class PassJournal(Generic[Block, Result]):
         runs: Sequence[Sequence[Block]],
         codec: Codec[Block, Result] | None = None,
         number: int = 0,
-        readers: Sequence[JournalReader] = (),
+        readers: Sequence[_JournalReader] = (),
         writer: JournalWriter | None = None,
     ) -> None:
         numbers = count()
@@ -105,7 +105,7 @@ class PassJournal(Generic[Block, Result]):
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
-        """A block is done; called from any thread."""
+        """Append to the journal that a block is done, and its result; called from any thread."""
         if self._writer is not None and self._codec is not None:
             data, amount = self._codec.encode(result)
             self._writer.append(_BLOCK, self._number, number, amount, data)
@@ -139,7 +139,7 @@ class Journal:
         self._fingerprint = dict(fingerprint)
         self._total = max(total, 1)
         self._before = 0
-        self._readers: list[JournalReader] = []
+        self._readers: list[_JournalReader] = []
         self._writer: JournalWriter | None = None
         self._passes = 0
 
@@ -160,7 +160,7 @@ class Journal:
             text = (folder / _FINGERPRINT).read_bytes()
             said = json.loads(text)
             theirs, inode = said["fingerprint"], said["built"]
-            other = difference(theirs, self._fingerprint)
+            other = _difference(theirs, self._fingerprint)
             run, trusted = self._scanned(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
@@ -208,7 +208,7 @@ class Journal:
         return max(map(int, names), default=0) + 1, lengths
 
     def begin(self, work: Path, built: int | None) -> None:
-        """Restart from scratch."""
+        """Begin a new journal, for a folder that is built from scratch."""
         (work / FOLDER).mkdir()
         (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
 
@@ -225,13 +225,13 @@ class Journal:
 
     @property
     def share(self) -> str:
-        """How much is done, human-readable."""
+        """How much of the work is recorded, human-readable."""
         return f"{min(self._done / self._total, 1):.0%}".replace("%", " %")
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def open(self, work: Path) -> None:
-        """Begin the run: from here on, records of earlier runs are read, and those of this one written.
+        """Open the journal: from here on, records of earlier runs are read, and those of this one written.
 
         Raises:
             OSError: the disk is full or fails.
@@ -239,16 +239,16 @@ class Journal:
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
-        self._readers = [JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
+        self._readers = [_JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
     def close(self) -> None:
-        """End the run."""
+        """Close this run's file."""
         if self._writer is not None:
             self._writer.close()
 
     def before_sync(self) -> Callable[[], None]:
-        """Called before everything that was written is brought to the disk. Gives what is to be called after that."""
+        """Note how long the journal is, before blocks are brought to the disk. Gives what to call after that."""
         writer = self._writer
         return writer.before_sync() if writer is not None else lambda: None
 
@@ -267,7 +267,7 @@ def left_in(work: Path) -> Mapping[str, str]:
     return {}
 
 
-def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
+def _difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
     """The first value of a fingerprint that is not the same on both sides."""
     return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
 
@@ -324,7 +324,7 @@ class JournalWriter:
         os.close(self._descriptor)
 
 
-class JournalReader:
+class _JournalReader:
     """The trusted records of an earlier run, pass by pass."""
 
     def __init__(self, path: Path, seed: int, length: int) -> None:

@@ -50,7 +50,7 @@ class PlanPass(ABC):
     operators: Operators = field(kw_only=True)
 
     def limits(self) -> AbstractContextManager[object]:
-        """Holds BLAS to one thread where workers solve for whole matrices, or multiply by operators.
+        """Hold BLAS to one thread where workers solve for whole matrices, or multiply by operators.
 
         Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
         """
@@ -68,18 +68,18 @@ class PlanPass(ABC):
         return Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
-        """A worker is about to process a run."""
+        """Tell a worker the blocks of its next run, which it prefetches."""
         worker.expect(run)
 
     @abstractmethod
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Do the work of a block."""
+        """Have a worker read a batch of blocks, and count or merge it."""
 
     def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
         """Bring to the disk what was written, before another node reports it."""
 
     def close(self) -> None:
-        """Close what was opened on another node."""
+        """Close the inputs that the pass has opened on another node."""
         self.files.close()
 
 

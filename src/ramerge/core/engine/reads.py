@@ -97,7 +97,7 @@ class Passes:
         self.run(merging, self.results, sink)
 
     def keep(self) -> None:
-        """Store counts for later runs on the same files."""
+        """Keep the counts in the user's cache, for later runs on the same files."""
         cached_counts.keep(self.plan.counts.digest, self.plan.tensors, self._by_tensor)
 
     def run(

@@ -82,8 +82,8 @@ class AgentStatistics:
         return [*super().__dir__(), *figures]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"name": self.name, "model": self.model, **finite(self.values)}
+        """The agent's entry in `ramerge.json`, as plain values."""
+        return {"name": self.name, "model": self.model, **_finite(self.values)}
 
 
 def _with_values(agent: object) -> object:
@@ -163,7 +163,7 @@ class Record:
     adapter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in `ramerge.json`."""
+        """The record as plain values, as in `ramerge.json`."""
         values = dict(vars(self))
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
@@ -174,13 +174,13 @@ class Record:
         statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
         if parts := values.pop("parts"):
             statistics["parts"] = {
-                part: {agent: finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
+                part: {agent: _finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
             }
         values["statistics"] = statistics
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
     def to_json(self) -> str:
-        """`ramerge.json`."""
+        """The text of `ramerge.json`."""
         return dumped(self.to_dict())
 
     def frame(self) -> Any:
@@ -214,12 +214,12 @@ class Sweep:
     points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
 
     def to_json(self) -> str:
-        """`sweep.json`."""
+        """The text of `sweep.json`."""
         return dumped(vars(self) | {"points": {name: record.to_dict() for name, record in self.points.items()}})
 
 
 def read_record(path: Path) -> Record:
-    """The record in a `ramerge.json`.
+    """Read the record in a `ramerge.json`.
 
     Raises:
         RecipeError: it cannot be read, or is no record of a merge.
@@ -228,7 +228,7 @@ def read_record(path: Path) -> Record:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """The records in a `sweep.json`.
+    """Read the records in a `sweep.json`.
 
     Raises:
         RecipeError: it cannot be read, or is no record of a sweep.
@@ -236,7 +236,7 @@ def read_sweep(path: Path) -> Sweep:
     return read_model(path, Sweep, RECORD, "record of a sweep")
 
 
-def finite(values: Mapping[str, object]) -> dict[str, object]:
+def _finite(values: Mapping[str, object]) -> dict[str, object]:
     """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()

@@ -68,7 +68,7 @@ class ResultCodec:
         self._rounding = blank(plan)
 
     def encode(self, result: BlockResult) -> tuple[bytes, int]:
-        """A result, and how many bytes of input were read for it."""
+        """A worker's result as bytes of the journal, and how many bytes of input were read for it."""
         wanted = self._wanted.get(result.block.tensor, ())
         arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
         counted: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
@@ -81,7 +81,7 @@ class ResultCodec:
         return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)]), result.bytes_read
 
     def decode(self, batch: Batch, data: bytes) -> BlockResult:
-        """The result of blocks that were done together."""
+        """The result of blocks that were done together, from bytes of the journal."""
         position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         bytes_read, elements, wrong, unequal, rounded, entries = json.loads(data[_LENGTH.size : position])
 

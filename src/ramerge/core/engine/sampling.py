@@ -33,7 +33,7 @@ _IN_MATRIX = 64
 _LOCAL_BYTES = 1 << 16
 
 
-def blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
     """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= ENOUGH] or list(tensors)
@@ -45,7 +45,7 @@ def blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorP
         yield tensor, values[:, 0]
 
 
-def pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
     """Matrices and values of all models in small pieces all over them, shape (N + 1, pieces, `ENOUGH`).
 
     Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices of which a
@@ -76,15 +76,16 @@ def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) 
     def read(reader: Reader, place: tuple[TensorPlan, Sequence[int], int]) -> tuple[TensorPlan, Values]:
         tensor, starts, size = place
         sources = tensor.sources[: agents + 1]  # importances come last
-        return tensor, np.array([[numbers(each.tensor, reader, start, size) for start in starts] for each in sources])
+        values = [[read_numbers(each.tensor, reader, start, size) for start in starts] for each in sources]
+        return tensor, np.array(values)
 
     with Files() as files:
         paths = {source.tensor.path for tensor, _, _ in places for source in tensor.sources}
         yield from map_in_threads(threads_for(paths), lambda: Reader(files), read, places)
 
 
-def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """Elements `start:start + size` of a tensor in float32, or float64 for F64.
+def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
+    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64.
 
     Raises:
         CheckpointError: a file ends early, cannot be read, or has changed.
@@ -94,8 +95,8 @@ def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
     return _widened(raw, tensor.dtype)
 
 
-def rounded(values: Values, dtype: str) -> Values:
-    """Numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
+def rounded_values(values: Values, dtype: str) -> Values:
+    """Sampled numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
     source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
     convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)

@@ -26,11 +26,20 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.engine.sampling import ELEMENTS, ENOUGH, PLACES, Values, blocks, numbers, pieces, rounded
+from ramerge.core.engine.sampling import (
+    ELEMENTS,
+    ENOUGH,
+    PLACES,
+    Values,
+    read_numbers,
+    rounded_values,
+    sampled_blocks,
+    sampled_pieces,
+)
 from ramerge.core.foundation.dtypes import full_name, itemsize
-from ramerge.core.foundation.text import decimals, quoted
+from ramerge.core.foundation.text import brief_list, decimals, quoted
 from ramerge.core.methods.base import FEW
-from ramerge.core.planning.findings import key_of, listed
+from ramerge.core.planning.findings import key_of
 from ramerge.core.planning.model import MergePlan, TensorPlan
 from ramerge.core.planning.owners import BASE
 from ramerge.core.storage.location import is_far
@@ -110,7 +119,7 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
             largest: list[float] = []
             with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
                 for each in Random(0).sample(tensors, min(PLACES, len(tensors))):
-                    values = np.abs(numbers(each, Reader(files), 0, min(each.elements, ELEMENTS)))
+                    values = np.abs(read_numbers(each, Reader(files), 0, min(each.elements, ELEMENTS)))
                     largest.append(float(np.max(values, where=np.isfinite(values), initial=0)))
             if (middle := sorted(largest)[len(largest) // 2]) > _TOO_LARGE:
                 text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
@@ -155,7 +164,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
     if any(map(is_far, plan.inputs.files)):
         return  # each piece would be a request
     found: dict[str, dict[str, tuple[float, float]]] = {}
-    for tensor, values in pieces(tensors, len(names)):
+    for tensor, values in sampled_pieces(tensors, len(names)):
         with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
             apart = values - values.mean(axis=-1, keepdims=True)
             sizes = np.square(apart).sum(axis=-1, dtype=np.float64)
@@ -171,7 +180,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
             for key, (least, share) in sorted(matrices.items(), key=itemgetter(1))
         ]
         what = f"parts of {len(shown):,} matrices hold" if len(shown) > 1 else "parts of a matrix hold"
-        text = f"{what} other weights than the base's; the least correlations are {listed(shown)}"
+        text = f"{what} other weights than the base's; the least correlations are {brief_list(shown)}"
         yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
 
 
@@ -211,9 +220,9 @@ class _Sample:
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
         starts = {t: _Start() for t in range(1, models)}
-        for tensor, stored in blocks(tensors, agents):
+        for tensor, stored in sampled_blocks(tensors, agents):
             coarse = tensor.coarse.values()
-            values = rounded(stored, min(coarse, key=_BY_PRECISION.index)) if coarse else stored
+            values = rounded_values(stored, min(coarse, key=_BY_PRECISION.index)) if coarse else stored
             still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
             unmoved += (still @ still.T).astype(np.int64)
             same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
@@ -281,7 +290,7 @@ class _Start:
     is_rounded: bool = False
 
     def add(self, tensor: TensorPlan, t: int, values: Values) -> None:
-        """Count a block of agent `t`."""
+        """Count where a sampled block of agent `t` holds the base's numbers."""
         source = tensor.sources[t].tensor
         if source is tensor.base or source.encoding or values.dtype != np.float32:
             return
@@ -290,7 +299,7 @@ class _Start:
             self.dtype = tensor.base.usual_dtype if itemsize(tensor.base.usual_dtype) == 2 else "BF16"
         self.elements += values.shape[1]
         self.exact += int(np.count_nonzero(values[t] == values[0]))
-        self.rounded += int(np.count_nonzero(values[t] == rounded(values[0], self.dtype)))
+        self.rounded += int(np.count_nonzero(values[t] == rounded_values(values[0], self.dtype)))
 
     @property
     def is_other(self) -> bool:
@@ -327,10 +336,10 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
                 continue
             for start in range(0, tensor.base.elements, size):
                 stop = min(size, tensor.base.elements - start)
-                left = numbers(tensor.sources[first].tensor, reader, start, stop)
+                left = read_numbers(tensor.sources[first].tensor, reader, start, stop)
                 if first == 0 and (dtype := tensor.coarse.get(tensor.sources[second].owner)):
-                    left = rounded(left, dtype)
-                if not np.array_equal(left, numbers(tensor.sources[second].tensor, reader, start, stop)):
+                    left = rounded_values(left, dtype)
+                if not np.array_equal(left, read_numbers(tensor.sources[second].tensor, reader, start, stop)):
                     return False
     return True
 

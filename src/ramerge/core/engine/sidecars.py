@@ -11,7 +11,7 @@ from ramerge.core.engine.card import model_card
 from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import AgentStatistics, Figure, Record, Sweep
 from ramerge.core.engine.result_codec import Results
-from ramerge.core.engine.warn import advice, effects, refuse, spoiled, warnings_of
+from ramerge.core.engine.warn import effects, refuse_if_strict, rounding_notes, spoiled, warnings_of
 from ramerge.core.formats.safetensors import INDEX, ONE_FILE
 from ramerge.core.formats.sidecars import companions_of
 from ramerge.core.foundation.errors import WeightsError
@@ -32,7 +32,7 @@ from ramerge.core.storage.resolve import FoundModel
 def records_of(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
-    """A record for each point.
+    """Make the record of each point from what the passes have found.
 
     Args:
         plan: the plan that was carried out.
@@ -46,7 +46,7 @@ def records_of(
     """
     records = tuple(_records(plan, passes, bytes_written, seen, began))
     try:
-        refuse(plan, (warning for record in records for warning in record.warnings))
+        refuse_if_strict(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
         passes.keep()
         raise
@@ -76,7 +76,11 @@ def _records(
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts.origin,
-            notes=(*plan.findings.notes, *[f"{name}: {text}" for name, text in remarks if text], *advice(plan, counts)),
+            notes=(
+                *plan.findings.notes,
+                *[f"{name}: {text}" for name, text in remarks if text],
+                *rounding_notes(plan, counts),
+            ),
             warnings=tuple(filter(None, warnings)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
@@ -130,7 +134,7 @@ def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingD
     """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
     for point, record in zip(plan.points, records, strict=True):
         folder = f"{point.name}/" if point.name else ""
-        for name, content in files_of(plan, point, record, always_index=staging.needs_index):
+        for name, content in model_sidecars(plan, point, record, always_index=staging.needs_index):
             if isinstance(content, str):
                 staging.write(f"{folder}{name}", content)
             else:
@@ -140,7 +144,7 @@ def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingD
         staging.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
 
 
-def files_of(
+def model_sidecars(
     plan: MergePlan, point: Point, record: Record, *, always_index: bool = False, folder: str | None = None
 ) -> Iterator[tuple[str, Location | str]]:
     """The files of a merged model that are not weights, by name: files to copy, or texts. `folder`: as for the card."""
@@ -162,7 +166,7 @@ def files_of(
         apart=plan.config.untied,
     )
     yield "README.md", model_card(plan, point, record, folder=folder)
-    yield "ramerge.yaml", resolved(plan, point).to_yaml()
+    yield "ramerge.yaml", resolved_recipe(plan, point).to_yaml()
     yield "ramerge.json", record.to_json()
 
 
@@ -175,8 +179,8 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
     return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
 
 
-def resolved(plan: MergePlan, point: Point) -> Recipe:
-    """A point's recipe with everything that it depends on spelled out."""
+def resolved_recipe(plan: MergePlan, point: Point) -> Recipe:
+    """A point's recipe with everything that it depends on spelled out, as `ramerge.yaml` has it."""
     agents = {}
     for name, model in plan.inputs.agents.items():
         agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)

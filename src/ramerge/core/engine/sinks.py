@@ -68,7 +68,7 @@ class MergedTensor:
 
 
 class Shards:
-    """Bytes into the shards of every point.
+    """The sink of a local output: writes merged bytes into the shards of every point.
 
     Args:
         plan: the plan.
@@ -90,13 +90,13 @@ class Shards:
             self._writer.write(shard, planned.offset + planned.begin + start, data)
 
     def advance(self, block: Block) -> None:
-        """Nothing to do."""
+        """Do nothing: it does not matter here when a shard is complete."""
 
     def sync(self) -> None:
         self._writer.sync()
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until everything is on the disk. Returns bytes of the files.
+        """Wait until all shards are on the disk. Returns their bytes.
 
         Args:
             listen: gets the progress, where this takes long.
@@ -108,18 +108,18 @@ class Shards:
         return self._plan.bytes_written
 
     def close(self) -> None:
-        """Close the files without waiting for the disk."""
+        """Close the shards without waiting for the disk."""
         self._writer.close()
 
 
 def shard_name(plan: MergePlan, point: int, shard: str) -> str:
-    """Where a point's shard lies in the output folder."""
+    """The name of a point's shard, relative to the output folder of a merge or a sweep."""
     folder = plan.points[point].name
     return f"{folder}/{shard}" if folder else shard
 
 
 def all_shards(plan: MergePlan) -> list[Shard]:
-    """The shards of all points."""
+    """The shards of all points of a plan, by their names in the output folder."""
     return [
         Shard(shard_name(plan, point, shard.name), shard.header, shard.offsets, shard.file_bytes)
         for point in range(len(plan.points))
@@ -191,7 +191,7 @@ class InMemorySink:
             self._slots.release()
 
     def sync(self) -> None:
-        """Nothing to do: no other process works."""
+        """Do nothing: no other process works for this sink."""
 
     def finish(self) -> None:
         """Pass tensors without elements to the function; they have no blocks."""

@@ -11,7 +11,7 @@ from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.foundation.progress import Listener, Progress
 
-Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
+_Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
 """Passes tensors to the first function, and progress to the second."""
 
 
@@ -33,7 +33,7 @@ class TensorStream(Iterator[MergedTensor]):
 
     records: tuple[Record, ...]
 
-    def __init__(self, work: Work, listen: Listener) -> None:
+    def __init__(self, work: _Work, listen: Listener) -> None:
         self.records = ()
         self._tensors = _tensors(work, listen)
 
@@ -59,7 +59,7 @@ class _ClosedError(Exception):
     """The loop takes no further tensors."""
 
 
-def _tensors(work: Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
+def _tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
     """The tensors, and then the records. The thread that merges does not hold the stream."""
     events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
     used, closed = threading.Semaphore(0), threading.Event()

@@ -1,4 +1,4 @@
-"""Sums over the blocks of a pass. Integers only, so that the order of blocks does not matter."""
+"""Sums over the blocks of a pass, for `Passes.run`. Integers only, so that the order of blocks does not matter."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ramerge.core.engine.worker import Message, Warned
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.progress import Listener, Progress
 from ramerge.core.foundation.signals import raise_dropped
+from ramerge.core.foundation.text import brief_list
 from ramerge.core.kernels.convert import count_non_finite
 from ramerge.core.methods.base import Counts, Statistic
-from ramerge.core.planning.findings import listed
 from ramerge.core.planning.model import Block, MergePlan, Source, TensorPlan, share_of
 from ramerge.core.planning.owners import ALL_AGENTS, label_of
 from ramerge.core.tensors.identity import check_unchanged
@@ -30,8 +30,8 @@ _ELEMENTS_AT_ONCE = 1 << 20
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
-class Statistics:
-    """Counts over the parts of the model.
+class _Sums:
+    """Sums of counted statistics, by part of the model.
 
     When the last block of a part is counted, its sums are reduced to a result, which is small. Sums that will be stored
     stay in `by_tensor`, separately for each tensor.
@@ -128,7 +128,7 @@ class PassTally:
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
         plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
-        self.statistics: Statistics = Statistics(plan, work.counted, results, blocks)
+        self.statistics: _Sums = _Sums(plan, work.counted, results, blocks)
         self.rounding: Counts = blank(plan)
         self.done: int = 0
         self.warned: list[str] = []
@@ -144,7 +144,7 @@ class PassTally:
         self._listen(Progress(self._label, self.done, self._total))
 
     def take(self, result: BlockResult) -> None:
-        """A block is done."""
+        """Add the result of a block that is done, and report progress."""
         raise_dropped()
         self.statistics.add(result)
         self._refusals.add(result)
@@ -154,7 +154,7 @@ class PassTally:
         self._show()
 
     def report(self, message: Message) -> None:
-        """Progress callback in the middle of a block."""
+        """Take a worker's message from the middle of a block: a warning, or that a kernel is compiled."""
         if isinstance(message, Warned):
             self.warned.append(message.text)
             return
@@ -196,7 +196,7 @@ class Refusals:
         self._unequal.update((index, source) for source in result.unequal)
 
     def refuse(self) -> None:
-        """Raise for everything that cannot be merged.
+        """Raise for all weights of the pass that cannot be merged.
 
         Raises:
             WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
@@ -255,7 +255,7 @@ class Refusals:
                 place, owner = bad
             text = f"tensor {first.tensor.name!r} holds {count:,} {what}"
             if len(found) > 1:
-                named = listed([f"{source.tensor.name!r} ({count:,})" for source, count in found])
+                named = brief_list([f"{source.tensor.name!r} ({count:,})" for source, count in found])
                 text = f"{len(found):,} of {len(self._plan.tensors):,} tensors hold {what}: {named}"
             yield f"{place}: {label_of(owner)}: {text}; {why}"
 

@@ -67,7 +67,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """Upload next what is complete now.
+        """Upload next the shards that are complete after this block.
 
         Raises:
             SendError: what was complete before cannot be uploaded.
@@ -88,7 +88,7 @@ class UploadedShards(Shards):
             raise self._failure
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards have arrived. Returns bytes of the files.
+        """Wait until all shards have been uploaded. Returns their bytes.
 
         Args:
             listen: gets the progress.

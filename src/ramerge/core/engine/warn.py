@@ -1,4 +1,4 @@
-"""Warnings about values. They are errors of a strict plan, before its output appears."""
+"""Warnings about weights, before and after the passes. They are errors of a strict plan, before its output appears."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramerge.core.kernels import effect
 from ramerge.core.kernels.rounding import ROWS
 from ramerge.core.methods.base import Counts
 from ramerge.core.methods.moved import ADVICE, GUIDE, ONLY_ADAPTERS, absolute
-from ramerge.core.planning.explain import fine, forecast_of_density, forecast_of_rounding, of_adapters
+from ramerge.core.planning.explain import fine_agents, forecast_of_density, forecast_of_rounding, of_adapters
 from ramerge.core.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
@@ -44,14 +44,14 @@ class SaysWhereToBegin(AboutMethod):
 
 
 def inspect(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings from a sample of the weights.
+    """Warnings from a sample of the weights, before anything is merged.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.
         CheckpointError: an input cannot be read.
     """
     found = tuple(suspicions(plan))
-    refuse(plan, found)
+    refuse_if_strict(plan, found)
     return found
 
 
@@ -97,7 +97,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
 def warnings_of(
     plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: object, densities: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """All warnings of a point.
+    """All warnings of a point, for its record.
 
     Args:
         plan: its own come first.
@@ -110,7 +110,7 @@ def warnings_of(
     dense: Sequence[str] = () if densities else forecast_of_density(plan)
     epsilon = absolute(parameters)
     if densities and epsilon is not None and len(plan.inputs.agents) > 1:
-        moved = {name: why for name, why in fine(plan).items() if densities[name] > _DENSE}
+        moved = {name: why for name, why in fine_agents(plan).items() if densities[name] > _DENSE}
         counts = ", ".join(f"{densities[name]:.0%} of {name} ({why})" for name, why in moved.items())
         text = (
             f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {counts} as "
@@ -121,7 +121,7 @@ def warnings_of(
     return (*plan.findings.warnings, *seen, *erased, *dense)
 
 
-def advice(plan: MergePlan, rounding: Counts) -> list[str]:
+def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
     """A note if rounding to nearest leaves another factor of an agent's updates than the merge computed, unless it
     erases so much that a warning says so."""
     if not plan.rounds_updates or plan.recipe.seed is not None:
@@ -163,7 +163,7 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
             AboutMethod(
                 f"rounding to {dtype} erases much of what {plan.method.name} changes: it undoes {', '.join(much)}; "
                 "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on "
-                f"average; {keep} exactly{f'; {GUIDE}' if fine(plan) else ''}"
+                f"average; {keep} exactly{f'; {GUIDE}' if fine_agents(plan) else ''}"
             )
         )
     if copies := plan.narrowed_copies:
@@ -172,7 +172,7 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     return found
 
 
-def refuse(plan: MergePlan, warnings: Iterable[str]) -> None:
+def refuse_if_strict(plan: MergePlan, warnings: Iterable[str]) -> None:
     """Make an error of warnings if the plan is strict.
 
     Raises:

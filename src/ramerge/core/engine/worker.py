@@ -76,7 +76,7 @@ class Compiling:
 
 @dataclass(frozen=True)
 class Warned:
-    """Something that users should know of."""
+    """A warning of a worker, which the record gets."""
 
     text: str
 

@@ -39,6 +39,7 @@ _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 # How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
+_LISTED = 3
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
@@ -91,6 +92,12 @@ def few_quoted(names: Sequence[str], count: int | None = None) -> str:
     """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
     more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
     return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
+
+
+def brief_list(items: Sequence[str]) -> str:
+    """The first items, separated by commas, and the number of the others."""
+    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
+    return ", ".join(items[:_LISTED]) + more
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:

@@ -1,8 +1,11 @@
 """Outputs: where one may be, and how it appears complete or not at all.
 
-targets        what an output may be: a folder, a bucket, a repository of the hub
-lifecycle      builds, completes and cleans up an output of either kind
-staging        the hidden folder that a local output is built in, and the rename that ends it
-remote_output  a remote output: built in the staging directory, uploaded file by file
-write          the large files, written at any offset by many threads: of the engine, of deltas and of recorded inputs
+targets        what OUT may be: a folder, a bucket, a repository of the hub; whether it may be written or replaced
+lifecycle      opens, completes, discards and tidies an output, local or remote; called by `engine.outputs`, `api`,
+               `deltas`
+staging        `StagingDir`, the folder that is built, and `OutputDir`, used by `lifecycle`: the hidden folder alongside
+               OUT, the rename that ends it, what killed runs left
+remote_output  the same for a remote OUT: shards are uploaded one by one; calls the uploads of `storage`, also to clean
+write          large files: the layout of a safetensors file (`lay_out`), and a `Writer` of many threads at any offset;
+               for sinks of `engine`, for deltas and recorded inputs
 """

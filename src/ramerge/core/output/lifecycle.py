@@ -21,7 +21,7 @@ def output_dir(out: OutputTarget) -> OutputDir:
 
 @contextmanager
 def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
-    """A new folder. At the end of the `with` block it is moved to `out`, or uploaded; after an error it is removed.
+    """Build an output in a new folder. The end of the `with` block moves or uploads it to `out`; an error removes it.
 
     A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
     an earlier run left may be continued, and what this one leaves may be kept.
@@ -44,7 +44,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
         try:
             guard.install()
             staging = output.open(overwrite, policy)
-            for note in output.said():
+            for note in output.opening_notes():
                 warnings.warn(note, stacklevel=3)
             yield staging
             guard.hold()

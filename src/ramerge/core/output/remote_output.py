@@ -27,14 +27,14 @@ _LOG = "uploads"
 _SHARDS = 3
 
 
-def local_folder(upload: UploadTarget) -> Path:
+def _local_folder(upload: UploadTarget) -> Path:
     """The folder of the staging directory alongside which the hidden one lies."""
     address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
 
 
 class RemoteStagingDir(StagingDir):
-    """A complete shard is uploaded before the others are made.
+    """The folder of a remote output: a complete shard is uploaded before the others are made.
 
     Args:
         folder: the folder.
@@ -64,12 +64,12 @@ class RemoteStagingDir(StagingDir):
 
 
 class RemoteOutputDir(OutputDir):
-    """A remote place, and the folder in the staging directory."""
+    """A remote OUT, and the folder in the staging directory."""
 
     sends = True
 
     def __init__(self, upload: UploadTarget) -> None:
-        super().__init__(local_folder(upload), str(upload))
+        super().__init__(_local_folder(upload), str(upload))
         self._upload = upload
         self._run = UploadRun(self.work / _LOG)
         if upload.staging != store.folder("outputs"):
@@ -121,7 +121,7 @@ class RemoteOutputDir(OutputDir):
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Put what is left here, which makes it the model there."""
+        """Upload what is left here, which completes the model there."""
         assert self._staging is not None
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
@@ -139,5 +139,5 @@ class RemoteOutputDir(OutputDir):
         return [*super().discard(), *self._upload.clean()]
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system, in the staging directory."""
+        """The text of an error of the operating system in the staging directory."""
         return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--staging-dir)"

@@ -12,7 +12,7 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside 
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
 one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
 `journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
-another folder. A run that was killed when `new` was at OUT has completed it: `output.build.tidy` removes the rest.
+another folder. A run that was killed when `new` was at OUT has completed it: `output.lifecycle.tidy` removes the rest.
 
 The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
 """
@@ -34,7 +34,7 @@ from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarn
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
-from ramerge.core.output.targets import EXISTS, free_bytes, is_replaceable, problems_of
+from ramerge.core.output.targets import EXISTS, folder_problems, free_bytes, is_replaceable
 from ramerge.core.storage.location import Location
 
 SPOOL = "spool"
@@ -52,7 +52,7 @@ _TRIES = 5
 # Another machine numbers its devices otherwise, but a shared file has the same inode.
 _ELSEWHERE = -1
 
-Identity = tuple[int, int]
+_Inode = tuple[int, int]
 """Device and inode."""
 
 
@@ -78,11 +78,6 @@ class ResumePolicy(Protocol):
     def keeps(self, failure: BaseException | None) -> bool: ...
 
 
-def hidden_folder(out: Path) -> Path:
-    """The hidden folder alongside `out`."""
-    return hidden_beside(out, "ramerge-partial")
-
-
 class StagingDir:
     """A folder that is being built. It may contain only files that were written through this object.
 
@@ -103,14 +98,14 @@ class StagingDir:
         self.folder = folder
         self.reserves = reserves
         self._kept = frozenset(kept)
-        self._files: dict[str, tuple[Identity, int]] = {}
+        self._files: dict[str, tuple[_Inode, int]] = {}
 
     def __getstate__(self) -> dict[str, object]:
         files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
         return {**self.__dict__, "_files": files}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Make a file; text is written as UTF-8.
+        """Make a file of the output; text is written as UTF-8.
 
         Raises:
             OSError: the disk is full or fails.
@@ -119,7 +114,7 @@ class StagingDir:
         self._fill(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
-        """Make a file that holds the same bytes as `source`.
+        """Make a file of the output that holds the same bytes as `source`.
 
         Raises:
             OSError: the disk is full or fails.
@@ -147,7 +142,7 @@ class StagingDir:
         return descriptor
 
     def reopen(self, name: str) -> int:
-        """Another descriptor of the same file.
+        """Another descriptor of a file that `create` has made.
 
         Raises:
             OSError: the file is not there any more.
@@ -166,7 +161,7 @@ class StagingDir:
         self._files[name] = self._files[name][0], size
 
     def remove(self, name: str) -> None:
-        """Remove a file that is not needed any more.
+        """Remove a file of the output that is not needed any more.
 
         Raises:
             OSError: the disk fails.
@@ -189,7 +184,7 @@ class StagingDir:
             OutputError: another program has changed the folder.
             OSError: the disk fails.
         """
-        found: dict[str, tuple[Identity, int]] = {}
+        found: dict[str, tuple[_Inode, int]] = {}
         for folder, _folders, files in os.walk(self.folder, onerror=_refuse_all_but_absence):
             for name in files:
                 path = Path(folder, name)
@@ -221,7 +216,7 @@ class OutputDir:
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self.work: Path = hidden_folder(out)
+        self.work: Path = hidden_beside(out, "ramerge-partial")
         self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._words = shlex.quote(self.named)
@@ -229,7 +224,7 @@ class OutputDir:
         self._continues = self._keeps = False
         self._made: list[Path] = []
         self._staging: StagingDir | None = None
-        self._built: Identity | None = None
+        self._built: _Inode | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -251,7 +246,7 @@ class OutputDir:
             size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
             overwrite: whether what is there would be replaced.
         """
-        return problems_of(self._out, inputs, size, overwrite=overwrite)
+        return folder_problems(self._out, inputs, size, overwrite=overwrite)
 
     def bytes_at_once(self, size: int, largest: int) -> int:
         """Bytes on the disk of this machine at a time, of `size` in all files, and `largest` in one (of all points)."""
@@ -268,7 +263,7 @@ class OutputDir:
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
-        """The folder to build in. First repairs what a killed run left."""
+        """Make the folder to build in. First repairs what a killed run left."""
         self._policy = policy
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -297,8 +292,8 @@ class OutputDir:
         self._staging = self._open_staging(kept)
         return self._staging
 
-    def said(self) -> Iterator[OutputWarning]:
-        """Notes for the user at the beginning."""
+    def opening_notes(self) -> Iterator[OutputWarning]:
+        """Notes for the user at the beginning: whether the work of an interrupted run is continued, or why not."""
         if self._policy is not None and self._continues:
             yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:
@@ -512,14 +507,14 @@ class OutputDir:
         )
 
 
-def _at(path: Path) -> Identity | None:
+def _at(path: Path) -> _Inode | None:
     try:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _identity(status: os.stat_result) -> Identity:
+def _identity(status: os.stat_result) -> _Inode:
     return status.st_dev, status.st_ino
 
 

@@ -1,4 +1,4 @@
-"""Checks of an output's path: conflicts with other files, permissions, and free disk space."""
+"""Where an output may be: local folder or remote place, conflicts with other files, permissions, free disk space."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.storage.location import Location, here
-from ramerge.core.storage.own_files import INDEX, SWEEP, holds_another, model_inside
+from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
@@ -24,7 +24,7 @@ OutputTarget: TypeAlias = Path | UploadTarget
 
 
 def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
-    """The output folder, local or remote.
+    """The output that a path or an address such as `s3://bucket/model` names: a local folder, or an upload.
 
     Args:
         path: as it was given.
@@ -86,7 +86,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 
 
-def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
+def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
     """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
@@ -150,7 +150,7 @@ def is_replaceable(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     records = (folder / name for name in ("ramerge.json", SWEEP))
-    if (folder / INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
+    if (folder / DELTA_INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
         return True
     entries = list(folder.iterdir())
     is_flat = not any(entry.is_dir() for entry in entries)

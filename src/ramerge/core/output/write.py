@@ -31,7 +31,7 @@ class Shard:
 
 
 def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -> Shard:
-    """Choose the place of every tensor in a shard.
+    """Lay out a safetensors file: its header, and the place of every tensor.
 
     Args:
         name: the file's name.
@@ -151,7 +151,7 @@ class Writer:
             raise self._failure
 
     def finish(self) -> None:
-        """Wait until everything is on the disk.
+        """Wait until all files of the writer are on the disk.
 
         Raises:
             OSError: the disk is full or fails.
@@ -177,7 +177,7 @@ class Writer:
             self._opened.cache_clear()
 
     def close(self) -> None:
-        """Close the files without waiting for the disk."""
+        """Close the writer's files without waiting for the disk."""
         self._end_flusher()
         self._opened.cache_clear()
 

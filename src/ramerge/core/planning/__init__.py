@@ -1,25 +1,32 @@
 """Plans: made from headers only, and complete before the first weight is read.
 
-build            from a checked recipe to a plan
-soups            agents that are means of checkpoints
-inputs           finds and opens the models
-headers          what their headers say, before anything is planned
+build            from the points of a recipe to a plan, by the steps below; called by `api`
+findings         `PlanFinding`: problems, warnings and notes, which every step returns; their messages
+owners           whose a tensor is: an agent's, the base's or all agents'; their labels, for `engine` too
+kinds            how a kind of output takes part in planning: the base class of `engine.outputs.OutputKind`
+
+Steps, in the order in which `build` takes them:
+
+inputs           finds and opens the models of a recipe (`OpenedInputs`); for `api`, also names of the base's tensors
+soups            the agent of `inputs` that is a mean of checkpoints; its weights, for records, too
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
-absences         what one of two models need not have: buffers, shared keys and values, towers
-match            compares agents with the base: missing, extra and tied tensors
-configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
-derived          values of config.json that follow from others
-vocabulary       embeddings with different numbers of rows, and rows with different tokens
-tokens           reads tokens and chat templates
-layout           the tensors and files of the output
-rounds           reads before the merging pass
-cached_counts    counts of earlier reads
+absences         for `name_mappings`: what a model need not have, such as buffers, shared keys and values, towers
+match            compares agents' tensors, importances and recorded inputs with the base's tensors
+vocabulary       `Rows` of embeddings that only some models have, and rows with different tokens
+tokens           reads tokens, chat templates and other settings of tokenizers, for `vocabulary` and `checks`
+checks           all other findings: rules, layers, adapters, rounding, shard sizes; chooses the companions to copy
+configs          for `checks`: compares config.json of base and agents, and of the base and its weights
+derived          for `configs`: values that follow from others, by the rules in config_keys.json
+layout           from tensors that are `Matched` to the output's: sources, dtype, file and offset of each
+cached_counts    counts of earlier reads: a plan recalls them, `engine.reads` keeps them; tensors and origins as plain
+                 values, for `engine.fingerprint`
+rounds           which statistics each read before the merging pass counts; for `api`, a plan without cached counts
 resources        threads, blocks and memory
-devices          where whole matrices are solved for
-checks           further checks
-findings         problems, warnings and notes, which every step returns
-owners           whose a tensor is: an agent's, the base's or all agents'
-kinds            kinds of output, as far as plans must know them
-model            a plan: fields only
-explain          a plan as text and as plain values, and warnings that follow from it
+devices          whether a GPU solves for whole matrices, and for how many together
+
+The result:
+
+model            `MergePlan`, `TensorPlan`, `Block`, `Resources`; by which parts of a model is counted (`scope_of`)
+explain          a plan as text and as plain values, for `api`; which warnings it forecasts, for `cli` and `engine.warn`
+headers          no part of a plan: what each model's headers say by themselves, for the page of `ui`
 """

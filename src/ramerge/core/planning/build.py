@@ -17,7 +17,7 @@ from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
-from ramerge.core.planning.devices import place
+from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
@@ -25,7 +25,7 @@ from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
-from ramerge.core.planning.resources import SMALLEST_BLOCK, cut
+from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.core.recipe.model import LIKE_BASE
@@ -69,7 +69,7 @@ def make_plan(
     details, decided = kind.details(points, inputs, contents.tensors)
     findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
     findings += checks.warn_of_coarse_agents(contents.tensors, points)
-    resources, too_little = cut(
+    resources, too_little = choose_resources(
         points,
         inputs,
         contents.tensors,
@@ -80,7 +80,7 @@ def make_plan(
         fewest=kind.least_block or SMALLEST_BLOCK,
     )
     device = "cpu" if options.ray is not None and options.device == "auto" else options.device  # nodes differ
-    resources, unplaced = place(device, points, contents.tensors, len(inputs.agents), resources)
+    resources, unplaced = place_matrices(device, points, contents.tensors, len(inputs.agents), resources)
     resources, too_few = kind.resources(details, resources, limits)
     size = kind.least_bytes(details, contents.tensors)
     disk_free, unwritable = _check_output(output, points, inputs, contents, options=options, size=size)

@@ -28,10 +28,10 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.tensor import Tensor
 
-KIND = "counts"
+_KIND = "counts"
 SETTLED_SECONDS = 2.0
 
-Totals = NDArray[np.int64]
+_Totals = NDArray[np.int64]
 
 
 def digest_of(
@@ -50,14 +50,14 @@ def digest_of(
 
     seen: dict[int, str] = {}
     digest = hashlib.sha256(b"4")
-    for tensor in merged(tensors):
+    for tensor in _counted(tensors):
         for source in tensor.sources:
-            digest.update(repr((tensor.name, source.is_importance, fingerprint(source.tensor, named, seen))).encode())
+            digest.update(repr((tensor.name, source.is_importance, plain_values(source.tensor, named, seen))).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def fingerprint(value: object, named: Callable[[Location], object], seen: dict[int, str]) -> object:
+def plain_values(value: object, named: Callable[[Location], object], seen: dict[int, str]) -> object:
     """A value with tensors, their origins, and everything inside of these, as plain values; files as `named` gives
     them. Tensors become digests, each once, which `seen` collects: those of a chain of deltas are part of each other.
     """
@@ -68,7 +68,7 @@ def fingerprint(value: object, named: Callable[[Location], object], seen: dict[i
             chain.append(below)
             below = below.origin.below
         for each in reversed(chain):
-            plain = each.name, each.dtype, each.shape, fingerprint(each.origin, named, seen)
+            plain = each.name, each.dtype, each.shape, plain_values(each.origin, named, seen)
             seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
         return seen[id(value)]
     if isinstance(value, str | int | None):
@@ -76,10 +76,10 @@ def fingerprint(value: object, named: Callable[[Location], object], seen: dict[i
     if isinstance(value, Location):
         return named(value)
     if isinstance(value, tuple):
-        return tuple([fingerprint(item, named, seen) for item in value])
+        return tuple([plain_values(item, named, seen) for item in value])
     if is_dataclass(value):
         kind: Any = type(value)
-        return (kind.__name__, *[fingerprint(getattr(value, name), named, seen) for name in _names_of(kind)])
+        return (kind.__name__, *[plain_values(getattr(value, name), named, seen) for name in _names_of(kind)])
     return value
 
 
@@ -88,26 +88,26 @@ def _names_of(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
-    """The tensors that are counted, sorted by name."""
+def _counted(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
+    """The tensors that are counted: those that are merged, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], object]:
-    """Results that are already known, by statistic and part of the model."""
+    """Results that follow from counts in the user's cache, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
-    counted = merged(tensors)
+    counted = _counted(tensors)
     found: dict[tuple[Statistic, str], object] = {}
     for statistic, rules in _wanted(points).items():
         shape = len(counted), *statistic.blank(agents).shape
-        payload = store.read(KIND, _key(inputs, statistic))
+        payload = store.read(_KIND, _key(inputs, statistic))
         if payload is not None and len(payload) == 8 * math.prod(shape):
             totals = np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
-            sums: dict[str, Totals] = {}
+            sums: dict[str, _Totals] = {}
             elements: Counter[str] = Counter()
             for tensor, total in zip(counted, totals, strict=True):
                 if tensor.rule in rules:
@@ -128,15 +128,15 @@ def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
     return wanted
 
 
-def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
-    """Store the counts of each tensor, by statistic and the tensor's name."""
+def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], _Totals]) -> None:
+    """Store the counts of each tensor in the user's cache, by statistic and the tensor's name."""
     if inputs is None:
         return
-    names = [tensor.name for tensor in merged(tensors)]
+    names = [tensor.name for tensor in _counted(tensors)]
     for statistic in dict.fromkeys(statistic for statistic, _ in totals):
         if all((statistic, name) in totals for name in names):
             rows = np.array([totals[statistic, name] for name in names], "<i8")
-            store.write(KIND, _key(inputs, statistic), rows.tobytes())
+            store.write(_KIND, _key(inputs, statistic), rows.tobytes())
 
 
 def _key(inputs: bytes, statistic: Statistic) -> bytes:

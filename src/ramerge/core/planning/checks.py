@@ -11,12 +11,12 @@ from ramerge.core.formats.safetensors import INDEX
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
+from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
+from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import unlike_base
 from ramerge.core.planning.model import TensorPlan, Tie, caught
@@ -146,7 +146,7 @@ def _other_companions(
 
 
 def _numbers(tokens: Iterable[int]) -> str:
-    return listed([str(token) for token in sorted(tokens)])
+    return brief_list([str(token) for token in sorted(tokens)])
 
 
 def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[PlanFinding]:
@@ -162,7 +162,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[PlanFinding]:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
-    each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
+    each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
     if origin and counts:
         yield note(f"{origin} give {sum(counts):,} tensors values of their own ({each})")
@@ -329,12 +329,12 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Itera
     others = unlike_base(base, counted=counted)
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
-            f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
-            f"write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
+            f"like base: an adapter changes {brief_list(changed)}, and codes and scales are those of the model without "
+            f"it; write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
         )
         yield problem(text, ("dtype",))
     elif others:
-        names = listed([repr(tensor.name) for tensor in others])
+        names = brief_list([repr(tensor.name) for tensor in others])
         text = (
             f"like base: cannot quantize {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
             "that all tools share; write bfloat16, and quantize the result with the base's own tool (ramerge analyze "
@@ -361,7 +361,7 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
         are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
         yield note(
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
-            f"not narrowed: {listed([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
+            f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
             f"`dtype: {recipe.dtype}` narrows them"
         )
 
@@ -389,9 +389,9 @@ def find_companions(
             left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
         if left:
             text = "not copied, because they are or belong to weights that are not read, or not as they are"
-            findings.append(note(f"{base}: {listed(list(map(quoted, left)))}: {text}"))
+            findings.append(note(f"{base}: {brief_list(list(map(quoted, left)))}: {text}"))
         if modules := modules_with_weights(found):
-            text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
+            text = f"have weights of their own, which are the base's and are not merged: {brief_list(modules)}"
             findings.append(note(f"{base}: modules {text}"))
         return found, findings
     except CheckpointError as error:
@@ -421,7 +421,7 @@ def warn_of_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]
         for owner, dtype in tensor.coarse.items()
     }
     if coarse and points[0].uses_base:
-        (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
+        (wide, narrow), names = next(iter(coarse.values())), brief_list(list(coarse))
         yield warning(
             f"the base is {wide}, and {names} {'is' if len(coarse) == 1 else 'are'} {narrow}: rounding by itself makes "
             f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "

@@ -83,7 +83,7 @@ class _KeyTable:
 
 @cache
 def key_table() -> _KeyTable:
-    """The table of keys and defaults."""
+    """The table `config_keys.json`: keys of `config.json`, their defaults and rules."""
     text = files("ramerge.core.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
     unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))
@@ -95,7 +95,7 @@ def key_table() -> _KeyTable:
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
     found = ConfigDifferences()
-    left, right = (_flatten(canonical(config)) for config in comparable(base, agent))
+    left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
     if left == right:
         return found
     table = key_table()
@@ -131,7 +131,7 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
     return bool(part_configs(base)) != bool(part_configs(agent)) and len(families) == 1
 
 
-def comparable(
+def _comparable(
     base: Mapping[str, object], agent: Mapping[str, object]
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The parts of two configurations that are about what both models have."""

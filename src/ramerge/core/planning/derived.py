@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from itertools import cycle, islice
 from typing import Any
 
-Lookup = Callable[[str], object]
+_Lookup = Callable[[str], object]
 """The value of a key of the same configuration: the stated one, or the model type's default; else None."""
 
 
-def number(key: str, value_of: Lookup) -> int | None:
-    """A number that follows from others by a formula; None if there is no formula, or if others are missing."""
+def number(key: str, value_of: _Lookup) -> int | None:
+    """A number of `config.json`, by a formula from others; None without a formula, or if others are missing."""
     if key in _EXPERTS:
         return next((value for name in _EXPERTS if type(value := value_of(name)) is int), None)
     names, compute = _FORMULAS.get(key, ((), None))
@@ -34,8 +34,8 @@ _FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
 }
 
 
-def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
-    """A list with a value for each layer, or of layers; None if it cannot be derived.
+def layers(rule: Mapping[str, Any], value_of: _Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
+    """A list of `config.json` with a value for each layer, or of layers; None if it cannot be derived.
 
     Args:
         rule: one of these, and `with`: the only values of other keys for which it holds, where they are stated.

@@ -23,7 +23,7 @@ _SHARE = 0.9  # of a device's free memory
 _MOST_TOGETHER = 16
 
 
-def place(
+def place_matrices(
     text: str, points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, resources: Resources
 ) -> tuple[Resources, list[PlanFinding]]:
     """The resources with the device that `text` names.

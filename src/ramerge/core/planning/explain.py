@@ -148,7 +148,7 @@ def forecast(plan: MergePlan) -> tuple[str, ...]:
     return (*forecast_of_rounding(plan), *forecast_of_density(plan))
 
 
-def fine(plan: MergePlan) -> dict[str, str]:
+def fine_agents(plan: MergePlan) -> dict[str, str]:
     """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
     dtypes = {name: plan.input_dtypes.get(name, "") for name in plan.inputs.agents}
     wide = {name: dtype for name, dtype in dtypes.items() if dtype.startswith(("float32", "float64"))}
@@ -162,15 +162,15 @@ def of_adapters(plan: MergePlan) -> bool:
 
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
     """A warning, from headers, that a threshold may not tell what moved from what did not."""
-    epsilon, fine_agents = absolute(plan.parameters), fine(plan)
-    if epsilon is None or not fine_agents or len(plan.inputs.agents) == 1:
+    epsilon, fine = absolute(plan.parameters), fine_agents(plan)
+    if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()
     instead = (
         "Begin with `--method core+`, or choose another threshold, such as `--set parameters.epsilon.relative=1` (in a "
         f"recipe `epsilon: {{relative: 1}}`); `ramerge analyze` counts it; {GUIDE}"
     )
     return (
-        f"{_are(fine_agents)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
+        f"{_are(fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
         f"{plan.method.name} averages nearly all. {ONLY_ADAPTERS if of_adapters(plan) else instead}",
     )
 

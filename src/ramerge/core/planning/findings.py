@@ -11,8 +11,6 @@ from ramerge.core.foundation.text import enumerated, message
 from ramerge.core.planning.owners import BASE
 from ramerge.core.recipe.document import Document, Key
 
-_LISTED = 3
-
 T = TypeVar("T")
 
 
@@ -61,7 +59,7 @@ def problem(text: str, about: str | Key | None = None) -> PlanFinding:
 
 
 def warning(text: str, about: str | Key | None = None) -> PlanFinding:
-    """A warning. `about` is as for `PlanFinding`."""
+    """Make a warning: a finding that stops only a strict merge. `about` is as for `PlanFinding`."""
     return PlanFinding("warning", text, about)
 
 
@@ -76,13 +74,13 @@ def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
 
 
 def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:
-    """The results of a step by name, and the findings of all of them."""
+    """The results of a step of planning by name, and the findings of all of them."""
     found = [each for _, findings in results.values() for each in findings]
     return {name: result for name, (result, _) in results.items()}, found
 
 
 def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
-    """All findings as messages, each once. With `strict`, warnings are problems."""
+    """All findings of planning as messages, each once. With `strict`, warnings are problems."""
     messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
     for one in found:
         messages[one.kind].append(one.message(document))
@@ -106,9 +104,3 @@ def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[s
 def key_of(agent: str) -> tuple[str, ...]:
     """The key under which the recipe names an agent, or the base."""
     return ("base",) if agent == BASE else ("agents", agent)
-
-
-def listed(items: Sequence[str]) -> str:
-    """The first items, separated by commas, and the number of the others."""
-    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(items[:_LISTED]) + more

@@ -21,7 +21,7 @@ _MOST_DTYPES = 3
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """A model of a recipe.
+    """A model of a recipe as its headers describe it, in text.
 
     Attributes:
         name: `base` or the agent's name.

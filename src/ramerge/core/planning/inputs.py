@@ -14,9 +14,9 @@ from ramerge.core.formats.open import not_a_directory, open_checkpoint, open_sta
 from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import enumerated
+from ramerge.core.foundation.text import brief_list, enumerated
 from ramerge.core.methods.base import IMPORTANCE
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, split, warning
+from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, split, warning
 from ramerge.core.planning.model import FoundModels, PlannedInputs
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.soups import soup_of
@@ -269,7 +269,7 @@ def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     """Refuse parameters without elements in the model that all others are compared with."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
-        yield problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
+        yield problem(f"{checkpoint.directory}: has no elements of {brief_list(empty)}; {UNGATHERED}", name)
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:

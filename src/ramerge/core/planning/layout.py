@@ -15,21 +15,20 @@ from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard, lay_out
-from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
+from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, none_of, recorded_rows
 from ramerge.core.planning.owners import ALL_AGENTS, BASE
 from ramerge.core.planning.vocabulary import Rows
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point, means_of
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.origins import reshaped
-from ramerge.core.tensors.origins import rows_of as cut_rows
+from ramerge.core.tensors.origins import reshaped, rows_of
 from ramerge.core.tensors.rounded import rounded
 from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import Weighted, mean_of
 
-Entry = tuple[str, str, Sequence[int], int]
+_Entry = tuple[str, str, Sequence[int], int]
 
 # Of an output whose base has no safetensors files: what transformers wrote for years.
 _SHARD_BYTES = 5_000_000_000
@@ -60,7 +59,7 @@ class Matched:
     def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
         """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
         sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
-        cut = {name: cut_rows(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
+        cut = {name: rows_of(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
         if rows.shape is not None:
             cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
         base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=rows.name)
@@ -201,7 +200,7 @@ def _merged(
     recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
     alone, agents = Layer(name, shape), tuple(recipe.agents)
     transposed = any(one.transposed for one in recorded) if recorded else transposed and is_matrix(alone)
-    layer = replace(alone, rows=rows_of(recorded), transposed=transposed)
+    layer = replace(alone, rows=recorded_rows(recorded), transposed=transposed)
     merges = [(point.method, point.parameters[plan.rule]) for point in points]
     together = (method.name for method, values in merges if method.together(alone, values, agents))
     return replace(
@@ -234,7 +233,7 @@ class _Output:
 
     tensor: Tensor
     rule: int
-    entries: tuple[Entry, ...]
+    entries: tuple[_Entry, ...]
     quantized: Scaled | None = None
     transposed: bool | None = False
     is_stack: bool = False
@@ -330,13 +329,13 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
     yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
 
 
-def _entry(tensor: Tensor, dtype: str) -> Entry:
+def _entry(tensor: Tensor, dtype: str) -> _Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
 
 
-def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
+def _regroup(entries: Sequence[_Entry], limit: int) -> dict[str, list[_Entry]]:
     """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
-    groups: list[list[Entry]] = [[]]
+    groups: list[list[_Entry]] = [[]]
     room = limit
     for entry in entries:
         if groups[-1] and entry[3] > room:

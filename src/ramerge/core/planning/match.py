@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.recorded import expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
+from ramerge.core.foundation.text import brief_list
+from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.model import Recorded, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.model import Allow
@@ -60,7 +61,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
         if tensors and allowed:
             findings.append(note(f"{name}: {what} {len(tensors)} tensors ({policy})"))
         elif tensors:
-            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
+            names = brief_list([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
             refused.append(f"{what} {names} (allow.{policy})")
     hint = f"; {_RENAME}" if len(refused) > 1 else ""
     findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refused]
@@ -89,11 +90,11 @@ def match_importance(
     ]
     integers = [key for key, tensor in found.items() if not tensor.is_float]
     problems = [
-        f"{what} {listed([repr(key) for key in names])}"
+        f"{what} {brief_list([repr(key) for key in names])}"
         for what, names in (("lacks importances of", missing), ("importances must be floating point, not", integers))
         if names
     ]
-    problems += [f"shapes differ: {listed(shapes)}"] if shapes else []
+    problems += [f"shapes differ: {brief_list(shapes)}"] if shapes else []
     complete = {key: found.get(key, tensor) for key, tensor in wanted.items()}
     return complete, [problem(f"{importance.directory}: {text}", name) for text in problems]
 
@@ -112,8 +113,8 @@ def match_inputs(
     found, problems = {}, []
     if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & base.tensors.keys()]:
         problems.append(
-            f"{recorded.directory}: inputs.json names weights that the base does not have: {listed(strange)}; were the "
-            "inputs recorded with another model?"
+            f"{recorded.directory}: inputs.json names weights that the base does not have: {brief_list(strange)}; were "
+            "the inputs recorded with another model?"
         )
     for key, place in places.items():
         tensor, expert = (key, None) if key in wanted else expert_of(key) or (key, None)
@@ -180,20 +181,20 @@ def _compare(
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
     if empty:
-        findings.append(problem(f"{agent.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name))
+        findings.append(problem(f"{agent.directory}: has no elements of {brief_list(empty)}; {UNGATHERED}", name))
     elif shapes and allow.different_shapes:
         findings.append(note(f"{name}: {len(shapes)} tensors of another shape ({policy})"))
     elif shapes and agent.vocabulary is not None and 0 not in rows:
         both = f"{base.directory}+{agent.directory}"
         advice = f"to keep the adapter's rows, write {both} as the model, without a base; in a recipe, {_KEEP}"
-        findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
+        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)} ({advice})", name))
     elif shapes:
         advice = f"allow.{policy}"
         if len(rows) == 1 and (more := rows.pop()) != 0:
             do = f"cut the last {more:,} rows from" if more > 0 else f"add the base's last {-more:,} rows to"
             resize = f"{do} these tensors of the agent, and set vocab_size as the base has it"
             advice = f"{_KEEP}; or {resize}; or {advice}"
-        findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
+        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)} ({advice})", name))
     if dtypes:
-        findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {listed(dtypes)}", name))
+        findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {brief_list(dtypes)}", name))
     return kept, findings

@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The owner for people; `importance of` it for importances."""
+        """The owner of the input, for people; `importance of` it for importances."""
         return f"importance of {self.owner}" if self.is_importance else label_of(self.owner)
 
 
@@ -64,13 +64,13 @@ class Recorded(NamedTuple):
     transposed: bool = False
 
 
-def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
+def recorded_rows(recorded: Sequence[Recorded]) -> tuple[int, ...]:
     """How many rows were recorded of each agent."""
     return tuple(each.inputs.shape[0] for each in recorded)
 
 
 def none_of(recorded: Recorded) -> Recorded:
-    """Nothing, of an agent of which nothing was recorded where others have `recorded`."""
+    """An empty `Recorded`, for an agent of which nothing was recorded where others have `recorded`."""
     inputs, weights, transposed = recorded
     return Recorded(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
 
@@ -98,12 +98,12 @@ class OutputPart(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are written."""
+        """Bytes of the part that are written."""
         return self.whole_nbytes if self.size is None else self.size
 
     @property
     def whole_nbytes(self) -> int:
-        """The bytes of the tensor in the file."""
+        """Bytes of the whole tensor in the file."""
         return math.prod(self.shape) * itemsize(self.dtype)
 
 
@@ -152,9 +152,9 @@ class TensorPlan:
 
     @property
     def layer(self) -> Layer:
-        """View of it for a method."""
+        """The tensor as a method sees it."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
-        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), self.transposed)
+        return Layer(self.name, self.base.shape, itemsize(real), recorded_rows(self.recorded), self.transposed)
 
     @property
     def merged(self) -> bool:
@@ -363,7 +363,7 @@ class Resources:
 
     @property
     def threads(self) -> int:
-        """Those of all workers."""
+        """Threads of all workers."""
         return self.workers * self.together
 
     def takes(self, needed: int) -> bool:
@@ -371,7 +371,7 @@ class Resources:
         return self.device != "cpu" and needed <= self.device_bytes
 
     def takes_together(self, needed: int) -> bool:
-        """Whether it has room for `together` of them, and for the stacks in which they are decomposed."""
+        """Whether the device has room for `together` such matrices, and for the stacks in which they are decomposed."""
         return self.together > 1 and self.takes(2 * self.together * needed)
 
     def memory_of(self, workers: int) -> int:
@@ -381,7 +381,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class FoundModels:
-    """The models of a recipe.
+    """The models that a recipe names, as they were found.
 
     Attributes:
         base: the base; if the recipe has no base, the first agent.
@@ -556,7 +556,7 @@ class MergePlan(PlannedContents):
 
     @property
     def merged_tensors_count(self) -> int:
-        """Those of them that the method merges."""
+        """Tensors of the output that the method merges."""
         return len({tensor.parts[0].name for tensor in self.tensors if tensor.merged})
 
     @property

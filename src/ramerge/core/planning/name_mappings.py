@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from time import monotonic
 
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import brief_list, quoted
 from ramerge.core.planning.absences import is_buffer, known_absences
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem
+from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.model import Recipe, Rename
 from ramerge.core.recipe.patterns import replace_all
@@ -46,7 +46,7 @@ def fit_agents(
     findings: list[PlanFinding] = []
     for name, agent in agents.items():
         renamed, problems = _rename(name, agent, recipe.rename, uses)
-        found = fit(base, renamed)
+        found = _fit(base, renamed)
         findings += problems
         findings += [note(f"{name}: {text}") for text in found.notes]
         findings += [problem(f"{agent.directory}: {text}", name) for text in found.problems]
@@ -75,7 +75,7 @@ def _rename(
             uses |= {number} if names != changed else set()
             names = changed
     if twice := [new for new, count in Counter(names.values()).items() if count > 1]:
-        text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
+        text = f"{agent.directory}: rename gives several tensors the name {brief_list([quoted(new) for new in twice])}"
         return agent, [problem(text, name)]
     tensors = {new: agent.tensors[old] for old, new in names.items()}
     tensors = {new: each if each.name == new else replace(each, name=new) for new, each in tensors.items()}
@@ -87,7 +87,7 @@ def _key(rule: int) -> Key:
 
 
 @dataclass(frozen=True)
-class Fusion:
+class _Fusion:
     """Several matrices that are stored as one, their rows one below the other.
 
     Attributes:
@@ -117,19 +117,19 @@ _ROWS = "projections in one tensor, or each its own"
 _EXPERT = "{stem}.experts.{expert}"
 
 FUSIONS = (
-    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
-    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
-    Fusion("{stem}.experts.up_proj", (f"{_EXPERT}.up_proj.weight",), _EXPERTS),
-    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
-    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
+    _Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
+    _Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    _Fusion("{stem}.experts.up_proj", (f"{_EXPERT}.up_proj.weight",), _EXPERTS),
+    _Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
+    _Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
     *(
-        Fusion(f"{{stem}}.experts.{short}", (f"{_EXPERT}.{part}.weight",), _PRIME)
+        _Fusion(f"{{stem}}.experts.{short}", (f"{_EXPERT}.{part}.weight",), _PRIME)
         for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
         for part in (long, short)
     ),
-    Fusion("{stem}.experts.gate_up_proj", ("{stem}.experts.w1", "{stem}.experts.w3"), _PRIME),
+    _Fusion("{stem}.experts.gate_up_proj", ("{stem}.experts.w1", "{stem}.experts.w3"), _PRIME),
     *(
-        Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
+        _Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
         for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
         for kind in ("weight", "bias")
     ),
@@ -137,7 +137,7 @@ FUSIONS = (
 
 
 @dataclass
-class Fitted:
+class _Fitted:
     """An agent's tensors under the base's names.
 
     Attributes:
@@ -151,14 +151,14 @@ class Fitted:
     problems: list[str] = field(default_factory=list)
 
 
-def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
+def _fit(base: Checkpoint, agent: Checkpoint) -> _Fitted:
     """Find an agent's tensors under other names than the base's.
 
     Args:
         base: gives names, shapes, and the number of layers.
         agent: names that the base has too are not touched.
     """
-    fitted = Fitted(dict(agent.tensors))
+    fitted = _Fitted(dict(agent.tensors))
     if not base.tensors.keys() >= agent.tensors.keys():
         _move(base, agent, fitted)
     _turn(base, fitted)
@@ -173,7 +173,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
             del fitted.tensors[used]
         fitted.notes += spelled.notes
         fitted.problems += [
-            f"{text} {listed(list(names))}; base and agent need the same experts"
+            f"{text} {brief_list(list(names))}; base and agent need the same experts"
             for text, names in spelled.incomplete.items()
         ]
     for name, tensor in base.tensors.items():
@@ -190,7 +190,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
     return fitted
 
 
-def _find(wanted: Tensor, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
+def _find(wanted: Tensor, spelled: _Spelled, fitted: _Fitted, taking_turns: bool) -> None:
     """Enter the agent's counterpart of a base's tensor, if there is one."""
     found = spelled.get(wanted.name)
     if len(found) > 1:
@@ -241,7 +241,7 @@ class _Spelled:
                 self._found.setdefault(name, {})[tensor.name] = tensor, reasons
 
     def get(self, name: str) -> list[Tensor]:
-        """The tensors that may have a name. If some do in fewer steps than others, only these."""
+        """The agent's tensors that may have a name of the base. If some do in fewer steps than others, only these."""
         found = self._found.get(name, {}).values()
         least = min((len(reasons) for _, reasons in found), default=0)
         return [tensor for tensor, reasons in found if len(reasons) == least]
@@ -261,7 +261,7 @@ class _Spelled:
             for why, count in self._counts.items()
         ]
 
-    def fused(self, fusion: Fusion, wanted: Tensor) -> Iterator[Tensor]:
+    def fused(self, fusion: _Fusion, wanted: Tensor) -> Iterator[Tensor]:
         """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
         if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
             turned = _is_square(wanted.shape[1:]) and self.gates_are_turned(found["stem"])
@@ -273,7 +273,7 @@ class _Spelled:
                 if self.missing.issuperset(fusion.names(found["stem"], expert)):
                     yield from self.taken_out(fusion, found["stem"], expert, place, wanted)
 
-    def joined(self, fusion: Fusion, stem: str, wanted: Tensor, *, turned: bool) -> Iterator[Tensor]:
+    def joined(self, fusion: _Fusion, stem: str, wanted: Tensor, *, turned: bool) -> Iterator[Tensor]:
         """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
         matrices = self.matrices(fusion, stem, wanted)
         if not matrices:
@@ -300,12 +300,12 @@ class _Spelled:
                 start += part.shape[0]
         yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
 
-    def rows(self, fusion: Fusion, stem: str, wanted: Tensor) -> list[list[list[Tensor]]]:
+    def rows(self, fusion: _Fusion, stem: str, wanted: Tensor) -> list[list[list[Tensor]]]:
         """The candidates for each part of each expert, or of the only matrix."""
         count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
         return [[self.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
 
-    def matrices(self, fusion: Fusion, stem: str, wanted: Tensor) -> list[list[Tensor]]:
+    def matrices(self, fusion: _Fusion, stem: str, wanted: Tensor) -> list[list[Tensor]]:
         """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
         found = self.rows(fusion, stem, wanted)
         if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
@@ -320,7 +320,7 @@ class _Spelled:
             for expert in range(wanted.shape[0])
         ]
 
-    def taken_out(self, fusion: Fusion, stem: str, expert: int, place: int, wanted: Tensor) -> Iterator[Tensor]:
+    def taken_out(self, fusion: _Fusion, stem: str, expert: int, place: int, wanted: Tensor) -> Iterator[Tensor]:
         """The part at a place of the fusion's table, out of the agent's one tensor."""
         found = self.get(fusion.whole.format(stem=stem))
         if len(found) != 1 or not wanted.shape:
@@ -344,7 +344,7 @@ class _Spelled:
             part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
             yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
 
-    def experts(self, fusion: Fusion, stem: str) -> int:
+    def experts(self, fusion: _Fusion, stem: str) -> int:
         """How many experts the base has that are tensors of their own."""
         key = fusion.parts[0], stem
         if key not in self._experts:  # asked for each expert
@@ -359,7 +359,9 @@ class _Spelled:
                 rows = self.rows(fusion, found["stem"], wanted)
                 lacking = [f"{expert}" for expert, row in enumerate(rows) if not all(row)]
                 if 0 < len(lacking) < len(rows):
-                    text = f"lacks tensors of expert{'s' if len(lacking) > 1 else ''} {listed(lacking)} in the base's"
+                    text = (
+                        f"lacks tensors of expert{'s' if len(lacking) > 1 else ''} {brief_list(lacking)} in the base's"
+                    )
                     self.refuse(text, wanted, itertools.chain(*rows))
                     return True
             for part in fusion.parts:
@@ -409,7 +411,7 @@ def _is_square(shape: tuple[int, ...]) -> bool:
 _STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
 
 
-def _turn(base: Checkpoint, fitted: Fitted) -> None:
+def _turn(base: Checkpoint, fitted: _Fitted) -> None:
     """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
     stacked = {
         name: tensor
@@ -434,7 +436,7 @@ def _turn(base: Checkpoint, fitted: Fitted) -> None:
         fitted.notes.append(f"{len(exchanged):,} tensors of experts are stored with rows and columns exchanged")
 
 
-def _move(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
+def _move(base: Checkpoint, agent: Checkpoint, fitted: _Fitted) -> None:
     """Give tensors the prefixes that the same layers have in the base."""
     unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
     missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}

@@ -10,5 +10,5 @@ ALL_AGENTS = "\n"
 
 
 def label_of(owner: str) -> str:
-    """An owner for people: `base`, `the agents`, or the agent's name."""
+    """An owner of tensors, for people: `base`, `the agents`, or the agent's name."""
     return {BASE: "base", ALL_AGENTS: "the agents"}.get(owner, owner)

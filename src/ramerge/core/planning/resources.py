@@ -52,10 +52,10 @@ _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
-Round = Mapping[int, Sequence[Statistic]]
+_Round = Mapping[int, Sequence[Statistic]]
 
 
-def cut(
+def choose_resources(
     points: Sequence[Point],
     inputs: OpenedInputs,
     tensors: Sequence[TensorPlan],
@@ -139,7 +139,7 @@ class _Needs:
 
 
 def _fixed(
-    inputs: OpenedInputs, tensors: Sequence[TensorPlan], reads: Sequence[Round], observed_bytes: int, *, sends: bool
+    inputs: OpenedInputs, tensors: Sequence[TensorPlan], reads: Sequence[_Round], observed_bytes: int, *, sends: bool
 ) -> int:
     """Bytes of the process that its workers share; `observed_bytes` are kept for every tensor."""
     agents = len(inputs.agents)
@@ -151,7 +151,7 @@ def _fixed(
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
 
-def _open(tensors: Sequence[TensorPlan], wanted: Round, agents: int) -> int:
+def _open(tensors: Sequence[TensorPlan], wanted: _Round, agents: int) -> int:
     """The most bytes of sums, in 64 bits, of parts of the model that are begun and not complete."""
     last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
     sizes: dict[Statistic, int] = {}

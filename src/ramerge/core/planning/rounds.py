@@ -1,4 +1,4 @@
-"""The reads of the inputs before the merging pass, and what each of them counts."""
+"""The reads of the inputs before the merging pass, and which statistics each of them counts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class TokenReader:
     allow_outside_links: bool = False
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
-        """The same for models whose tokenizer files are the same; None if a model has none that is read.
+        """A digest of the tokenizer files of a model; None if it has none that is read.
 
         Raises:
             CheckpointError: a file cannot be read.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
-from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
+from ramerge.core.foundation.text import brief_list, quoted
+from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.owners import BASE, label_of
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.recipe.model import Recipe
@@ -123,7 +123,7 @@ def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe
         return problems_of(error, BASE)
     if not others:
         return []
-    what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
+    what = f"{brief_list(others)} and the base have different tokens" if known else "the base's tokens are not known"
     text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
     return [problem(f"{text} gets the base's tokenizer", key)]
 

@@ -1,14 +1,17 @@
 """Recipes: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
 
-document      the text as plain values, with the line of each
-dialects      forms of recipes of other programs, found by entry point
-model         the structure of a recipe: the public classes `Recipe`, `Agent`, `Rule` and others
-checks        checks beyond the structure: methods, parameters, names of agents
-other_method  a recipe with another method, without what belongs to the method before
-layers        what a layer is
-globs         which rule catches which names of tensors, of many rules and names at once
-paths         where relative paths start
-patterns      regular expressions of rename rules, in bounded time
-read, points  opens a recipe in any form; one merge for each combination of varied values
-sentences     reasons why a recipe is refused
+read          opens a recipe in any form, for `api`: the document in ramerge's own form
+document      `Document`: plain values, and the line or flag of each, for messages; reads YAML
+dialects      forms of recipes of other programs, found by entry point; advice on their options, for `cli.main`
+points        `Point`, one merge: recipe, method and parameters; one for each combination of varied values, with the
+              names of a sweep's folders; made by `api`
+checks        from a document to a checked `Recipe`: methods, parameters, names of agents; called by `points` and `api`
+model         the public classes `Recipe`, `Agent`, `Soup`, `Rule`, `Rename` and `Allow`, and the types of their fields
+sentences     pydantic's errors as messages, for `checks` and `model`
+other_method  gives a recipe another method, without what belongs to the method before; the default method
+layers        what a layer is, by a tensor's name; for rules, plans, `analysis` and `mergekit`
+globs         which rule catches which names of tensors, of many rules and names at once; for `model` and
+              `planning.checks`
+patterns      regular expressions of rename rules, in bounded time; for `planning.name_mappings`
+paths         parts of a model's name, and the paths of a recipe as another folder needs them; for features and records
 """

@@ -1,4 +1,4 @@
-"""All checks of a recipe beyond its structure: methods, presets, parameters, names of agents.
+"""From a document to a checked `Recipe`: checks of structure, methods, presets, parameters, names of agents.
 
 Problems are collected, so that a user sees all of them at once, each with its line.
 """
@@ -165,7 +165,7 @@ def _agent_problems(document: Document) -> list[str]:
     return problems + (_side_problems(document, agents, method) if method is not None else [])
 
 
-def models_of(document: Document) -> Recipe:
+def models_only(document: Document) -> Recipe:
     """The checked recipe of a document's base, agents and prompts alone, with paths that are valid in every folder.
 
     Method, parameters, rules and side inputs are left out, so that their problems do not matter.

@@ -44,7 +44,7 @@ def dialect_of(values: Mapping[str, object]) -> Dialect | None:
 
 
 def hint(option: str) -> str | None:
-    """Advice on an option of another program; otherwise None."""
+    """Advice on an option of another program's command line; otherwise None."""
     found = {name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags}
     return "; ".join(f"{name}'s {option} {instead}" for name, instead in found.items()) or None
 

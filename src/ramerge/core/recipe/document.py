@@ -182,7 +182,7 @@ def read_document(path: str | Path, form: str = _FORM) -> Document:
 
 
 def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) -> Document:
-    """The document in a text.
+    """The document in a YAML text.
 
     Args:
         data: YAML, as UTF-8.

@@ -47,7 +47,7 @@ def compiled(pattern: str) -> Glob:
 
 
 def catches_any(rule: Catches, names: Iterable[str]) -> bool:
-    """Whether a rule is for any of the names."""
+    """Whether a rule is for any of these names of tensors."""
     return any(first_rules([rule], names).values())
 
 

@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
-class LayerRange(NamedTuple):
-    """A layer of a model.
+class LayerId(NamedTuple):
+    """The name of a layer of a model, in two parts.
 
     Attributes:
         stack: the name's parts before the number, such as `model.layers`; models may have several stacks.
@@ -37,14 +37,14 @@ class LayerRange(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
-def layer_of(name: str) -> LayerRange | None:
+def layer_of(name: str) -> LayerId | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     found = _NUMBER.search(name)
-    return LayerRange(name[: found.start()], int(found[1])) if found else None
+    return LayerId(name[: found.start()], int(found[1])) if found else None
 
 
 def parse_layers(text: str) -> set[int]:
-    """The numbers in a text such as `0-7` or `3, 10-12`.
+    """The numbers of layers in a text such as `0-7` or `3, 10-12`.
 
     Raises:
         ValueError: the text is something else.

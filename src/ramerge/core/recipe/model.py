@@ -117,7 +117,7 @@ class Agent(_Strict):
 
     @property
     def plain(self) -> str | dict[str, object]:
-        """The values of a recipe."""
+        """The agent as a recipe's values have it."""
         if self.model is not None and not self.sides:
             return self.model
         return self.model_dump(mode="json", exclude_defaults=True)

@@ -17,7 +17,7 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import Recipe
 
-MOST_POINTS = 1000
+_MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255
 _VARIED = re.compile(r"parameters\.\w+(\..+)?")
 
@@ -126,8 +126,8 @@ def _check_varied(vary: Mapping[str, Sequence[object]]) -> None:
         if key.startswith(f"{whole}.")
     ]
     count = prod(max(len(values), 1) for values in vary.values())
-    if count > MOST_POINTS:
-        problems.append(f"--vary: asks for {count:,} points; at most {MOST_POINTS:,} are possible; give fewer values")
+    if count > _MOST_POINTS:
+        problems.append(f"--vary: asks for {count:,} points; at most {_MOST_POINTS:,} are possible; give fewer values")
     if problems:
         raise RecipeError(problems)
 

@@ -1,4 +1,4 @@
-"""The entry point of this package: a recipe in any form becomes a document in ramerge's own form."""
+"""Entry point of the package: a recipe in any form becomes a document in ramerge's own form."""
 
 from __future__ import annotations
 

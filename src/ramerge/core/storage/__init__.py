@@ -2,17 +2,26 @@
 
 Remote files are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
 
-resolve        from a model's name to its folder
+Names:
+
+resolve        from a model's name to a `FoundModel`, for `planning.inputs`: a path, a remote name, or an id on the hub
+schemes        remote names such as `s3://bucket/model`: opens the storage or the upload that they belong to
 location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
-storage        the interface: which files there are, each pinned to its version, and their bytes
-schemes        which storage and upload a name such as `s3://bucket/model` belongs to
-objects        buckets: s3://, gs://, az://
-hub            a repository of the hub at one commit
-upload         what a run has uploaded, and how its shards are named
+
+Reading, called by `location.Remote` and `tensors.reader`:
+
+storage        the interface: the files of a remote folder, each pinned to its `Version`, and a `Stream` of their bytes
+objects        buckets: s3://, gs://, az://; also lists them for `bucket_upload`
+hub            a repository of the hub at one commit; readable errors, for `resolve`, `hub_upload` and `soups`
+memory         folders of arrays in this process, for `state_dicts`
+client         for `objects` and `hub`: requests and retries, which are obstore's, and readable errors
+
+Uploading, called by `output.remote_output`:
+
 bucket_upload  a model in a bucket: shards first, indexes last, under a claim
 hub_upload     a branch of a repository of the hub, in one commit
-client         requests, retries and errors, which are obstore's, and human-readable errors
-memory         folders in this process's memory
-own_files      folders that ramerge writes: models inside of an output; names and the signed index of a delta's files,
-               because uploads sign an index again
+upload         for both: `UploadRun`, the log of what a run has uploaded, and the names of its shards
+
+own_files      names of files by which ramerge knows its own outputs, so that they may be replaced; signs the index of a
+               delta, for `deltas` and for `bucket_upload`, which changes it
 """

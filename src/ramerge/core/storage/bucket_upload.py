@@ -25,8 +25,7 @@ from ramerge.core.foundation.jsontext import RECORD, dumped, parse
 from ramerge.core.storage import client
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.storage.objects import Bucket
-from ramerge.core.storage.own_files import COMPANIONS, RECORDS, SWEEP, holds_another, model_inside, signed
-from ramerge.core.storage.own_files import INDEX as DELTA_INDEX
+from ramerge.core.storage.own_files import COMPANIONS, DELTA_INDEX, RECORDS, SWEEP, holds_another, model_inside, signed
 from ramerge.core.storage.storage import Version
 from ramerge.core.storage.upload import (
     CLAIM,

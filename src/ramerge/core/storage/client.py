@@ -46,7 +46,7 @@ class DeniedError(CheckpointError):
 
 
 def library(address: str) -> ModuleType:
-    """obstore, which is needed for an address.
+    """Import obstore, without which nothing at an address can be read.
 
     Raises:
         CheckpointError: it is not installed.
@@ -59,8 +59,8 @@ def library(address: str) -> ModuleType:
     return obstore
 
 
-def options() -> tuple[ClientConfig, RetryConfig]:
-    """How a store connects and repeats.
+def store_options() -> tuple[ClientConfig, RetryConfig]:
+    """How a store of obstore connects and repeats requests.
 
     A request may take long if a block is large and the network slow, but not stand still. Failed requests are repeated
     for so many seconds as the environment says (`RAMERGE_RETRY_SECONDS`).
@@ -85,7 +85,7 @@ def options() -> tuple[ClientConfig, RetryConfig]:
 
 
 def retry_seconds() -> float:
-    """For how long failed requests are repeated.
+    """For how long failed requests to servers are repeated.
 
     Raises:
         CheckpointError: the environment says no number.
@@ -101,7 +101,7 @@ def retry_seconds() -> float:
 
 
 def version_of(meta: ObjectMeta) -> Version:
-    """Version of a file by an answer. Some lists have ETags without the quotes that answers have."""
+    """Version of a file by an answer of obstore. Some lists have ETags without the quotes that answers have."""
     tag = (meta["e_tag"] or "").strip('"')
     return Version(tag, meta["size"], (meta["last_modified"] - _EPOCH) // _MICROSECOND * 1000)
 
@@ -109,7 +109,7 @@ def version_of(meta: ObjectMeta) -> Version:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a file of a given version, at least one, as they come.
+    """Bytes `start:stop` of a file of a given version, at least one, as obstore gets them.
 
     A whole file is requested without a range, because some servers ignore ranges of small files.
 
@@ -175,13 +175,13 @@ def readable_errors(
             raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
-        if kind is CheckpointError and is_denied(error):
+        if kind is CheckpointError and _is_denied(error):
             kind = DeniedError
         # without its cause: a traceback would show the text that is not repeated here
         raise kind(f"{place}: {_words(error, access, absent)}") from None
 
 
-def is_denied(error: Exception) -> bool:
+def _is_denied(error: Exception) -> bool:
     """Whether a server has refused access, now."""
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
@@ -199,7 +199,7 @@ def _words(error: Exception, access: str, absent: str) -> str:
         return f"{absent}{answered}"
     if any(sign in text for sign in (*_METADATA, _NO_ACCOUNT)):
         return f"no credentials were found; {access}"
-    if is_denied(error) or status in ("401", "403"):
+    if _is_denied(error) or status in ("401", "403"):
         return f"access is denied{answered}; {access}"
     if kind == "PreconditionError" or status == "412":
         return has_changed("")[2:]

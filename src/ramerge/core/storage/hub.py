@@ -44,7 +44,7 @@ class _HubSource(NamedTuple):
 
 
 class Hub(Storage):
-    """A repository at a commit.
+    """A repository of the hub at a commit, as storage.
 
     A file is found through the hub once, which then gives an address for its bytes, on a server of its own and signed
     for some time. When that time is over, the file is found again.
@@ -102,12 +102,12 @@ class Hub(Storage):
         from obstore.store import HTTPStore
 
         url = hf_hub_url(self._name, key, revision=self._commit)
-        with readable_errors(place):
+        with hub_errors(place):
             about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
             raise CheckpointError(has_changed(place))
-        connection, retry = client.options()
+        connection, retry = client.store_options()
         is_same_server = urlsplit(about.location)[:2] == urlsplit(url)[:2]
         if is_same_server and (token := get_token()):  # it goes to no other server
             connection["default_headers"] = {"authorization": f"Bearer {token}"}
@@ -120,7 +120,7 @@ class Hub(Storage):
 
 
 def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]:
-    """The commit that a revision is now, and its files.
+    """The commit that a revision of a repository is now, and its files.
 
     Raises:
         Exception: of huggingface_hub, or of its requests.
@@ -138,7 +138,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 
 
 @contextmanager
-def readable_errors(place: str) -> Iterator[None]:
+def hub_errors(place: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into an error of ramerge.
 
     Raises:
@@ -147,7 +147,7 @@ def readable_errors(place: str) -> Iterator[None]:
     try:
         yield
     except failures() as error:
-        raise CheckpointError(f"{place}: the hub cannot provide it: {said(error)}; {_ACCESS}") from None
+        raise CheckpointError(f"{place}: the hub cannot provide it: {error_text(error)}; {_ACCESS}") from None
 
 
 def failures() -> tuple[type[Exception], ...]:
@@ -162,7 +162,7 @@ def gave_no_answer(error: BaseException) -> bool:
     return type(error).__name__ in (*_NO_ANSWER, "OfflineModeIsEnabled")
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
     from huggingface_hub import constants
 

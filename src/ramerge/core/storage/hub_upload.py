@@ -61,7 +61,7 @@ class HubUpload:
         return self.address
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Inputs are of a commit, so that what is written to the same repository changes none."""
+        """Why nothing can be uploaded there. Inputs are of a commit, so uploads to their repository change none."""
         try:
             with self._readable_errors():
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -112,11 +112,11 @@ class HubUpload:
         run.begin({"commit": self._now()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
-        """The hub says only at the commit whether it still has a file."""
+        """Whether nothing has been committed since. That its files are still there, the hub says only at the commit."""
         return run.seen.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """The file is invisible before a commit names it, so it has its own name."""
+        """Upload a shard, under its own name, because it is invisible before a commit names it."""
         from huggingface_hub import CommitOperationAdd
 
         addition = CommitOperationAdd(name, path)
@@ -128,7 +128,7 @@ class HubUpload:
         return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """The parent of the commit is the one that was there when the run began."""
+        """Commit all files, if the commit that was there when the run began is still the last one."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         commit, there = self._now()
@@ -154,10 +154,10 @@ class HubUpload:
         self.result = f"hub:{self.name}@{made.oid}"
 
     def abort(self, run: UploadRun) -> None:
-        """The hub removes files that no commit names."""
+        """Do nothing: the hub removes files that no commit names."""
 
     def clean(self) -> list[str]:
-        """Nothing is left on the hub."""
+        """Do nothing: interrupted runs leave nothing on the hub."""
         return []
 
     @contextmanager
@@ -169,7 +169,7 @@ class HubUpload:
             if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
                 raise
             status = getattr(getattr(_first(error), "response", None), "status_code", None)
-            said = without_secrets(hub.said(_first(error)))
+            said = without_secrets(hub.error_text(_first(error)))
             if status in (401, 403):
                 raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {said}") from None
             raise SendError(f"{place}: the hub cannot take it: {said}; {_ACCESS}") from None

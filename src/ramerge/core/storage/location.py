@@ -1,4 +1,4 @@
-"""Names of files and folders, local or remote."""
+"""Names of files and folders, local or remote: `Location`."""
 
 from __future__ import annotations
 
@@ -79,15 +79,15 @@ class Remote:
         return bool(self.key) and self.key in self.storage.files()
 
     def is_dir(self) -> bool:
-        """Whether there are files in it."""
+        """Whether there are files in the remote folder."""
         return any(True for _ in self.rglob("*"))
 
     def is_symlink(self) -> bool:
-        """No."""
+        """False: there are no links."""
         return False
 
     def glob(self, pattern: str) -> Iterator[Remote]:
-        """The files in it whose path, part by part, fits a pattern."""
+        """The files in the remote folder whose path, part by part, fits a pattern."""
         wanted = pattern.split("/")
         for file in self.rglob("*"):
             parts = relative(file, self).parts
@@ -95,7 +95,7 @@ class Remote:
                 yield file
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
-        """All files in it, in folders too, whose name fits a pattern."""
+        """All files in the remote folder and in those in it, whose name fits a pattern."""
         inside = f"{self.key}/" if self.key else ""
         for key in self.storage.files():
             if key.startswith(inside) and fnmatchcase(PurePosixPath(key).name, pattern):
@@ -107,7 +107,7 @@ class Remote:
         return FileStatus(version.nbytes, version.modified_ns / 1e9)
 
     def version(self) -> Version:
-        """Version that the file is pinned to.
+        """Version that the remote file is pinned to.
 
         Raises:
             CheckpointError: there is no such file.
@@ -118,11 +118,11 @@ class Remote:
         return found
 
     def open(self, _mode: Literal["rb"], /) -> BinaryIO:
-        """The file, for reading."""
+        """The remote file, for reading."""
         return cast(BinaryIO, io.BufferedReader(_Ranges(self), _FIRST_BYTES))
 
     def read_bytes(self) -> bytes:
-        """All of the file, which must be small."""
+        """All bytes of the remote file, which must be small."""
         out = np.empty(self.version().nbytes, np.uint8)
         self.storage.fill(self.key, 0, out)
         return out.tobytes()

@@ -63,7 +63,7 @@ class Bucket(Storage):
         return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
-        """Contents of the folder now."""
+        """Contents of the bucket's folder now."""
         found: dict[str, Version] = {}
         with self.readable_errors(absent="there is no such bucket"):
             for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
@@ -115,7 +115,7 @@ def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket
     from obstore import store
 
     made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    connection, retry = client.options()
+    connection, retry = client.store_options()
     with client.readable_errors(address, _ACCESS[scheme]):
         opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
     return Bucket(address, opened, _ACCESS[scheme], kind)

@@ -12,7 +12,7 @@ from typing import Any
 
 import xxhash
 
-INDEX = "delta.safetensors.index.json"
+DELTA_INDEX = "delta.safetensors.index.json"
 """A folder with this file is a delta in ramerge's layout."""
 
 COMPANIONS = "companions"
@@ -23,12 +23,12 @@ BLOCK = 1 << 18
 
 
 def signed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of an index with their digest."""
+    """The values of a delta's index with their digest."""
     return {**values, "metadata": {**values["metadata"], "index": digest_of_delta_index(values)}}
 
 
 def digest_of_delta_index(values: Mapping[str, Any]) -> str:
-    """The digest of an index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, and no `metadata.index`."""
+    """Digest of a delta's index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, no `metadata.index`."""
     metadata = {key: value for key, value in values["metadata"].items() if key != "index"}
     text = json.dumps({**values, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(text.encode())
@@ -37,7 +37,7 @@ def digest_of_delta_index(values: Mapping[str, Any]) -> str:
 # --- outputs that are replaced ---------------------------------------------------------------------------------------
 
 SWEEP = "sweep.json"
-RECORDS = ("ramerge.json", INDEX, SWEEP)
+RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 """Files that say that a folder was made by ramerge."""
 
 
@@ -52,7 +52,7 @@ def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | N
         sweep: what its `sweep.json` says; empty without one.
     """
     points = sweep.get("points")
-    own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if INDEX in names else ())}
+    own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if DELTA_INDEX in names else ())}
     folders: dict[str, set[str]] = {}
     for path in map(PurePosixPath, names):
         if len(path.parts) > 1 and path.parts[0] not in own:

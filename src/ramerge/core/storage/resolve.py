@@ -177,7 +177,7 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         size = decimal(sum(version.nbytes for version in files.values()))
         note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
         warnings.warn(note, DownloadNote, stacklevel=1)
-        with hub.readable_errors(f"{name}@{commit}"):
+        with hub.hub_errors(f"{name}@{commit}"):
             return FoundModel(text, _snapshot(name, commit, local_files_only=False), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
 
@@ -208,7 +208,7 @@ def not_found(text: str, path: Path, error: Exception) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if path.parent.is_dir():  # the folder of an owner is rarely on this machine
-        asked = "" if hub.gave_no_answer(error) else f" ({hub.said(error)})"
+        asked = "" if hub.gave_no_answer(error) else f" ({hub.error_text(error)})"
         return no_such_folder(path, f", and the hub provides no such model{asked}")
     if isinstance(error, OfflineModeIsEnabled):
         return (
@@ -218,6 +218,6 @@ def not_found(text: str, path: Path, error: Exception) -> str:
         )
     nowhere = "there is no folder of this name" if str(path) == text else f"there is no folder {path}"
     return (
-        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; correct the path, or download the model "
-        "first (hf download)"
+        f"{text}: {nowhere}, and the hub cannot provide it: {hub.error_text(error)}; correct the path, or download the "
+        "model first (hf download)"
     )

@@ -1,4 +1,4 @@
-"""The interface of what holds remote files."""
+"""The interface of what holds remote files, and streams of their bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Version:
 
 
 def has_changed(place: object) -> str:
-    """The message about a file that has changed."""
+    """The message about an input file that has changed during a run."""
     return f"{place}: has changed since it was first read; run this again when no program writes to it any more"
 
 

@@ -1,4 +1,4 @@
-"""Files that a run has uploaded, and how its files are named there."""
+"""The log of what a run has uploaded, and the names of its shards there."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ class UploadRun:
     conditions: bool = True
 
     def read(self) -> None:
-        """Take what the log says, as far as it is whole."""
+        """Take what the run's log says, as far as it is whole."""
         with suppress(OSError):
             for line in self.log.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
                     self._take(json.loads(line))
 
     def begin(self, seen: Mapping[str, str | None], *, conditions: bool = True) -> None:
-        """Begin another run."""
+        """Begin the log of another run."""
         self.log.unlink(missing_ok=True)
         self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen), "conditions": conditions})
 
     def add(self, shard: str, tag: str) -> None:
-        """A shard has arrived."""
+        """Note that a shard has arrived."""
         self._note({"shard": shard, "tag": tag})
 
     def note_put(self, name: str, data: bytes, *, refused: bool = False) -> None:
-        """A small file is about to be put, or was refused, because another program had just put one.
+        """Note that a small file is about to be put, or was refused, because another program had just put one.
 
         It is noted before, so that a later process knows it whenever this one is killed. An ETag, which only the answer
         tells, would say no more: it is a digest, too.
@@ -84,7 +84,7 @@ class UploadRun:
 
     @property
     def claim(self) -> bytes:
-        """The content of the run's claim."""
+        """The content of the object by which the run claims the place."""
         return self.name.encode()
 
     def _note(self, said: Mapping[str, Any]) -> None:
@@ -107,7 +107,7 @@ class UploadRun:
             self.arrived[str(said["shard"])] = str(said["tag"])
 
     def named(self, name: str) -> str:
-        """Name of a local shard at the place."""
+        """The name of a local shard where it is uploaded to."""
         path = PurePosixPath(name)
         stem = path.name.removesuffix(_WEIGHTS)
         found = _NUMBERED.fullmatch(stem)

@@ -25,7 +25,7 @@ from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_own, lock, store
 from ramerge.sdk.formats import Format, Opening, local
 from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import INDEX
+from ramerge.sdk.storage import DELTA_INDEX
 from ramerge.sdk.tensors import Checkpoint, Contents, identify
 
 _KIND = "deltas"
@@ -71,7 +71,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     try:
         store.make(home)
         check_own(home)
-        if not (place / INDEX).is_file():
+        if not (place / DELTA_INDEX).is_file():
             _fill(place, base, _shortened(base, chain, opening), opening)
         check_own(place)
         with suppress(OSError):
@@ -102,7 +102,7 @@ def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening
     partial = place.with_name(f".{place.name}.partial")
     held = lock(guard, wait=True)
     try:
-        if (place / INDEX).is_file():
+        if (place / DELTA_INDEX).is_file():
             return
         for left in (place, partial):  # of a killed process, or incomplete
             if left.exists():

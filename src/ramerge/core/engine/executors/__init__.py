@@ -1,7 +1,9 @@
-"""Ways to map a function over blocks. They know nothing of merging.
+"""Ways to process the blocks of a pass. They know nothing of merging.
 
-executor     what an executor is
-threads      threads of this process
+`chosen_executor` is here, for `api` and features.
+
+executor     the protocols `Executor`, `Pass` and `Recorder`; puts blocks in runs of some size, for `engine.passes`
+threads      threads of this process, and of each task of `ray`
 ray          tasks on the nodes of a Ray cluster
 """
 
@@ -18,7 +20,7 @@ from ramerge.core.options import Ray
 
 @contextmanager
 def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
-    """A worker on blocks.
+    """The executor that the options ask for: threads of this process, or tasks on a Ray cluster.
 
     Args:
         ray: the cluster; None for the threads of this process.

@@ -29,11 +29,11 @@ class Pass(Protocol[Taken, Given]):
         ...
 
     def prefetch(self, worker: Any, run: Sequence[Taken]) -> None:
-        """A worker is about to process these blocks."""
+        """Tell a worker which blocks it will process next."""
         ...
 
     def process(self, worker: Any, block: Taken) -> Given:
-        """Do the work of a block."""
+        """Process a block, and return its result."""
         ...
 
     def settle(self) -> None:
@@ -41,21 +41,21 @@ class Pass(Protocol[Taken, Given]):
         ...
 
     def close(self) -> None:
-        """Close what was opened on another node."""
+        """Close what the pass has opened on another node."""
         ...
 
 
 class Recorder(Protocol[Recorded]):
-    """Writes results down."""
+    """Writes down the result of each block, as `PassJournal` does."""
 
     def record(self, number: int, result: Recorded) -> None:
-        """A block is done; called from any thread, as early as possible."""
+        """Write down the result of a block; called from any thread, as early as possible."""
         ...
 
 
 @dataclass(frozen=True)
 class Processed(Generic[Result]):
-    """A block is done.
+    """A block that an executor has processed, and its result.
 
     Attributes:
         number: the block's number in the pass.
@@ -83,11 +83,11 @@ class Unrecorded:
     """A recorder of results that no later run needs."""
 
     def record(self, number: int, result: object) -> None:
-        """Nothing is written."""
+        """Do nothing."""
 
 
 def in_runs(blocks: Iterable[Block], nbytes: Callable[[Block], int], size: int) -> Iterator[list[Block]]:
-    """Blocks one after another, as many as have `size` bytes together; at least one."""
+    """Runs of blocks: one after another, as many as have `size` bytes together; at least one."""
     run: list[Block] = []
     left = size
     for block in blocks:

@@ -133,7 +133,7 @@ def _handlers_kept() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class RaySlots:
-    """How tasks lie on a cluster.
+    """Size and number of the tasks that a Ray cluster runs at a time.
 
     Attributes:
         cpus: processors of a task.
@@ -148,10 +148,10 @@ class RaySlots:
     count: int
 
 
-def lay_out(
+def ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
-    """Choose the processors and threads of a task.
+    """Choose the size of tasks by what the nodes of a Ray cluster have.
 
     Args:
         nodes: what each node has: "CPU", and "memory" in bytes.
@@ -201,7 +201,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """`work` is pickled.
+        """See `Executor.run`; the tasks get `work` pickled.
 
         Raises:
             PlanError: a node has another version of ramerge, or none.
@@ -257,7 +257,7 @@ class RayExecutor:
 
     def _slots(self) -> RaySlots:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return lay_out(nodes, self._workers, self._processors, self._memory)
+        return ray_slots(nodes, self._workers, self._processors, self._memory)
 
     def _note_loss(self, task: _Task[Block], error: Exception) -> None:
         kinds = self._ray.exceptions
@@ -316,7 +316,7 @@ def _portable() -> Callable[..., bytes | str]:
 def run_share(
     versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
-    """Process a task's blocks. Gives what `_unpacked_report` takes.
+    """Process a Ray task's blocks on its node. Gives what `_unpacked_report` takes.
 
     Args:
         versions: what the process that began has.
