@@ -60,12 +60,12 @@ def rounding_table(merges: Mapping[tuple[str, str], Path]) -> str:
         "|---|---|---|" + "---:|" * 4,
     ]
     for (method, output), folder in merges.items():
-        for agent in json.loads((folder / "ramerge.json").read_text())["statistics"]["agents"]:
+        for name, agent in json.loads((folder / "ramerge.json").read_text())["agents"].items():
             if "sampled" in agent:
                 shares = f"{agent['erased_share']:.1%} | {agent['grown_share']:.1%}"
                 effective = f"{agent['effective_lambda']:.3f} ± {agent['effective_error']:.3f}"
                 lambdas = f"{agent['nominal_lambda']:.3f} | {effective}"
-                lines.append(f"| {method} | {output} | {agent['name']} | {shares} | {lambdas} |")
+                lines.append(f"| {method} | {output} | {name} | {shares} | {lambdas} |")
     return "\n".join(lines)
 
 

@@ -45,10 +45,10 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
         "ramerge_version", "method", "parameters", "base", "counts", "notes", "input_dtypes", "dtype", "rounding",
         "tensors",
         "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
-        "statistics",
+        "agents",
     ]  # fmt: skip
-    assert list(record["statistics"]["agents"][0]) == [
-        "name", "model", "total", "active", "shared", "unique", "density", "unique_share", "rho", "lambda",
+    assert list(record["agents"]["code"]) == [
+        "model", "total", "active", "shared", "unique", "density", "unique_share", "rho", "lambda",
         "updates", "erased", "erased_share", "sampled", "grown_share", "alone", "nominal_lambda",
         "effective_lambda", "effective_error",
     ]  # fmt: skip

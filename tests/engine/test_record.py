@@ -37,9 +37,9 @@ def test_a_record_of_an_earlier_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"statistics": {"agents": [{"name": "a", "model": "b", "rho": []}]}}, "agents.a.values.rho"),
-        ({"statistics": {"agents": [5]}}, "agents"),
-        ({"statistics": None}, "agents"),
+        ({"agents": {"a": {"model": "b", "rho": []}}}, "agents.a.values.rho"),
+        ({"agents": [5]}, "agents"),
+        ({"agents": None}, "agents"),
         ({"notes": "x"}, "notes"),
         ({"tensors": "many"}, "tensors"),
         ({"bytes_read": 0.5}, "bytes_read"),

@@ -28,7 +28,7 @@ _RECORD = {
     "method": "ram+",
     "parameters": {"r": 0.1},
     "base": "/models/base",
-    "statistics": {"agents": [{"name": "tool", "model": "/models/agent"}]},
+    "agents": {"tool": {"model": "/models/agent"}},
 }
 _ITEM = {"id": "q1", "question": "who?", "answer": ["she", "he"], "meta": {"level": 3}}
 

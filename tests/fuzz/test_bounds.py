@@ -78,7 +78,7 @@ def entries(count: int, value: str) -> str:
         (tokenizer, lambda: b'"vocab"' + b" " * BIG),
         (tokenizer, lambda: b'"vocab" ' * (BIG // 8)),
         (index, lambda: ('{"weight_map":' + entries(300_000, '"model.safetensors"') + "}").encode()),
-        (read_record, lambda: b'{"statistics":' + b"[" * 900 + b"]" * 900 + b"}"),
+        (read_record, lambda: b'{"agents":' + b"[" * 900 + b"]" * 900 + b"}"),
         (read_document, lambda: "".join(f"k{place}: 1\n" for place in range(70_000)).encode()),
         (read_document, lambda: b"a: " + b"[" * 900),
         (read_document, lambda: b"x" * 20_000_000),

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.linalg.spectral import Array
 from ramerge.core.methods.base import Layer
-from ramerge.core.methods.core import CORE, CORE_PLUS, CoreParameters, core_coefficients, matrix_of, solve
+from ramerge.core.methods.core import CORE, CORE_PLUS, CoreParameters, core_factors, matrix_of, solve
 from tests import reference
 
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -22,7 +22,7 @@ def low_rank(generator: np.random.Generator, shape: tuple[int, int], rank: int =
 
 
 def coefficients(*taus: NDArray[np.float32], **parameters: float) -> list[float]:
-    return core_coefficients(NAME, taus, CoreParameters.model_validate(parameters))
+    return core_factors(NAME, taus, CoreParameters.model_validate(parameters))
 
 
 @pytest.mark.parametrize("shape", [(1, 40), (12, 9), (200, 120), (120, 200)])

@@ -143,7 +143,7 @@ def test_an_agent_that_never_moved_alone(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / name, simple(1, moved=0.5))
     record = ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out")
     assert next(iter(record.agents.values())).effective_lambda is None
-    assert json.loads((tmp_path / "out/ramerge.json").read_text())["statistics"]["agents"][0]["nominal_lambda"] is None
+    assert json.loads((tmp_path / "out/ramerge.json").read_text())["agents"]["code"]["nominal_lambda"] is None
     assert "| 0.0% | - |" in (tmp_path / "out/README.md").read_text()
 
 

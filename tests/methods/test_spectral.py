@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import ramerge
 from ramerge.core.linalg import curvature, spectral
 from ramerge.core.methods.base import Layer
-from ramerge.core.methods.iso_cts import own_directions
+from ramerge.core.methods.iso_cts import _own_directions
 from ramerge.core.methods.registry import METHODS
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
@@ -463,7 +463,7 @@ def test_all_singular_values_become_their_mean():
     wanted = np.linalg.svd(sum(taus), compute_uv=False).mean()
     np.testing.assert_allclose(np.linalg.svd(merged("iso_c", taus), compute_uv=False), wanted)
     same(merged("iso_cts", taus, common_space_fraction=1.0), merged("iso_c", taus))
-    assert [own_directions(3, 2, 0.0), own_directions(896, 3, 0.8), own_directions(2, 5, 0.0)] == [1, 60, 0]
+    assert [_own_directions(3, 2, 0.0), _own_directions(896, 3, 0.8), _own_directions(2, 5, 0.0)] == [1, 60, 0]
 
 
 def test_linear_rules_do_not_see_the_shared_basis():
@@ -512,13 +512,13 @@ def test_the_bound_of_a_spectrum():
 
 
 def test_ranks_of_aswudi_by_hand():
-    from ramerge.core.methods.swudi import chosen_rank
+    from ramerge.core.methods.swudi import _chosen_rank
 
     values = np.array([4.0, 4.0, 1.0, 1.0])
     for rule, rank in (("participation_sqrt", 4), ("participation", 3), ("stable_rank", 3), ("cumvar_0.9", 3)):
-        assert chosen_rank(rule, values, (9, 6)) == rank
-    assert chosen_rank("entropy", np.ones(5), (9, 6)) == 5
-    assert chosen_rank("gavish_donoho", np.array([100.0, 1, 1, 1]), (4, 4)) == 1
+        assert _chosen_rank(rule, values, (9, 6)) == rank
+    assert _chosen_rank("entropy", np.ones(5), (9, 6)) == 5
+    assert _chosen_rank("gavish_donoho", np.array([100.0, 1, 1, 1]), (4, 4)) == 1
 
 
 # --- whole merges ----------------------------------------------------------------------------------------------------

@@ -357,7 +357,7 @@ def test_a_recipe_of_mergekit_is_recognized() -> None:
 def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     record = ramerge.merge(recipe(tmp_path, names, parameters={"scope": "layer"}), tmp_path / "out")
-    parts = record.to_dict()["statistics"]["parts"]
+    parts = record.to_dict()["parts"]
     assert list(parts) == [f"model.layers.{layer}" for layer in range(3)]
     assert all(1 < figures["lambda"] <= 1.2 for agents in parts.values() for figures in agents.values())
     assert all(agent.lambda_ is None for agent in record.agents.values())

@@ -71,7 +71,7 @@ def test_every_form_of_a_run_gives_the_same_bytes(
     same(tmp_path / "out", uniform(read_checkpoint(tmp_path / "base"), agents))
     record = json.loads((tmp_path / "out/ramerge.json").read_text())
     assert record["method"] == "uniform"
-    assert [agent["weight"] for agent in record["statistics"]["agents"]] == [1 / len(taken)] * len(taken)
+    assert [agent["weight"] for agent in record["agents"].values()] == [1 / len(taken)] * len(taken)
     again = ramerge.merge(tmp_path / "out/ramerge.yaml", tmp_path / "again")
     assert again.agents.keys() == {f"step-{10 * (5 - len(taken) + place)}" for place in range(1, len(taken) + 1)}
     same(tmp_path / "again", read_checkpoint(tmp_path / "out"))

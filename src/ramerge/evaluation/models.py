@@ -251,7 +251,7 @@ def _record(folder: Path | None) -> object:
         return None
     try:
         record = parse(path.read_bytes(), _RECORD, halves="replace")
-        agents = {str(agent["name"]): str(agent["model"]) for agent in record["statistics"]["agents"]}
+        agents = {name: str(agent["model"]) for name, agent in record["agents"].items()}
         return {"base": str(record["base"]) if record.get("base") else None, "agents": agents}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

@@ -14,13 +14,14 @@ study         Optuna: which point comes next, and the journal from which a searc
 folder        the folder OUT of a search, also of a greedy soup: locked, with scores of trials and of agents
 evidence      intervals, paired differences, when to give a point up, the front of several objectives; for `run`
 
-scores        `Scorer`, and what scorers return: figures with their items; `Objective`, which makes one value of them
+scores        `Scorer`, whose `merge` and `parts` `run` calls, and what scorers return: figures with their items;
+              `Objective`, which makes one value of them
 functions     scorers that call a user's function, in a process of its own or in this one
 child         the program in that process; scores part by part, for `functions`
 task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
 serving       the model server that these tasks ask, started and stopped; one for `ui/ask`
 children      processes that end when this one does, for `functions`, `serving` and `ui/jobs`
-prompted      a search by prompts: its usual space, the order of points, and the scorer by agreement; called by `search`
+prompted      a search by prompts: its usual space, the order of points, and the scorer by agreement, for `search`
 
 results       `SearchResult`: the content of `search.json`, which `ui/search` reads
 text          a search as lines for the terminal; its sentences and rows, for `page` and `ui/search`

@@ -17,7 +17,7 @@ ask          the lower part of the tab Compare: a prompt for several models
 share        the tab Share: recipe, card, report and upload of a finished merge
 
 desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML
-jobs         the commands that run, each a process of its own, and the queue of them
+jobs         the commands that run, each a process of its own, and the queue of them, closed by `serve` and `space`
 roots        which files the page may read and write: models, prompts and outputs below some folders
 draft        the text of the recipe: read, checked, with other models, keys or parameters
 controls     a control for each parameter of a method, for `choose`

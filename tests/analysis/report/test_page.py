@@ -33,7 +33,7 @@ RECORD = {
     "notes": ["2 tensors <kept>"],
     "tensors": 38,
     "bytes_read": 2_000_000_000,
-    "statistics": {"agents": [{"name": "coder", "model": "hub/coder", "active": 12345, "rho": None, "lambda": 1.2}]},
+    "agents": {"coder": {"model": "hub/coder", "active": 12345, "rho": None, "lambda": 1.2}},
     "seconds": 1.25,
 }
 

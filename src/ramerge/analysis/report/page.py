@@ -23,7 +23,7 @@ _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
 _HEADINGS = {"unique": "unique share", "rho": "ρ", "lambda (ram+)": "λ of RAM+", "by RAM": "retained by RAM"}
 # Of the record: figures with a form of their own, and what has a table of its own.
 _RECORD_FORMS = {"bytes_read": "bytes", "bytes_written": "bytes", "peak_memory_bytes": "bytes", "seconds": "seconds"}
-_RECORD_APART = {"statistics", "notes", "warnings", "rules"}
+_RECORD_APART = {"agents", "parts", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
@@ -46,7 +46,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         else None,
         notes=(record or {}).get("notes", []),
         warnings=(record or {}).get("warnings", []),
-        statistics=(record or {}).get("statistics", {}).get("agents", []),
+        statistics=[{"name": name, **agent} for name, agent in (record or {}).get("agents", {}).items()],
         recipe=recipe,
         **_found(analysis, advice),
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ramerge import Progress
+from ramerge.report.extra import require_extra
 from ramerge.sdk.progress import Listener, silence
 
 
@@ -32,7 +33,11 @@ def render(
 
     Returns:
         HTML, to be written as UTF-8.
+
+    Raises:
+        RecipeError: a library is missing.
     """
+    require_extra()
     listen(Progress("drawing", 0, 1, "pages"))
     from ramerge.analysis.report.page import page
 
@@ -43,6 +48,7 @@ def render(
 
 def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
     """Files of the figures of an analysis, for `--figures`: each as PNG and SVG, one column of a paper wide."""
+    require_extra()
     from ramerge.analysis.report.charts import paper_figures
 
     files: list[tuple[Path, bytes]] = []

@@ -15,7 +15,8 @@ fingerprint        what a run depends on, as text, for the journals of merges an
 Before the passes, for `execute`:
 
 gathered_from      refuses recorded inputs and importances of other models; `calibration` makes their digests with it
-warn               all warnings about weights: of samples before the passes, of counts after them (for `sidecars`)
+warn               all warnings about weights: of samples before the passes (`inspect`, for `analysis`, too), of counts
+                   after them (for `sidecars`)
 sanity_checks      finds swapped, damaged and unrelated models in the samples, for `warn`
 sampling           reads the samples, for `sanity_checks`
 
@@ -28,7 +29,8 @@ executors/         threads or Ray tasks that process the blocks of a pass; the o
 worker             one thread's work on a block, for `passes`: reads all inputs, counts or merges, writes to a `Sink`
 team               a worker of several threads, whose matrices a device solves for together
 operators          what methods make of recorded inputs, once for all threads; reads these inputs for `worker`
-result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal
+result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal; `blank`, its
+                   empty counts of what rounding does, for `worker`, `tally` and `reads`
 tally              `PassTally`, the sums of a pass for `reads`, and its progress; `Refusals` of NaN, Inf and overflows
 sinks              where `worker` writes: the shards of a folder, or whole tensors for a function
 uploads            the sink of remote outputs: uploads each shard as soon as it is complete

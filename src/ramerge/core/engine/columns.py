@@ -47,7 +47,7 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
     """Legend of the columns, and where to find figures that each part of the model has separately."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
-        texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")
+        texts.append(f"by part: {len(record.parts):,} parts have figures under parts in ramerge.json")
     return texts
 
 

@@ -82,23 +82,27 @@ class AgentStatistics:
         return [*super().__dir__(), *figures]
 
     def to_dict(self) -> dict[str, Any]:
-        """The agent's entry in `ramerge.json`, as plain values."""
-        return {"name": self.name, "model": self.model, **_finite(self.values)}
+        """The agent's entry in `ramerge.json`, whose key is its name, as plain values."""
+        return {"model": self.model, **_finite(self.values)}
 
 
-def _with_values(agent: object) -> object:
-    """An agent as the file has it, its figures next to its name, as the fields of `AgentStatistics`."""
-    if not isinstance(agent, Mapping):
-        return agent
-    own = {key: agent[key] for key in ("name", "model") if key in agent}
-    return own | {"values": {key: value for key, value in agent.items() if key not in own}}
+def _with_values(agents: object) -> object:
+    """Agents as the file has them, each entry as the fields of `AgentStatistics`; anything else unchanged."""
+    if not isinstance(agents, Mapping):
+        return agents
+    return {name: _fields_of(name, agent) if isinstance(agent, Mapping) else agent for name, agent in agents.items()}
+
+
+def _fields_of(name: str, agent: Mapping[str, object]) -> dict[str, object]:
+    figures = {key: value for key, value in agent.items() if key != "model"}
+    return {"name": name, "model": agent.get("model"), "values": figures}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
     """Record of a merge. Sizes are in bytes, `seconds` is wall time.
 
-    Fields with a default may be missing in `ramerge.json`: if they are empty, or in records of earlier versions.
+    Fields with a default may be missing in `ramerge.json`: if they are empty.
 
     Attributes:
         ramerge_version: the version that wrote it.
@@ -150,7 +154,7 @@ class Record:
     rounding: str = "nearest"
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_with_values)]]
+    agents: Annotated[Mapping[str, AgentStatistics], BeforeValidator(_with_values)]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int
@@ -164,19 +168,17 @@ class Record:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, as in `ramerge.json`."""
-        values = dict(vars(self))
+        values = {key: value for key, value in vars(self).items() if key not in ("agents", "parts")}
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
         values["warnings"] = list(self.warnings)
         for name in ("rounding_seed", "device"):
             if values[name] is None:
                 del values[name]
-        statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
-        if parts := values.pop("parts"):
-            statistics["parts"] = {
-                part: {agent: _finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
-            }
-        values["statistics"] = statistics
+        values["agents"] = {name: agent.to_dict() for name, agent in self.agents.items()}
+        values["parts"] = {
+            part: {agent: _finite(figures) for agent, figures in agents.items()} for part, agents in self.parts.items()
+        }
         return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
 
     def to_json(self) -> str:
@@ -189,20 +191,7 @@ class Record:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return data_frame([agent.to_dict() for agent in self.agents.values()])
-
-
-def _unfolded(values: Any) -> object:
-    statistics = values.get("statistics") if isinstance(values, Mapping) else None
-    if not isinstance(statistics, Mapping):
-        return values
-    agents = statistics.get("agents")
-    own = {key: value for key, value in values.items() if key != "statistics"} | {"parts": statistics.get("parts", {})}
-    if not isinstance(agents, list):
-        return own | {"agents": None}
-    named = {str(each.get("name")): each for each in agents if isinstance(each, Mapping)}
-    # a name that is missing or given twice leaves fewer entries than there are agents
-    return own | {"agents": named if len(named) == len(agents) else agents}
+        return data_frame([{"name": name, **agent.to_dict()} for name, agent in self.agents.items()])
 
 
 @dataclass(frozen=True)
@@ -211,7 +200,7 @@ class Sweep:
 
     ramerge_version: str
     method: str
-    points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
+    points: Mapping[str, Record]
 
     def to_json(self) -> str:
         """The text of `sweep.json`."""
@@ -224,7 +213,7 @@ def read_record(path: Path) -> Record:
     Raises:
         RecipeError: it cannot be read, or is no record of a merge.
     """
-    return read_model(path, Record, RECORD, "record of a merge", _unfolded)
+    return read_model(path, Record, RECORD, "record of a merge")
 
 
 def read_sweep(path: Path) -> Sweep:

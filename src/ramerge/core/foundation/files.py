@@ -181,7 +181,7 @@ def check_own(folder: Path) -> None:
             f"{folder}: belongs to another user (uid {status.st_uid}), who decides what is in it, so it is not used; "
             "have it removed, or choose another place"
         )
-    if status.st_mode & _OTHERS_WRITE & ~new_file_status(folder.parent).st_mode:
+    if status.st_mode & _OTHERS_WRITE & ~_new_file_status(folder.parent).st_mode:
         raise OutputError(
             f"{folder}: other users can write to it, so what is in it is not trusted; remove it, or if only you have "
             "written there, run `chmod go-w` on it"
@@ -189,10 +189,10 @@ def check_own(folder: Path) -> None:
 
 
 def _is_foreign(status: os.stat_result, folder: Path) -> bool:
-    return status.st_uid != user_id() and status.st_uid != new_file_status(folder).st_uid
+    return status.st_uid != user_id() and status.st_uid != _new_file_status(folder).st_uid
 
 
-def new_file_status(folder: Path) -> os.stat_result:
+def _new_file_status(folder: Path) -> os.stat_result:
     """The status of a new file that is the user's alone. Some file systems show another owner, or all permissions."""
     with tempfile.TemporaryFile(dir=folder) as file:
         return os.fstat(file.fileno())

@@ -72,7 +72,7 @@ def gram(x: Array, real: Real = "float64") -> Array:
     return total
 
 
-def transposed_product(x: Array, y: Array) -> Array:
+def _transposed_product(x: Array, y: Array) -> Array:
     """x^T y in the dtype of y, of shape (n, k) for x of shape (m, n) and y of shape (m, k)."""
     if real_of(x) == real_of(y):
         return x.T @ y
@@ -171,13 +171,13 @@ def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, ex
             values, vectors = spectrum(smaller)
             if (found_k := resolved(values, choose)) is not None:
                 u, s = arrays.contiguous(vectors[:, :found_k]), np.sqrt(values[:found_k])
-                return Triples(u, s, scale_columns(transposed_product(x, u), 1 / s))
+                return Triples(u, s, scale_columns(_transposed_product(x, u), 1 / s))
     values, vectors = spectrum(gram(x))
     k = cut(values, choose(values), noise(x.shape), least)
     u, s = arrays.contiguous(vectors[:, :k]), np.sqrt(values[:k])
     narrow = narrow and 2 * len(x) <= x.shape[1] and k > 0 and values[k - 1] >= _LEAST * values[0]
     right = arrays.astype(u, "float32") if narrow else u
-    return Triples(u, s, scale_columns(transposed_product(x, right), 1 / s))
+    return Triples(u, s, scale_columns(_transposed_product(x, right), 1 / s))
 
 
 @dataclass(frozen=True)
@@ -262,10 +262,10 @@ def aligned(triples: Sequence[Triples]) -> Array:
     u, v = side_by_side(triples)
     if len(u) > len(v):
         return aligned([Triples(one.v, one.s, one.u) for one in triples]).T
-    return times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
+    return _times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
 
 
-def times_polar(x: Array, v: Array) -> Array:
+def _times_polar(x: Array, v: Array) -> Array:
     """x polar(v)^T, without polar(v), which may be as large as the result."""
     if v.shape[1] <= len(v):
         return matmul(matmul(x, inverse_root(v.T).root), v.T)

@@ -57,7 +57,7 @@ psa              each agent at its own norm
 knots            TIES in a shared basis
 resmerge         heads and residuals by themselves
 svc              directions scaled by how often agents added to them
-core             coefficients that keep each agent's leading directions (core, core+)
+core             weighted sums by `linalg/core_coefficients` (core, core+); these weights (`core_factors`) for `swudi`
 wudi             the least interference
 swudi            the same in leading directions (swudi, aswudi)
 

@@ -69,7 +69,7 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
         parameters: see there.
         time: of the flow that follows.
     """
-    factors = core_coefficients(tensor, taus, parameters)
+    factors = core_factors(tensor, taus, parameters)
     if time:
         return curvature.solve(taus, factors, curvature.Filter(time, None))
     total = 0 * taus[0]
@@ -79,8 +79,8 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
     return total
 
 
-def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
-    """The coefficient of each task vector, from 0 to 1; 0 for those that have not moved the tensor."""
+def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
+    """The coefficient of each task vector of a matrix, from 0 to 1; 0 if it has not moved it. Also for `swudi`."""
     places = movers(taus)
     moved = [taus[place] for place in places]
     factors = np.zeros(len(taus))

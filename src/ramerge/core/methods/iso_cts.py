@@ -31,7 +31,7 @@ class IsoCtsParameters(WeightedParameters):
     )
 
 
-def own_directions(r: int, agents: int, fraction: float) -> int:
+def _own_directions(r: int, agents: int, fraction: float) -> int:
     """How many of `r` directions each agent has for itself; half to even, as in the authors' code."""
     return min(round((r - int(r * fraction)) / agents), r // agents)
 
@@ -54,7 +54,7 @@ class IsoCts(Isotropic[IsoCtsParameters]):
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: IsoCtsParameters) -> Array:
         r = min(taus[0].shape)
-        own = own_directions(r, len(taus), parameters.common_space_fraction)
+        own = _own_directions(r, len(taus), parameters.common_space_fraction)
         common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
         found = [*[_outside(tau, common.u, own) for tau in taus if own], common]
         sigma = sum(float(one.s.sum()) for one in found) / r

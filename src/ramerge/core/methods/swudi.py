@@ -22,7 +22,7 @@ from pydantic import Field
 from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import ScaledParameters, only
-from ramerge.core.methods.core import CoreParameters, core_coefficients
+from ramerge.core.methods.core import CoreParameters, core_factors
 from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 _TIME = 1.0
@@ -78,7 +78,7 @@ class AswudiParameters(FilteredParameters):
 
 def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
     if parameters.init_mode == "core":
-        return core_coefficients(tensor, taus, CoreParameters())
+        return core_factors(tensor, taus, CoreParameters())
     return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
 
 
@@ -89,7 +89,7 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
     return curvature.Filter(time, (lambda _values: k) if k < min(shape[1], agents * shape[0]) else None), k
 
 
-def chosen_rank(method: str, values: Array, shape: Shape) -> int:
+def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
     """How many leading directions `aswudi` solves for by `auto_rank_method`, at least 1.
 
     Args:
@@ -182,7 +182,7 @@ class Aswudi(_Curved[AswudiParameters]):
         shape: Shape = taus[0].shape
 
         def choose(values: Array) -> int:
-            k = chosen_rank(parameters.auto_rank_method, values, shape)
+            k = _chosen_rank(parameters.auto_rank_method, values, shape)
             return max(1, min(shape[1], round(k * parameters.rank_scale)))
 
         return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))

@@ -14,8 +14,9 @@ absences         for `name_mappings`: what a model need not have, such as buffer
 match            compares agents' tensors, importances and recorded inputs with the base's tensors
 vocabulary       `Rows` of embeddings that only some models have, and rows with different tokens
 tokens           reads tokens, chat templates and other settings of tokenizers, for `vocabulary` and `checks`
-checks           all other findings: rules, layers, adapters, rounding, shard sizes; chooses the companions to copy
-configs          for `checks`: compares config.json of base and agents, and of the base and its weights
+checks           right after `inputs`: agents of another architecture, adapters; at the end all other findings, on
+                 config.json, rules, layers, rounding, shard sizes; chooses the companions to copy
+configs          for `checks`, which words it: compares config.json of base and agents, and of the base and its weights
 derived          for `configs`: values that follow from others, by the rules in config_keys.json
 layout           from tensors that are `Matched` to the output's: sources, dtype, file and offset of each
 cached_counts    counts of earlier reads: a plan recalls them, `engine.reads` keeps them; tensors and origins as plain
@@ -26,7 +27,9 @@ devices          whether a GPU solves for whole matrices, and for how many toget
 
 The result:
 
-model            `MergePlan`, `TensorPlan`, `Block`, `Resources`; by which parts of a model is counted (`scope_of`)
-explain          a plan as text and as plain values, for `api`; which warnings it forecasts, for `cli` and `engine.warn`
+model            `MergePlan`, `TensorPlan`, `OutputPart`, `Block`, `Resources`: fields, and what follows from them,
+                 for `checks`, `explain` and all of `engine`; by which parts of a model is counted (`scope_of`)
+explain          a plan as text and as plain values, for `api`; why it cannot be merged and which warnings it forecasts,
+                 for `cli` and `engine.warn`
 headers          no part of a plan: what each model's headers say by themselves, for the page of `ui`
 """

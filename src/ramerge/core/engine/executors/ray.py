@@ -148,7 +148,7 @@ class RaySlots:
     count: int
 
 
-def ray_slots(
+def _ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
     """Choose the size of tasks by what the nodes of a Ray cluster have.
@@ -257,7 +257,7 @@ class RayExecutor:
 
     def _slots(self) -> RaySlots:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
-        return ray_slots(nodes, self._workers, self._processors, self._memory)
+        return _ray_slots(nodes, self._workers, self._processors, self._memory)
 
     def _note_loss(self, task: _Task[Block], error: Exception) -> None:
         kinds = self._ray.exceptions
