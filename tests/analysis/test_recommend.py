@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.analysis import recommend
 from ramerge.analysis.command_output import named_inputs
-from ramerge.cli.flags.read import read_recipe
+from ramerge.cli.flags.read import recipe_of_words
 from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied
 from ramerge.core.engine.warn import AboutMethod, SaysWhereToBegin
@@ -150,7 +150,7 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     words, _ = named_inputs(["recipe.yaml"], empty, document, translated=False)
     settings = [value for flag, value in pairwise(words) if flag == "--set"]
     agents = [value for flag, value in pairwise(words) if flag == "--agent"]
-    read = read_recipe([], {**empty, "base": "base", "agents": agents, "settings": settings})
+    read = recipe_of_words([], {**empty, "base": "base", "agents": agents, "settings": settings})
     kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters", "rules")}
     assert read.values == kept
 

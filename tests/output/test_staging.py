@@ -456,7 +456,7 @@ def test_a_hidden_folder_of_another_user_is_not_continued(
     words = r"ramerge-partial: belongs to another user \(uid \d+\).*have it removed, or choose another place"
     if os.geteuid():
         shown = os.stat_result((0o600, 0, 0, 0, OTHER, *[0] * 5))
-        monkeypatch.setattr(files, "new_file_status", lambda _: shown)
+        monkeypatch.setattr(files, "_new_file_status", lambda _: shown)
         monkeypatch.setattr(os, "geteuid", lambda: OTHER)
         refuse(tmp_path, words)
         return
@@ -491,7 +491,7 @@ def test_file_systems_that_show_another_owner_or_all_permissions(
     """What the user makes there looks the same, so a stopped run can be continued."""
     prepared.chmod(0o777)
     shown = os.stat_result((0o100777, 0, 0, 0, os.geteuid(), *[0] * 5))
-    monkeypatch.setattr(files, "new_file_status", lambda _: shown)
+    monkeypatch.setattr(files, "_new_file_status", lambda _: shown)
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
     with pytest.warns(ContinueNote), build_output(tmp_path / "out", overwrite=False, policy=Kept()) as stage:
         write(stage)

@@ -171,7 +171,7 @@ def named_inputs(
     other method, and rules, presets and side inputs are those of one method: then they name base and agents.
 
     Args:
-        paths, options: of the command line, as for `read_recipe`.
+        paths, options: of the command line, as for `recipe_of_words`.
         recipe: what was read, in ramerge's own form.
         translated: whether it was written in another form, such as mergekit's.
     """

@@ -66,10 +66,10 @@ def analyze(
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import advice, check_outputs, prints, read_numbers, said, write_outputs
     from ramerge.analysis.text import summary
-    from ramerge.sdk.flags import read_recipe
+    from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
-    document = read_recipe(paths, flags)
+    document = recipe_of_words(paths, flags)
     check_outputs(flags, document)
     asked = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
     warn_of_launcher()
@@ -113,10 +113,10 @@ def recommend(
     from ramerge.analysis.command_output import recommended
     from ramerge.analysis.recommend import by_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.sdk.flags import read_recipe
+    from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
-    document = read_recipe(paths, flags)
+    document = recipe_of_words(paths, flags)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis, trained_by=trained_by)

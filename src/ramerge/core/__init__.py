@@ -1,6 +1,6 @@
 """Everything that a merge needs, from the recipe to the written checkpoint. Nothing here knows a feature by name.
 
-Rooms, each of which may import those below it:
+Rooms from top to bottom; ARCHITECTURE.md names what each imports:
 
 engine      carries out a plan: passes, workers, journal, record; executors
 planning    recipe and headers -> plan

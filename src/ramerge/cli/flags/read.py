@@ -26,7 +26,7 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
     return document
 
 
-def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
+def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
 
     Raises:
