@@ -31,6 +31,7 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.paths import files_of
 from ramerge.core.recipe.points import Point, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
@@ -265,7 +266,8 @@ def plan(
         _points(document, vary)
         place = _target(out, options)
         output = output_dir(place) if place is not None else None
-        if output and not output.sends and (problems := output.problems([], 0, overwrite=options.overwrite)):
+        read = files_of(document)
+        if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
             raise PlanError(problems)
         document = with_side_inputs(document, options, on_progress)
     written_as = output_kind(kind)

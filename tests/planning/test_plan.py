@@ -405,3 +405,42 @@ def test_a_plan_is_data() -> None:
     assert len(fields(MergePlan)) <= 16
     members = {name for kind in MergePlan.__mro__[:-1] for name in vars(kind) if not name.startswith("_")}
     assert not members & {"explain", "to_dict", "forecast", "objections", "doubts"}
+
+
+@pytest.mark.parametrize("way", ["link", "prompts", "recipe"])
+def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    source, out = recipe(tmp_path, names), tmp_path / "out"
+    ramerge.merge(source, out)
+    inside = out / "inside"
+    if way == "link":
+        (tmp_path / names[0] / "model.safetensors").rename(inside)
+        (tmp_path / names[0] / "model.safetensors").symlink_to(inside)
+        source["allow"] = {"outside_links": True}
+    elif way == "prompts":
+        inside.write_text('{"prompt": "a"}')
+        source["prompts"] = {names[0]: str(inside)}
+    else:
+        inside.write_text(json.dumps(source))
+    read: object = inside if way == "recipe" else source
+    with pytest.raises(ramerge.PlanError, match=f"{out}: holds the input {inside}"):
+        ramerge.merge(read, out, options=ramerge.Options(overwrite=True))
+    assert inside.exists()
+
+
+def test_a_finished_merge_is_repeated_in_its_place(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ramerge.merge(recipe(tmp_path, write_simple(tmp_path)), out)
+    ramerge.merge(out / "ramerge.yaml", out, options=ramerge.Options(overwrite=True))
+    assert (out / "ramerge.yaml").exists()
+
+
+def test_importances_are_not_replaced(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    agents = {}
+    for name in names:
+        write_checkpoint(tmp_path / f"{name}-importance", simple(0, "F32"))
+        agents[name] = {"model": str(tmp_path / name), "importance": str(tmp_path / f"{name}-importance")}
+    source = recipe(tmp_path, names, "fisher") | {"agents": agents}
+    (problem,) = plan(source, tmp_path / f"{names[0]}-importance", overwrite=True).findings.problems
+    assert "is one of the inputs" in problem

@@ -77,6 +77,13 @@ def test_every_form_of_a_run_gives_the_same_bytes(
     same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
 
 
+def test_a_checkpoint_of_the_run_is_not_replaced(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    done = command("soup", tmp_path / "run", tmp_path / "run/global_step_10", "--last", "2", "--overwrite")
+    assert done.returncode == 2
+    assert "global_step_10: is a checkpoint of the run; choose another folder" in done.stderr
+
+
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 1)
     monkeypatch.chdir(tmp_path)

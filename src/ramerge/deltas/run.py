@@ -79,7 +79,7 @@ def delta(
     opened = open_stacked(above.folders, base=opened_base, allow_outside_links=options.allow_outside_links)
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
-    _refuse(place, [*below.folders, *above.folders], 0, overwrite=options.overwrite)
+    _refuse(place, [*below.folders, *above.folders, *opened_base.files, *opened.files], 0, overwrite=options.overwrite)
     work = plan_delta(opened_base, opened, compression)
     workers = _workers(limits, (*opened_base.files, *opened.files), work.memory_of)
     with (
@@ -138,7 +138,7 @@ def apply(
     opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=options.allow_outside_links)
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
-    _refuse(place, [*below.folders, *folders], size, overwrite=options.overwrite)
+    _refuse(place, [*below.folders, *folders, *opened.files], size, overwrite=options.overwrite)
     workers = _workers(limits, opened.files, partial(memory_of, opened))
     with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(opened, folder, workers=workers, listen=on_progress or silence)

@@ -130,6 +130,8 @@ def soup(
         return
     request = read_request(run, flags)
     document = request.recipe
+    if out is not None and any(Path(one.model).resolve() == Path(out).resolve() for one in request.run):
+        raise RecipeError(f"{out}: is a checkpoint of the run; choose another folder")
     if flags["strategy"] == GREEDY and out is not None:
         if kind != OUTPUT_KINDS[CHECKPOINT]:
             raise RecipeError(

@@ -94,8 +94,9 @@ class OpenedInputs(FoundModels):
 
     @property
     def folders(self) -> list[Location]:
-        """The folders of base and agents that were found."""
-        return [folder for model in (self.base, *self.agents.values()) for folder in model.folders]
+        """The folders of base, agents and side inputs that were found."""
+        models = (self.base, *self.agents.values(), *self.sides.values())
+        return [folder for model in models for folder in model.folders]
 
 
 def tensors_of_base(document: Document) -> list[str]:

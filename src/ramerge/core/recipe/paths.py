@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import Agent, Recipe
 
 
@@ -40,6 +41,20 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
 def prompts_of(recipe: Recipe, home: Path | None = None) -> dict[str, str]:
     """The prompts of a recipe, with paths as in `portable`."""
     return {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
+
+
+def files_of(document: Document) -> list[Path]:
+    """The recipe's own file and those of its prompts, which no output may replace.
+
+    The `ramerge.yaml` of a finished merge may be replaced: merged again, the output has one, too.
+    """
+    own = [Path(document.source)] if document.source is not None else []
+    prompts = document.values.get("prompts")
+    named = [path for path in prompts.values() if isinstance(path, str)] if isinstance(prompts, Mapping) else []
+    return [
+        *(path for path in own if path.name != "ramerge.yaml"),
+        *(document.folder / Path(path).expanduser() for path in named),
+    ]
 
 
 def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:
