@@ -98,6 +98,18 @@ def test_a_rule_of_a_dtype_alone_merges_with_the_recipes_parameters(models: Path
     assert {merged[name].dtype for name in WIDE} == {"BF16"}
 
 
+@pytest.mark.parametrize("method", ["ram+", "ties", "breadcrumbs"])
+def test_a_rule_of_a_dtype_alone_is_counted_with_the_rest(method: str, models: Path) -> None:
+    rules = [{"match": "model.layers.2.*", "dtype": "bfloat16"}]
+    ruled = ramerge.merge(recipe(models, ["code", "tool"], method, rules=rules), models / "ruled")
+    plain = ramerge.merge(recipe(models, ["code", "tool"], method), models / "plain")
+    merged, wanted = read_checkpoint(models / "ruled"), read_checkpoint(models / "plain")
+    assert all(same(one, wanted[name]) for name, one in merged.items())
+    assert not ruled.parts and {name: one.values for name, one in ruled.agents.items()} == {
+        name: one.values for name, one in plain.agents.items()
+    }
+
+
 def test_what_an_adapter_stores_wider_is_narrowed(models: Path) -> None:
     head = floats(np.random.default_rng(0).normal(0, 1, (40, 16)), "F32")
     (models / "adapter").mkdir()

@@ -170,7 +170,15 @@ def _plans(
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
         originals = _treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else ()
         plan = TensorPlan(
-            piece, sources, action, output.dtype, parts, number, quantized=output.quantized, originals=originals
+            piece,
+            sources,
+            action,
+            output.dtype,
+            parts,
+            number,
+            number if rule is not None and rule.parameters else 0,
+            quantized=output.quantized,
+            originals=originals,
         )
         if plan.merged:
             plan = _merged(plan, points, chunks[number], counterparts.inputs_of(piece), bool(output.transposed))

@@ -119,6 +119,7 @@ class TensorPlan:
         dtype: safetensors dtype of the result; F32 if it is quantized before it is written.
         parts: what is written: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
+        counted: that rule if it has parameters, so that its tensors are counted by themselves; else 0.
         unit: how many elements that follow one another the method needs in one block.
         chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantized: the base's codes and scales if the result is stored like them.
@@ -136,6 +137,7 @@ class TensorPlan:
     dtype: str
     parts: tuple[OutputPart, ...]
     rule: int = 0
+    counted: int = 0
     unit: int = 1
     chunk: int = 1
     quantized: Scaled | None = None
@@ -235,8 +237,8 @@ class TensorPlan:
         return elements * each + arrays + max(scratch, quantized) + many
 
     def part(self, scope: str) -> str:
-        """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
-        return f"{f'rule {self.rule}: ' if self.rule else ''}{scope_of(self.name, scope)}"
+        """The part of the model with which it is counted. The tensors of a rule with parameters are counted apart."""
+        return f"{f'rule {self.counted}: ' if self.counted else ''}{scope_of(self.name, scope)}"
 
     @property
     def bytes_written(self) -> int:
