@@ -30,9 +30,8 @@ from ramerge.core.tensors.checkpoint import Checkpoint, Quantized
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.deltas.rebuild import write_agent
 from ramerge.deltas.trainers import digests, grail, skyrl, slime, unpack
-from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.chain import TrainerLayout, links
-from ramerge.deltas.trainers.convert import convert
+from ramerge.deltas.trainers.convert import applied, convert
 from ramerge.deltas.trainers.link import Link
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.deltas.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime

@@ -19,8 +19,8 @@ from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.trainers import grail, skyrl, slime
-from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.chain import TrainerLayout, links
+from ramerge.deltas.trainers.convert import applied
 from tests.checkpoints import simple, write_checkpoint
 from tests.deltas.foreign import packed, write_grail, write_skyrl, write_slime
 from tests.fuzz.common import BATCH, check_refusal, folder

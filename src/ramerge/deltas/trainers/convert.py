@@ -1,8 +1,12 @@
-"""A chain of trainers' deltas as one delta in ramerge's layout, in one pass over the base; called by `unpack`."""
+"""A chain of trainers' deltas as one delta in ramerge's layout, in one pass over the base; called by `unpack`.
+
+The chain is applied to the base block by block, and each block is encoded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 
 import numpy as np
@@ -10,13 +14,16 @@ import numpy as np
 from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
 from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_headers_and_sidecars
-from ramerge.deltas.trainers.apply import applied
-from ramerge.deltas.trainers.link import Link
+from ramerge.deltas.trainers.link import Link, LinkPass
+from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.machine import map_in_threads, processors
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Checkpoint, Tensor, check_unchanged, itemsize
+from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, check_unchanged, itemsize
+
+Blocks = Iterator[tuple[Bytes, Bytes]]
+"""Each block before and after. Both are overwritten by the next one."""
 
 
 def convert(
@@ -47,3 +54,37 @@ def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encoded:
     tensor, old, new = task
     before, after = (np.frombuffer(block, f"u{itemsize(tensor.dtype)}") for block in (old, new))
     return encoder.encode(before, after)
+
+
+def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
+    """Apply a chain: the tensors of a model by their sorted names, each with its blocks, which must all be taken."""
+    for link in links:
+        link.check(base)
+    identities = dict(base.files)
+    for link in links:
+        identities |= link.files
+    with ExitStack() as stack:
+        files = stack.enter_context(Files(identities))
+        reader = Reader(files)
+        passes = [link.pass_over(base, files) for link in links]
+        for name in sorted(base.tensors):
+            tensor = base.tensors[name]
+            yield tensor, _blocks(tensor, reader, [one for one in passes if one.begin(tensor)], block)
+            for one in passes:
+                one.end()
+        for one in passes:
+            one.finish()
+
+
+def _blocks(tensor: Tensor, reader: Reader, passes: Sequence[LinkPass], block: int) -> Blocks:
+    width = itemsize(tensor.dtype)
+    new = np.empty(min(block, tensor.elements) * width, np.uint8)
+    for start in range(0, tensor.elements, block):
+        stop = min(start + block, tensor.elements)
+        reader.begin(start, stop)
+        old = reader.block(tensor)[: (stop - start) * width]
+        changed = new[: old.size]
+        changed[:] = old
+        for one in passes:
+            one.change(changed, start * width)
+        yield old, changed

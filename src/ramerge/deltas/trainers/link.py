@@ -1,4 +1,4 @@
-"""A link of a chain: what each trainer's delta is to `apply`, which gives it the blocks of a model in order.
+"""A link of a chain: what each trainer's delta is to `convert`, which gives it the blocks of a model in order.
 
 A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
 made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
@@ -76,20 +76,8 @@ class LinkPass(ABC):
         """End the model, and check it."""
 
 
-class Change(ABC):
-    """The change of a tensor by a trainer's delta, applied to its blocks in order."""
-
-    @abstractmethod
-    def apply(self, block: Bytes, start: int) -> None:
-        """Change the next block in place; `start` is its first byte in the tensor."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Refuse anything that the delta holds beyond the tensor."""
-
-
-class Xor(Change):
-    """A change by xor: a frame with one byte for each byte of the tensor."""
+class Xor:
+    """The change of a tensor by xor: a frame with one byte for each byte of the tensor."""
 
     def __init__(self, stream: FrameStream) -> None:
         self._stream = stream
@@ -103,6 +91,7 @@ class Xor(Change):
         return Xor(frame.stream(files))
 
     def apply(self, block: Bytes, start: int) -> None:
+        """Change the tensor's next block in place; `start` is its first byte in the tensor."""
         if self._part.size < block.size:
             self._part = np.empty(block.size, np.uint8)
         part = self._part[: block.size]
@@ -110,6 +99,7 @@ class Xor(Change):
         np.bitwise_xor(block, part, out=block)
 
     def end(self) -> None:
+        """Refuse anything that the frame holds beyond the tensor."""
         self._stream.end()
 
 

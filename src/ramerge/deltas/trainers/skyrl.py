@@ -9,39 +9,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
 from ramerge.deltas.trainers.frames import Frame
-from ramerge.deltas.trainers.link import Link, LinkPass, misfits
-from ramerge.deltas.trainers.slime import PassOfPayloads, Payload
+from ramerge.deltas.trainers.link import Link
+from ramerge.deltas.trainers.slime import DeltaOfPayloads, Payload
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.sdk.files import is_too_long
 from ramerge.sdk.formats import Opening, check_files, read_json
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import TORCH_NAMES, Checkpoint, Files, HeaderEntry, identify, read_header
+from ramerge.sdk.tensors import TORCH_NAMES, HeaderEntry, identify, read_header
 from ramerge.sdk.text import quoted
 
 MANIFEST = "manifest.json"
 _CHECKSUMS = ("xxh3-128", "sha256")
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 _MOST_FILES = 10_000
-
-
-@dataclass(frozen=True)
-class _SkyrlDelta(Link):
-    payloads: Mapping[str, Payload]
-    kinds: Mapping[str, tuple[str, tuple[int, ...]]]
-
-    def check(self, base: Checkpoint) -> None:
-        if problems := misfits(self.folder, base, self.kinds):
-            raise CheckpointError(problems)
-
-    def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        return PassOfPayloads(self.payloads, files)
 
 
 def _inside(folder: Location) -> str | None:
@@ -92,7 +78,7 @@ def read(folder: Path, opening: Opening) -> Link:
         problems.append(f"{path}: has {len(records):,} tensors, but the files hold {len(entries):,}")
     if problems:
         raise CheckpointError(problems)
-    return _SkyrlDelta(folder, version, before, files, payloads, kinds)
+    return DeltaOfPayloads(folder, version, before, files, payloads, kinds)
 
 
 def _record(

@@ -1,10 +1,11 @@
-"""The format of slime's and miles' deltas: folders `weight_v000001/` that look like checkpoints; payloads for `skyrl`.
+"""The format of slime's and miles' deltas: folders `weight_v000001/` that look like checkpoints.
 
 Written by `slime/backends/megatron_utils/update_weight/update_weight_from_disk_delta.py` and applied by
 `docker/patch/latest/sglang-pull_weights.patch` of THUDM/slime at 624b824a; miles (radixark/miles at 31f1ca96) writes
 the same. The index's metadata say that it is a delta, and which; each tensor in the files is a zstd frame of what is to
 be done to the tensor's bytes, and a file's own metadata hold the checksum of each tensor's new bytes. Version 0 is the
 model that the training began with. A version that is a whole model begins a new chain.
+`skyrl` reads its own files to the same `DeltaOfPayloads`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
 from ramerge.deltas.trainers.frames import Frame
-from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
-from ramerge.deltas.trainers.sparse import overwritten
+from ramerge.deltas.trainers.link import Link, LinkPass, WholeTensors, Xor, misfits
+from ramerge.deltas.trainers.sparse import Scatter, overwritten
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.files import climbs_out, is_too_long
@@ -52,20 +53,20 @@ class Payload:
     algorithm: str
     encoding: str = "xor"
 
-    def change(self, files: Files, tensor: Tensor) -> Change:
+    def change(self, files: Files, tensor: Tensor) -> Xor | Scatter:
         """The change of this tensor that the frame holds."""
         if self.encoding == "xor":
             return Xor.of(self.frame, files, tensor.nbytes)
         return overwritten(self.frame, files, tensor.nbytes)
 
 
-class PassOfPayloads(LinkPass):
+class _Pass(LinkPass):
     """The pass of tensors that were changed one by one, each with a checksum of its own."""
 
     def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
         self._payloads, self._files = payloads, files
         self._payload: Payload | None = None
-        self._change: Change | None = None
+        self._change: Xor | Scatter | None = None
 
     def begin(self, tensor: Tensor) -> bool:
         self._payload = payload = self._payloads.get(tensor.name)
@@ -95,11 +96,19 @@ class PassOfPayloads(LinkPass):
 
 
 @dataclass(frozen=True)
-class _SlimeDelta(Link):
+class DeltaOfPayloads(Link):
+    """A delta of slime or SkyRL, which changes some tensors, each by a payload.
+
+    Attributes:
+        payloads: by the tensor's name.
+        kinds: dtype and shape of each of these tensors; None where the trainer does not store them.
+    """
+
     payloads: Mapping[str, Payload]
+    kinds: Mapping[str, tuple[str, tuple[int, ...]] | None]
 
     def check(self, base: Checkpoint) -> None:
-        problems = misfits(self.folder, base, dict.fromkeys(self.payloads))
+        problems = misfits(self.folder, base, self.kinds)
         problems += [
             f"{self.folder}: {quoted(name)} has {tensor.nbytes:,} bytes; positions of the encoding overwrite wrap at "
             f"{_MOST_OVERWRITTEN:,}, so it is unknown which bytes changed"
@@ -112,7 +121,7 @@ class _SlimeDelta(Link):
             raise CheckpointError(problems)
 
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        return PassOfPayloads(self.payloads, files)
+        return _Pass(self.payloads, files)
 
 
 def _is_delta(folder: Location) -> bool:
@@ -170,7 +179,7 @@ def read(folder: Path, opening: Opening) -> Link:
     files |= identify(folder / name for name in names)
     headers = {name: read_header(folder / name) for name in names}
     payloads = _payloads(folder, weight_map, headers, str(encoding), str(algorithm))
-    return _SlimeDelta(folder, version, before, files, payloads)
+    return DeltaOfPayloads(folder, version, before, files, payloads, dict.fromkeys(payloads))
 
 
 def _payloads(

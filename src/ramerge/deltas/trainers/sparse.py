@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.frames import Frame
-from ramerge.deltas.trainers.link import Change
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.tensors import Files
 
@@ -19,8 +18,8 @@ PIECE = 1 << 16
 """Entries that are read at a time."""
 
 
-class Scatter(Change):
-    """A change that gives some elements new values.
+class Scatter:
+    """The change of a tensor that gives some elements new values.
 
     Args:
         entries: which; positions have been checked.
@@ -35,6 +34,7 @@ class Scatter(Change):
         self._values: NDArray[np.generic] = np.empty(0, self._words)
 
     def apply(self, block: Bytes, start: int) -> None:
+        """Change the tensor's next block in place; `start` is its first byte in the tensor."""
         words = block.view(self._words)
         first = start // words.itemsize
         while True:
@@ -50,6 +50,7 @@ class Scatter(Change):
                 return
 
     def end(self) -> None:
+        """Refuse anything that the frame holds beyond the tensor."""
         for _ in self._entries:  # empty pieces, and checks at the end
             pass
         self._end()
