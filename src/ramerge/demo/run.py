@@ -91,7 +91,7 @@ def copy_models(folder: Path, say: Print) -> None:
     say(f"next: {into}{FIRST_MERGE}")
 
 
-def score_models(models: Mapping[str, str], say: Print) -> dict[str, dict[str, list[float]]]:
+def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict[str, list[float]]]:
     """Score models on the tasks of the demonstration, and print shares of prompts that they answer exactly.
 
     Args:
@@ -160,14 +160,10 @@ def _say_scores(models: Mapping[str, Path], say: Print) -> None:
         say(f"\nnote: {lacking[0]}")
         return
     # only here, because torch and transformers take seconds to import
-    from ramerge.demo.scoring import EXAMPLES, score
+    from ramerge.demo.scoring import EXAMPLES
 
     began = time.monotonic()
     say("\nshare of held-out prompts that are answered exactly:")
-    say(f"{'':<14}" + "".join(f"{task.name:>9}" for task in TASKS) + f"{'mean':>9}")
-    for name, folder in models.items():
-        scores = score(folder)
-        mean = sum(scores.values()) / len(scores)
-        say(f"{name:<14}" + "".join(f"{scores[task.name]:>9.1%}" for task in TASKS) + f"{mean:>9.1%}")
+    score_models(models, say)
     say(f"{EXAMPLES} prompts a task; one standard error is up to {50 / math.sqrt(EXAMPLES):.1f} points")
     say(f"scored in {time.monotonic() - began:.0f} s")

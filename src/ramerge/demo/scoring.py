@@ -17,19 +17,12 @@ BATCH = 256
 PART = 50  # prompts of each task that `rewards` scores at a time
 
 
-def score(model_dir: Path, *, examples: int = EXAMPLES, seed: int = SEED) -> dict[str, float]:
-    """The share of held-out prompts of each task of the demonstration that a checkpoint answers exactly."""
-    with _quiet():
-        model, tokenizer = _loaded(model_dir)
-        return {task.name: accuracy(model, tokenizer, task, examples=examples, seed=seed) for task in TASKS}
-
-
 def rewards(
     model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = EXAMPLES
 ) -> Iterator[dict[str, list[float]]]:
     """Rewards of held-out prompts of the demonstration, a part of every task at a time: a score for `ramerge search`.
 
-    Prompts for validation are those that `score` asks. Those for the test come after them, and none is in both.
+    Prompts for the test come after those for validation, and none is in both.
     """
     with _quiet():
         model, tokenizer = _loaded(model_dir)
