@@ -668,7 +668,7 @@ def test_a_full_disk_is_an_error_of_the_output(pair: tuple, tmp_path: Path, monk
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("RAMERGE_CACHE", str(blocked))
-    with pytest.raises(OutputError, match=r"cannot be written.*RAMERGE_CACHE may name another folder"):
+    with pytest.raises(OutputError, match=r"cannot be written.*set RAMERGE_CACHE to another folder"):
         open_checkpoint(place, base=open_checkpoint(base))
     monkeypatch.setattr("ramerge.core.foundation.store.folder", lambda _kind: None)
     with pytest.raises(CheckpointError, match="no home folder"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from ramerge import Options, OutputError, Recipe, RecipeError
+from ramerge import Options, Recipe, RecipeError
 from ramerge.calibration.agent_folder import is_whole, read_record
 from ramerge.calibration.agreement import (
     Agreement,
@@ -25,7 +24,6 @@ from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.errors import reason
 from ramerge.sdk.files import store
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
@@ -224,15 +222,8 @@ def _folder(name: str) -> Path:
     if home is None:
         raise RecipeError("prompts: there is no cache folder; set RAMERGE_CACHE, or run `ramerge calibrate` first")
     folder = home.absolute() / name
-    try:
-        store.make(home)
-        store.sweep(home)
+    with store.entry(folder):
         folder.mkdir(exist_ok=True)
-        os.utime(folder)
-    except OSError as error:
-        raise OutputError(
-            f"{folder}: cannot be written: {reason(error)}; set RAMERGE_CACHE to another folder"
-        ) from error
     return folder
 
 

@@ -15,10 +15,13 @@ import shutil
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from ramerge.core.foundation.errors import OutputError, reason
+from ramerge.core.foundation.files import check_own
 from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, user_id
 
 _UNUSED = 90 * 86400
@@ -41,12 +44,32 @@ def folder(kind: str) -> Path | None:
         return None
 
 
-def make(home: Path) -> None:
-    """Make a cache folder, and mark the one around it, so that backups leave it out (https://bford.info/cachedir/).
+@contextlib.contextmanager
+def entry(path: Path) -> Iterator[None]:
+    """Fill a folder of the cache in the `with` block, or find it complete; it counts as used now.
+
+    What was not used for 90 days is removed.
+
+    Args:
+        path: in the folder of a kind; named after a digest. The block makes it.
 
     Raises:
-        OSError: it cannot be made.
+        OutputError: it cannot be written, or another user may have put files into it.
     """
+    try:
+        _make(path.parent)
+        check_own(path.parent)
+        yield
+        check_own(path)
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        sweep(path.parent)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {reason(error)}; set RAMERGE_CACHE to another folder") from error
+
+
+def _make(home: Path) -> None:
+    """Make a cache folder, and mark the one around it, so that backups leave it out (https://bford.info/cachedir/)."""
     home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     home.mkdir(mode=0o700, exist_ok=True)
     with contextlib.suppress(FileExistsError), (home.parent / _TAG).open("x") as file:
@@ -72,7 +95,7 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
     if home is None:
         return
     with contextlib.suppress(OSError):
-        make(home)
+        _make(home)
         handle, temporary = tempfile.mkstemp(prefix=f".{key.hex()}.", dir=home)
         try:
             with os.fdopen(handle, "wb") as file:

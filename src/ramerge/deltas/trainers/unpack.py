@@ -15,14 +15,13 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 
-from ramerge import CheckpointError, OutputError
+from ramerge import CheckpointError
 from ramerge.deltas import format as delta
 from ramerge.deltas.index import VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
-from ramerge.sdk.errors import reason
-from ramerge.sdk.files import check_own, lock, store
+from ramerge.sdk.files import lock, store
 from ramerge.sdk.formats import Format, Opening, local
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import DELTA_INDEX
@@ -68,19 +67,9 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
             digest.update(repr((os.fsencode(str(path.resolve())), astuple(identity))).encode())
         digest.update(b"\n")
     place = home / digest.hexdigest()[:40]
-    try:
-        store.make(home)
-        check_own(home)
+    with store.entry(place):
         if not (place / DELTA_INDEX).is_file():
             _fill(place, base, _shortened(base, chain, opening), opening)
-        check_own(place)
-        with suppress(OSError):
-            os.utime(place)
-        store.sweep(home)
-    except OSError as error:
-        raise OutputError(
-            f"{place}: cannot be written: {reason(error)}; RAMERGE_CACHE may name another folder for what is unpacked"
-        ) from error
     return place
 
 
