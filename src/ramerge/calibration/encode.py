@@ -14,14 +14,13 @@ _MOST_TURNS = 3
 
 @dataclass(frozen=True)
 class Text:
-    """An example that is plain text: `labels` after `context`; with None as context everything counts.
+    """An example that is plain text: `labels` after `context`.
 
     `complete` says that nothing is put in front: the text has all special tokens that the model reads.
     """
 
-    number: int
-    context: str | None
-    labels: str
+    context: str
+    labels: str = ""
     complete: bool = False
 
 
@@ -29,7 +28,6 @@ class Text:
 class ChatExample:
     """An example that is a list of messages. The last is the reply if it is the assistant's; else everything counts."""
 
-    number: int
     messages: Sequence[Mapping[str, object]]
 
     @property
@@ -46,13 +44,11 @@ class EncodedExample:
     """Token ids of an example; those from `start` on are labels, each given all ids before it.
 
     Attributes:
-        number: the line.
         ids: at most `max_length` token ids.
         start: position of the first label, at least 1.
         truncated: whether ids were cut off.
     """
 
-    number: int
     ids: tuple[int, ...]
     start: int
     truncated: bool
@@ -77,16 +73,10 @@ class ExampleEncoder:
                 # what a template writes behind the end of the sequence, no model is asked to say
                 labels = labels[: len(labels) - labels[::-1].index(end)]
         else:
-            context = (
-                []
-                if example.complete
-                else self._opening(example.labels if example.context is None else example.context)
-            )
-            context += self._ids(example.context or "")
-            labels = self._ids(example.labels)
-        return self.cut(example.number, context, labels)
+            context, labels = self._ids_of_context(example), self._ids(example.labels)
+        return self.cut(context, labels)
 
-    def cut(self, number: int, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
+    def cut(self, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
         """As many ids of an example as fit, or what is wrong with it.
 
         The left of the context goes first, but not all of it, then the right of labels.
@@ -101,13 +91,13 @@ class ExampleEncoder:
         ids, start = (*context, *labels), max(len(context), 1)
         if len(ids) <= start:
             return "gives no token whose likelihood could be taken"
-        return EncodedExample(number, ids, start, len(ids) < length)
+        return EncodedExample(ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
         """The ids of a prompt, after which a reply comes, not cut; or what is wrong with the example."""
         if isinstance(example, Text):
-            return [*([] if example.complete else self._opening(example.labels)), *self._ids(example.labels)]
-        rendered = self._rendered(ChatExample(example.number, example.messages))
+            return self._ids_of_context(example)
+        rendered = self._rendered(example)
         return rendered if isinstance(rendered, str) else self._ids(rendered[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
@@ -144,9 +134,12 @@ class ExampleEncoder:
 
     def _bare(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
-        rendered = self._rendered(ChatExample(0, messages))
+        rendered = self._rendered(ChatExample(messages))
         text = "" if isinstance(rendered, str) else rendered[1]
         return str(self._tokenizer.decode(self._ids(text), skip_special_tokens=True))
+
+    def _ids_of_context(self, example: Text) -> list[int]:
+        return [*([] if example.complete else self._opening(example.context)), *self._ids(example.context)]
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])

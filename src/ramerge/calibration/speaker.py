@@ -55,7 +55,7 @@ class Speaker:
         """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
         best = prompt.best
         if best.ids:
-            encoded = self.encoder.cut(0, best.ids[: best.start], best.ids[best.start :])
+            encoded = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
         else:
             encoded = self.encoder(self._example(prompt, best))
         if isinstance(encoded, str):
@@ -69,13 +69,13 @@ class Speaker:
         """Prompt and reply as the encoder takes them."""
         said = {"role": "assistant", "content": reply.text}
         if prompt.text is None:
-            return ChatExample(0, [*prompt.messages, *reply.turns, said])
+            return ChatExample([*prompt.messages, *reply.turns, said])
         if prompt.state != "decoded":
-            return Text(0, prompt.text, reply.text, complete=prompt.state == "rendered")
+            return Text(prompt.text, reply.text, complete=prompt.state == "rendered")
         if (chat := self.encoder.conversation(prompt.text)) is None:
-            return Text(0, prompt.text, reply.text + (self.tokenizer.eos_token or ""))
+            return Text(prompt.text, reply.text + (self.tokenizer.eos_token or ""))
         messages, beginning = chat
-        return ChatExample(0, [*messages, {**said, "content": beginning + reply.text}])
+        return ChatExample([*messages, {**said, "content": beginning + reply.text}])
 
     def takes_as_plain(self, prompt: Prompt) -> bool:
         """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
@@ -86,15 +86,15 @@ class Speaker:
         """The ids of a prompt with room for a reply, and whether they were cut; or what is wrong with it."""
         chat = None
         if prompt.text is None:
-            ids = self.encoder.prompt(ChatExample(0, prompt.messages))
+            ids = self.encoder.prompt(ChatExample(prompt.messages))
         elif prompt.state == "decoded" and (chat := self.encoder.conversation(prompt.text)) is not None:
-            ids = self.encoder.prompt(ChatExample(0, chat[0]))
+            ids = self.encoder.prompt(ChatExample(chat[0]))
         else:
-            ids = self.encoder.prompt(Text(0, None, prompt.text, complete=prompt.state == "rendered"))
+            ids = self.encoder.prompt(Text(prompt.text, complete=prompt.state == "rendered"))
         if isinstance(ids, str):
             return ids
         if chat is not None:
-            ids = [*ids, *self.encoder.prompt(Text(0, None, chat[1], complete=True))]
+            ids = [*ids, *self.encoder.prompt(Text(chat[1], complete=True))]
         if not ids:
             return "gives no token"
         self.check(ids)
