@@ -21,7 +21,6 @@ transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
 
-from ramerge.calibration import importance_files  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges  # noqa: E402
 from ramerge.calibration.live import quiet  # noqa: E402
 from tests.commands import ramerge as command  # noqa: E402
@@ -230,15 +229,6 @@ def test_an_agent_that_is_given_as_a_delta(model: Path, tasks: Path, tmp_path: P
     whole = stored(importances(agent, tasks, tmp_path / "whole", model))
     assert found.keys() == whole.keys()
     assert all(values.tobytes() == whole[name].tobytes() for name, values in found.items())
-
-
-def test_several_files_have_an_index(model: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stored(importances(model, tasks, tmp_path / "one"))
-    monkeypatch.setattr(importance_files, "SHARD_BYTES", 1000)
-    folder = importances(model, tasks, tmp_path / "several")
-    index = json.loads((folder / "model.safetensors.index.json").read_text())
-    assert index["weight_map"].keys() == whole.keys() and len(set(index["weight_map"].values())) > 1
-    assert all(values.tobytes() == whole[name].tobytes() for name, values in stored(folder).items())
 
 
 def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, tasks: Path, tmp_path: Path) -> None:

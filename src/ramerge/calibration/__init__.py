@@ -24,7 +24,6 @@ importances        one agent's importances, the Fisher information of parameters
 
 exchanges          `Exchange`, a prompt with a reply as token ids, and the file `replies.jsonl`, which keeps them
 agent_folder       the folder of an agent: written whole, checked, and its record read; for `calibrate` and `cache`
-importance_files   the safetensors files of importances in this folder
 
 agreement          how likely a merge finds the agents' replies, with intervals; for `cache` and `searches/prompted`
 """

@@ -3,7 +3,7 @@
 OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
 OUT/NAME/inputs.safetensors   the recorded inputs
 OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
-OUT/NAME/importance/          importances, float32 with names and shapes of the model's tensors
+OUT/NAME/importance/          importances in a safetensors file, float32 with names and shapes of the model's tensors
 OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
 """
 
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ramerge.calibration.exchanges import REPLIES, Exchange, to_lines
-from ramerge.calibration.importance_files import shards_of, write_index
 from ramerge.calibration.record import CalibrationRecord
-from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
+from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, ONE_FILE, PLACES
 from ramerge.sdk.outputs import Writer, build_output, lay_out
 from ramerge.sdk.tensors import Tensor
 from ramerge.sdk.text import RECORD, dumped, read_object
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
-"""SHA-256 of the files of importances, next to them."""
+"""SHA-256 of the file of importances, next to it."""
 
 
 def read_record(folder: Path) -> CalibrationRecord | None:
@@ -102,16 +101,14 @@ def write_importances(
 ) -> None:
     """Write the importances of a model: float32 for each floating-point tensor; 0 for what no training moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
-    shards = shards_of(floats)
+    shard = lay_out(ONE_FILE, [(tensor.name, "F32", tensor.shape, 4 * tensor.elements) for tensor in floats])
     with build_output(folder, overwrite=True) as staging:
-        with closing(Writer(staging, shards)) as writer:
-            for shard in shards:
-                for name, start in shard.offsets.items():
-                    if name in importances and importances[name].numel():
-                        values = importances[name].cpu().contiguous().numpy()
-                        writer.write(shard.name, start, values.reshape(-1).view("uint8"))
+        with closing(Writer(staging, [shard])) as writer:
+            for name, start in shard.offsets.items():
+                if name in importances and importances[name].numel():
+                    values = importances[name].cpu().contiguous().numpy()
+                    writer.write(shard.name, start, values.reshape(-1).view("uint8"))
             writer.finish()
-        write_index(staging, shards, floats)
         staging.write(MODEL, dumped({"digests": dict(model)}))
-        digests = {name: _digest_of(staging.folder / name) for name in (MODEL, *(shard.name for shard in shards))}
+        digests = {name: _digest_of(staging.folder / name) for name in (MODEL, ONE_FILE)}
         staging.write(_DIGESTS, dumped(digests))
