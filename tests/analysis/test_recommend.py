@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.analysis import recommend
-from ramerge.analysis.command_output import named_inputs
 from ramerge.cli.flags.read import recipe_of_words
+from ramerge.cli.flags.write import words_of
 from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied
 from ramerge.core.engine.warn import AboutMethod, SaysWhereToBegin
@@ -113,17 +113,18 @@ dtype: float32
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("text", "left_out"),
+    "text",
     [
-        (RULES.replace("rename", "#"), "method, parameters, rules"),
-        (MERGEKIT, "method, parameters, rules"),
-        (MERGEKIT.replace("[0.3, 0.5]", "0.3"), "method, parameters"),
-        ("method: ram\n" + INPUTS + "preset: paper\n", "method, preset"),
+        RULES.replace("rename", "#"),
+        MERGEKIT,
+        MERGEKIT.replace("[0.3, 0.5]", "0.3"),
+        f"method: ram\n{INPUTS}preset: paper\n",
+        f"{INPUTS}rounding: stochastic\n",
     ],
-    ids=["rules", "mergekit's gradients", "mergekit", "a preset"],
+    ids=["rules", "mergekit's gradients", "mergekit", "a preset", "neither"],
 )
-def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, left_out: str
+def test_the_agents_of_a_recipe_are_named_whatever_its_method(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     (tmp_path / "models").mkdir()
     for name in ("base", "coder", "memory"):
@@ -133,10 +134,8 @@ def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
     told = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache"])
     assert told.exit_code == 0, told.output
     first = told.stdout.splitlines()[0]
-    shown = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache", "--evidence"]).stdout
     command = shlex.split(first.removeprefix("try first: "))
     assert command[2:4] == ["--base", "models/base"] and "coder=models/coder" in command
-    assert f"\nleft out of the recipe: {left_out}\n" in shown
     merged = CliRunner().invoke(cli, command[1:])
     assert merged.exit_code == 0, merged.output
     record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
@@ -147,21 +146,12 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     (tmp_path / "recipe.yaml").write_text(RULES)
     document = read_document(tmp_path / "recipe.yaml")
     empty = {"base": None, "agents": (), "settings": (), "dtype": None}
-    words, _ = named_inputs(["recipe.yaml"], empty, document, translated=False)
+    words = words_of(document, method=False)
     settings = [value for flag, value in pairwise(words) if flag == "--set"]
     agents = [value for flag, value in pairwise(words) if flag == "--agent"]
     read = recipe_of_words([], {**empty, "base": "base", "agents": agents, "settings": settings})
     kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters", "rules")}
     assert read.values == kept
-
-
-def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "r.yaml").write_text(
-        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'coder'}, s: {AGENTS / 'memory'}}}\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    told = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"])
-    assert "try first: ramerge merge r.yaml --method" in told.stdout and "\nleft out" not in told.stdout
 
 
 @pytest.mark.full
@@ -175,13 +165,13 @@ def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pyte
     named = known_of(recommend.when_trained(recommend.SPARSE, "rl"))["method"]
     others = ("ram+", "task_arithmetic", "ties", "core", "swudi")
     compared = ",".join((named, *(name for name in others if name != named)))
-    assert command.startswith(f"r.yaml SEARCH --vary method={compared} ")
+    assert command.startswith(f"{shlex.join(SHIPPED)} SEARCH --vary method={compared} ")
     assert command.endswith(" --score FILE.py:FUNCTION")
     varied = read_varied([value for flag, value in pairwise(shlex.split(command)) if flag == "--vary"])
     assert vary_space(read_document(tmp_path / "r.yaml"), varied).size >= 4
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--dtype", "float32", "--no-cache"]).stdout.splitlines()[-1]
     words = shlex.split(told.partition("compare: ramerge search ")[2])
-    assert words[: words.index("SEARCH")] == [*SHIPPED, "--dtype", "float32"]
+    assert words[: words.index("SEARCH")] == [*SHIPPED, "--set", "dtype=float32"]
 
 
 def test_what_was_not_measured_is_not_said_to_make_no_difference(analysis: ramerge.Analysis) -> None:
@@ -389,7 +379,7 @@ def rounded(tmp_path: Path) -> list[str]:
 def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
     told = CliRunner().invoke(cli, ["recommend", *rounded])
     assert told.exit_code == 0 and f"--method {known_of('dense')['method']}" in told.stdout.splitlines()[0], told.output
-    assert "warning:" not in told.stderr and "--rounding stochastic" in told.stdout
+    assert "warning:" not in told.stderr and "--set rounding=stochastic" in told.stdout
     of_ram = CliRunner().invoke(cli, ["analyze", *rounded]).stderr
     assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram
 

@@ -18,40 +18,24 @@ from ramerge.analysis.tables import csv_files
 from ramerge.report.extra import require_extra
 from ramerge.sdk.commands import say
 from ramerge.sdk.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
-from ramerge.sdk.flags import is_model, words_of
-from ramerge.sdk.methods import SIDE_INPUTS
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, dialect_of, names_in, open_recipe, parts_of
+from ramerge.sdk.recipes import Document, names_in, open_recipe, parts_of
 
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
-# Keys of a recipe that may fit no other method.
-_OF_A_METHOD = ("method", "parameters", "preset", "rules", *(side.key for side in SIDE_INPUTS))
 
 
-def recommended(
-    found: Recommendation,
-    paths: Sequence[str],
-    flags: Mapping[str, object],
-    document: Document,
-    options: Options,
-    *,
-    evidence: bool,
-) -> list[str]:
-    """The lines of a recommendation; its commands name the inputs with the words of this command line."""
-    own = open_recipe(document, tensors_of_base)
-    inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
+def recommended(found: Recommendation, document: Document, options: Options, *, evidence: bool) -> list[str]:
+    """The lines of a recommendation for the agents of a recipe in any form."""
     links = ["--allow-outside-links"] if options.allow_outside_links else []
-    return summary(found, [*inputs, *links], own.values["agents"], left_out, evidence=evidence)
+    return summary(found, open_recipe(document, tensors_of_base), links, start=Path.cwd(), evidence=evidence)
 
 
-def advice(
-    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, object], document: Document, options: Options
-) -> list[str]:
+def advice(analysis: Analysis, document: Document, options: Options) -> list[str]:
     """The advice of `recommend` on the agents of an analysis, for its page; none for a single one."""
     if len(analysis.model.agents) < 2:
         return []
-    return recommended(recommend(analysis), paths, flags, document, options, evidence=True)
+    return recommended(recommend(analysis), document, options, evidence=True)
 
 
 def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
@@ -160,38 +144,3 @@ def read_numbers(flag: str, text: str) -> list[float]:
             f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
             "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
         ) from error
-
-
-def named_inputs(
-    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
-) -> tuple[list[str], list[str]]:
-    """The words of a command line that name the same agents for another method, and the keys that they leave out.
-
-    They name the recipe itself where every key that stays goes with any method. A recipe in another form takes no
-    other method, and rules, presets and side inputs are those of one method: then they name base and agents.
-
-    Args:
-        paths, options: of the command line, as for `recipe_of_words`.
-        recipe: what was read, in ramerge's own form.
-        translated: whether it was written in another form, such as mergekit's.
-    """
-    agents = recipe.values.get("agents")
-    models = agents.values() if isinstance(agents, Mapping) else ()
-    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
-    present = {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})
-    own: list[str] = [key for key in _OF_A_METHOD if key in present]
-    bound = [key for key in own if key not in ("method", "parameters")]
-    if paths and (bound or translated or is_model(paths[0])):
-        return words_of(recipe, method=False, prompts="prompts" in options), own
-    words = [f"./{path}" if path.startswith("-") else path for path in paths]
-    if paths and "parameters" in own:  # they may be those of the recipe's method only
-        words += ["--set", "parameters={}"]
-    for flag, values in (
-        ("--base", [options["base"]] if options["base"] else []),
-        ("--agent", options["agents"]),
-        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
-        ("--prompts", options.get("prompts", ())),
-        ("--dtype", [options["dtype"]] if options["dtype"] else []),
-    ):
-        words += [word for value in values for word in (flag, value)]
-    return words, bound

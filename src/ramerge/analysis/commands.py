@@ -78,7 +78,7 @@ def analyze(
     warn(analysis.warnings)
     speaks = not quiet and not prints(flags)
     with said([*summary(analysis), *reminder(analysis.warnings)] if speaks else []), shown(quiet=quiet) as listen:
-        lines = advice(analysis, paths, flags, document, options) if flags["html"] is not None else []
+        lines = advice(analysis, document, options) if flags["html"] is not None else []
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
 
 
@@ -127,7 +127,7 @@ def recommend(
     if as_json:
         click.echo(found.to_json(), nl=False)
     else:
-        say(recommended(found, paths, flags, document, options, evidence=evidence))
+        say(recommended(found, document, options, evidence=evidence))
 
 
 @command(short_help="Make an HTML page of a finished merge.")
@@ -150,8 +150,7 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     warn(analysis.warnings)
     speaks = not quiet and not prints(chosen)
     with said(summary(analysis) if speaks else []), shown(quiet=quiet) as listen:
-        named = {"base": None, "dtype": None, "agents": (), "settings": ()}
-        lines = advice(analysis, [str(recipe)], named, document, options)
+        lines = advice(analysis, document, options)
         text = recipe.read_text(encoding="utf-8")
         write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
     if speaks:

@@ -14,11 +14,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, overload
 
 from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
+from ramerge.sdk.flags import words_of
 from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
@@ -392,28 +394,25 @@ def _unknown(
 
 def summary(
     found: Recommendation,
-    inputs: Sequence[str],
-    agents: Iterable[str],
-    left_out: Sequence[str] = (),
+    recipe: Document,
+    more: Sequence[str] = (),
     *,
+    start: Path,
     evidence: bool = False,
 ) -> list[str]:
     """The lines of a recommendation: command, reason, how sure it is, what to compare with; if asked, the evidence.
 
     Args:
         found: what is recommended.
-        inputs: words that name base and agents, and prompts if there are any.
-        agents: their names.
-        left_out: keys of the recipe that these words do not say.
+        recipe: its agents, in ramerge's own form; commands say what it says, but for what may fit no other method.
+        more: words of all commands.
+        start: paths in this folder are given relative to it.
         evidence: whether the evidence, and what is not known, follows.
     """
-    # without `--prompts NAME=FILE`
-    plain = [word for place, word in enumerate(inputs) if "--prompts" not in (word, inputs[max(place - 1, 0)])]
-    words = [*(inputs if METHODS[found.method].side is not None else plain)]
-    words += ["--method", found.method]
+    rounded, needs_prompts = recipe.with_values({"rounding": found.rounding}), METHODS[found.method].side is not None
+    words = [*words_of(rounded, method=False, prompts=needs_prompts, start=start), *more, "--method", found.method]
     words += [word for one in _assigned(found.parameters) for word in ("--set", f"parameters.{one}")]
-    if found.rounding:
-        words += ["--rounding", found.rounding]
+    plain, inputs = ([*words_of(recipe, method=False, prompts=each, start=start), *more] for each in (False, True))
     lines = [
         f"try first: ramerge merge {shlex.join(words)} OUT",
         f"why: {'; '.join(found.reasons)}",
@@ -422,12 +421,11 @@ def summary(
     if found.agreement:
         lines.append(f"compare: ramerge search {shlex.join(inputs)} SEARCH")
     else:
-        prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in agents)
+        prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in recipe.values["agents"])
         better = "a few prompts of each agent's task choose better than weights, and need no labels"
         lines.append(f"better: ramerge search {shlex.join(plain)} {prompts} SEARCH ({better})")
         lines.append(f"compare: {_comparison(found, plain)}")
     if evidence:
-        lines += [f"left out of the recipe: {', '.join(left_out)}"] if left_out else []
         lines += [f"evidence: {text}" for text in found.evidence]
         lines += [f"not known: {text}" for text in found.unknown]
     return lines

@@ -6,7 +6,7 @@
 ['--method', 'ram+', '--base', 'base', '--agent', 'code=coder', '--agent', 'tool=tool', '--agent', 'memory=memory']
 """
 
-from ramerge.cli.flags.read import from_here, is_model, read_inputs, recipe_of_words
+from ramerge.cli.flags.read import from_here, read_inputs, recipe_of_words
 from ramerge.cli.flags.write import limit_words, words_of, write_recipe
 
-__all__ = ["from_here", "is_model", "limit_words", "read_inputs", "recipe_of_words", "words_of", "write_recipe"]
+__all__ = ["from_here", "limit_words", "read_inputs", "recipe_of_words", "words_of", "write_recipe"]

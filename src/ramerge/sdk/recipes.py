@@ -6,7 +6,7 @@
 """
 
 from ramerge.core.recipe.checks import as_yaml, check, models_only
-from ramerge.core.recipe.dialects import Dialect, Look, blind, dialect_of
+from ramerge.core.recipe.dialects import Dialect, Look, blind
 from ramerge.core.recipe.document import Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.core.recipe.model import AUTO
@@ -28,7 +28,6 @@ __all__ = [
     "as_yaml",
     "blind",
     "check",
-    "dialect_of",
     "layer_of",
     "leave_out",
     "make_points",

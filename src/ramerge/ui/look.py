@@ -140,8 +140,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
     if len(analysis.model.agents) < 2:
         return [], {}
     found = recommend(analysis)
-    words = words_of(document, method=False, start=desk.roots.home)
-    lines = summary(found, words, document.values["agents"], evidence=True)
+    lines = summary(found, document, start=desk.roots.home, evidence=True)
     return lines, {
         "method": found.method,
         "parameters": found.parameters,

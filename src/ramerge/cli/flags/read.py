@@ -43,7 +43,7 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
 
 def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
-    if not is_model(path):
+    if not _is_model(path):
         return read_document(path)
     return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
 
@@ -71,7 +71,7 @@ def read_inputs(
         text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
         raise RecipeError(text + _as_flags(paths))
     by_flags = bool(options["base"] or options["agents"])
-    if or_model and paths and not options["agents"] and is_model(paths[0]):
+    if or_model and paths and not options["agents"] and _is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         try:
@@ -91,12 +91,12 @@ def read_inputs(
 
 def _as_flags(paths: Sequence[str]) -> str:
     """How models are named, where their folders were given as words."""
-    base, *agents = [path for path in paths if is_model(path)] or [""]
+    base, *agents = [path for path in paths if _is_model(path)] or [""]
     words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
     return f"; models are named by options: --base {base} {words}" if agents else ""
 
 
-def is_model(path: str) -> bool:
+def _is_model(path: str) -> bool:
     """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.resolve`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
