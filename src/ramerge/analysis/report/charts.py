@@ -10,6 +10,7 @@ import altair as alt
 from ramerge.analysis.cells import OUTSIDE
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.rows import Values
+from ramerge.analysis.survey import FATES
 from ramerge.analysis.tensor_roles import ROLES
 from ramerge.report.figures import AGENT_COLORS, BLUE, GREEN, INK, SKY, VERMILION, Figure
 from ramerge.sdk.text import enumerated
@@ -283,7 +284,7 @@ def _fates(analysis: Values) -> Figure:
         order=alt.Order("order:Q"),
         tooltip=_tips("agent:N", "merge:N", "fate:N", "share:Q", "elements:Q", "retained:Q"),
     )
-    colors = _colors("fate", rows.FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
+    colors = _colors("fate", FATES, [GREEN, SKY, VERMILION, "#BDBDBD"])
     ends = bars.transform_filter("datum.order == 0").transform_calculate(
         end="1", words="datum.merge + ' ' + format(datum.retained, '.0%')"
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ramerge.analysis.survey import FATES
 from ramerge.analysis.tables import Row
 from ramerge.analysis.tensor_roles import ROLES
 
@@ -18,9 +19,6 @@ def merges(analysis: Values) -> dict[str, str]:
     """Keys of `fates`, and their titles: RAM, averaging, and the recipe's own method where that is another one."""
     own = {} if analysis["method"] == "ram" else {"merge": analysis["method"]}
     return {"ram": "RAM", "average": "averaging", **own}
-
-
-FATES = ("kept", "diluted", "flipped", "lost")
 
 
 def agents_of(analysis: Values) -> list[str]:
