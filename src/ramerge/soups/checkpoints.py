@@ -166,7 +166,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
         branches = [branch.name for branch in HfApi().list_repo_refs(name).branches]
     except hub.failures() as error:
         raise CheckpointError(not_found(name, folder, error)) from None
-    steps = [(branch, _last_number(branch)) for branch in branches]
+    steps = [(branch, last_number(branch)) for branch in branches]
     return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
@@ -205,7 +205,7 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
             raise RecipeError(no_such_folder(path))
         if not is_remote(word) and path.is_dir() and not _is_model(path):
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
-        step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
+        step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else last_number(word.rpartition("@")[2])
         places += [word] if step is None else []
         found.append(_checkpoint(from_here(word), place if step is None else step))
     if 0 < len(places) < len(words):
@@ -233,7 +233,7 @@ def _is_model(folder: Path) -> bool:
 
 def _step_of_folder(folder: Path) -> int | None:
     """The training step of a folder: the last number in its name, or what the trainer's state says."""
-    step = _last_number(folder.name)
+    step = last_number(folder.name)
     if step is not None:
         return step
     for name, key in _STATES:
@@ -247,6 +247,7 @@ def _step_of_folder(folder: Path) -> int | None:
     return None
 
 
-def _last_number(name: str) -> int | None:
+def last_number(name: str) -> int | None:
+    """The last number in the name of a checkpoint; None if there is none that can be a step."""
     numbers = _NUMBER.findall(name)
     return int(numbers[-1]) if numbers and len(numbers[-1]) < 16 else None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
 from ramerge import RecipeError
-from ramerge.soups.checkpoints import RunCheckpoint
+from ramerge.soups.checkpoints import RunCheckpoint, last_number
 
-_NUMBER = re.compile(r"\d+")
 TaskScores = Mapping[str, float]
 
 _RELEVANCE = 0.5
@@ -33,9 +31,8 @@ def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str,
         scores = {"/".join(task): samples.value(samples.main) for task, samples in model.tasks.items()}
         known = {task: score for task, score in scores.items() if score is not None}
         for one in taken:
-            numbers = _NUMBER.findall(model.name)
             is_it = model.model is not None and Path(model.model).absolute() == Path(one.model).absolute()
-            if is_it or model.name == one.name or (numbers and int(numbers[-1]) == one.step):
+            if is_it or model.name == one.name or last_number(model.name) == one.step:
                 by_name.setdefault(one.name, known)
     tasks = {task for known in by_name.values() for task in known}
     problems = [
