@@ -1,6 +1,6 @@
 """`ramerge eval`: what models can do, task by task, through Inspect, which asks, retries, logs and resumes.
 
-commands       `ramerge eval` and `table`; options and NAME=VALUE words, which `searches/commands` and `ui/compare` use
+commands       `ramerge eval` and `table`; options that `searches/commands` has, too
 run            each model on each task: settings, data and samples of a request; called by `commands` and searches
 models         the models under test: words of a command line → a model as Inspect opens it; endpoints, tokenizers
 servers        the names of programs that serve a model while it is scored

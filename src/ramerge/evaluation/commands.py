@@ -1,4 +1,4 @@
-"""The commands `eval` and `table`, which hold no logic and import when they run; the words NAME=VALUE."""
+"""The commands `eval` and `table`, which hold no logic and import when they run; options that `search` has, too."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import click
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.servers import SERVERS
-from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, option, printing, say
+from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, named, option, parse_scalar, printing, say
 from ramerge.sdk.errors import StoppedError
 
 if TYPE_CHECKING:
     from ramerge.evaluation.samples import Model
 
+_FORM = "NAME=VALUE"
 _FORMATS = ("text", "markdown", "html", "csv")
 
 SERVE_ARGS = option(
@@ -123,8 +124,8 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     targets = read_targets(models, options["served_names"], serve=access.serve is not None)
     request = EvaluationRequest(
         tasks=options["tasks"],
-        settings=pairs("--task-set", options["settings"], typed=True),
-        data=pairs("--data", options["data"]),
+        settings={name: parse_scalar(text) for name, text in named("--task-set", options["settings"], _FORM).items()},
+        data=named("--data", options["data"], _FORM),
         limit=options["limit"],
         sandbox=options["sandbox"],
         display="none" if quiet or as_json else "rich" if sys.stderr.isatty() else "plain",
@@ -149,23 +150,6 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
             if samples.failures
         ]
         raise EndpointError(failures or [f"{logs}: not every sample has a score; the same command asks again"])
-
-
-def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[str, Any]:
-    """Words of a command line in the form NAME=VALUE, as a mapping; with `typed` the value is YAML.
-
-    Raises:
-        EvaluationError: they have another form, or a name comes twice.
-    """
-    from ramerge.sdk.commands import parse_scalar
-
-    split = [text.partition("=") for text in texts]
-    problems = [f"{option} {''.join(each)}: must be NAME=VALUE" for each in split if not each[0] or not each[1]]
-    names = [name for name, _, _ in split]
-    problems += [f"{option} {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    if problems:
-        raise EvaluationError(problems)
-    return {name: parse_scalar(value) if typed else value for name, _, value in split}
 
 
 def _scores(model: Model) -> dict[str, object]:
@@ -246,7 +230,7 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
             raise EvaluationError(f"--compare {options['compare']}: must be two names, such as --compare ram+,ram")
         table = compare(results, first, second, layout)
     else:
-        given = GivenRoles(options["base"], pairs("--specialist", options["specialists"]), options["merged"])
+        given = GivenRoles(options["base"], named("--specialist", options["specialists"], _FORM), options["merged"])
         if layout == merging.NAME:
             table = merging.retention(build.selected(results, names), given)
         else:

@@ -12,7 +12,20 @@ from ramerge import EvaluationError, RecipeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
 from ramerge.evaluation.servers import SERVERS
-from ramerge.sdk.commands import KEYS, PATH, command, option, options, options_of, printing, run_options, say, warn
+from ramerge.sdk.commands import (
+    KEYS,
+    PATH,
+    command,
+    named,
+    option,
+    options,
+    options_of,
+    parse_scalar,
+    printing,
+    run_options,
+    say,
+    warn,
+)
 from ramerge.sdk.errors import StoppedError
 from ramerge.searches.settings import SearchSettings
 
@@ -143,7 +156,6 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     """The score that the words of `--score` and the options that go with it name."""
     from shlex import split
 
-    from ramerge.evaluation.commands import pairs
     from ramerge.evaluation.run import EvaluationRequest
     from ramerge.searches.serving import ModelServer
     from ramerge.searches.task_scores import TaskScore
@@ -158,7 +170,8 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
             f"--serve {'|'.join(SERVERS)}"
         )
-    settings, tasks = pairs("--task-set", options["task_settings"], typed=True), spec.split(",")
+    given = named("--task-set", options["task_settings"], "NAME=VALUE")
+    settings, tasks = {name: parse_scalar(text) for name, text in given.items()}, spec.split(",")
     if spec.endswith(_PROMPTS):
         if not options["reward"]:
             raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")
@@ -166,7 +179,7 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
         settings |= {"rewards.prompts": str(Path(spec).absolute()), "rewards.function": options["reward"]}
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
-    request = EvaluationRequest(tasks, settings, pairs("--data", options["data"]), limit=options["limit"])
+    request = EvaluationRequest(tasks, settings, named("--data", options["data"], "NAME=VALUE"), limit=options["limit"])
     server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
     return TaskScore(request, server, options["concurrency"])
 

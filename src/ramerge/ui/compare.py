@@ -11,13 +11,13 @@ import numpy as np
 
 from ramerge import EvaluationError
 from ramerge.demo.tasks import TASKS
-from ramerge.evaluation.commands import pairs
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.servers import SERVERS
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
+from ramerge.sdk.commands import named
 from ramerge.sdk.machine import missing
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
@@ -153,5 +153,5 @@ def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, lis
 
     chosen = [word for each in specialists or [] for word in ("--specialist", each)]
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *chosen]
-    given = GivenRoles(specialists=pairs("--specialist", tuple(specialists or [])))
+    given = GivenRoles(specialists=named("--specialist", specialists or [], "NAME=VALUE"))
     return scores_view(read(desk.roots.path(folder)), given), words
