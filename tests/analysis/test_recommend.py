@@ -139,7 +139,8 @@ def test_the_agents_of_a_recipe_are_named_whatever_its_method(
     merged = CliRunner().invoke(cli, command[1:])
     assert merged.exit_code == 0, merged.output
     record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
-    assert record["dtype"] == ("float32" if "dtype" in text else "bfloat16") and not record.get("rules")
+    assert record["dtype"] == ("float32" if "dtype" in text else "bfloat16")
+    assert len(record.get("rules", ())) == (2 if "keep" in text else 0)
 
 
 def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_path: Path) -> None:
@@ -150,8 +151,9 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     settings = [value for flag, value in pairwise(words) if flag == "--set"]
     agents = [value for flag, value in pairwise(words) if flag == "--agent"]
     read = recipe_of_words([], {**empty, "base": "base", "agents": agents, "settings": settings})
-    kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters", "rules")}
-    assert read.values == kept
+    kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters")}
+    first, second = kept["rules"]
+    assert read.values == {**kept, "rules": [{**first, "parameters": {}}, second]}
 
 
 @pytest.mark.full

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
 
     Args:
         recipe: in ramerge's own form.
-        method: whether its method is named, with everything that may fit no other one: parameters, preset, rules and
-            side inputs.
+        method: whether its method is named, with everything that may fit no other one: parameters, also of rules, preset
+            and side inputs.
         prompts: whether its prompts are named, for a command that takes them.
         start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
     """
@@ -69,12 +69,20 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
             words += ["--preset", str(values["preset"])]
         for name, value in (values.get("parameters") or {}).items():
             words += ["--set", f"parameters.{name}={_as_yaml(value)}"]
-        if values.get("rules"):
-            words += ["--set", f"rules={_as_yaml(values['rules'])}"]
+    if rules := values.get("rules") if method else _of_any_method(values.get("rules") or []):
+        words += ["--set", f"rules={_as_yaml(rules)}"]
     for key in _KEYS:
         if values.get(key) is not None:
             words += ["--set", f"{key}={_as_yaml(values[key])}"]
     return words
+
+
+def _of_any_method(rules: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rules without their parameters. Such a rule still keeps its tensors from the rules after it, if there are any."""
+    left = [{**rule, "parameters": {}} if rule.get("parameters") else rule for rule in rules]
+    while left and left[-1].get("parameters") == {} and "dtype" not in left[-1]:
+        left.pop()
+    return left
 
 
 def _model(agent: Any, folder: Path, start: Path | None) -> object:
