@@ -39,8 +39,8 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
 
     Args:
         recipe: in ramerge's own form.
-        method: whether its method is named, with everything that may fit no other one: parameters, also of rules, preset
-            and side inputs.
+        method: whether its method is named, with everything that may fit no other one: parameters, also those of rules,
+            preset and side inputs.
         prompts: whether its prompts are named, for a command that takes them.
         start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
     """
