@@ -98,6 +98,14 @@ def test_tokens_that_only_another_agent_has_are_still_compared(tmp_path: Path) -
     assert len(plan.warnings) == 1 and "a/tokenizer.json: is empty" in plan.warnings[0]
 
 
+def test_vocabularies_that_are_no_json(tmp_path: Path) -> None:
+    source = models(tmp_path)
+    (tmp_path / "base/tokenizer.model").write_bytes(b"")
+    (tmp_path / "base/notes.txt").write_bytes(b"")
+    (warning,) = ramerge.plan(source).warnings
+    assert f"{tmp_path / 'base/tokenizer.model'}: is empty; the output gets it as it is; copy" in warning
+
+
 SMALL = JsonLimits(size=1000, signs=100)
 
 

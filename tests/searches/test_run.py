@@ -50,7 +50,7 @@ def recipe(**values: Any) -> Document:
 def found(out: Path, space: Space = GRID, scorer: Any = None, **options: Any) -> SearchResult:
     made = scorer or Fake(known, splits=True)
     given = {"sampler": "grid" if space.is_listed else "tpe", **options}
-    return search(recipe(), out, SearchRequest(space, **given), lambda _folder: made)
+    return search(recipe(), out, SearchRequest(space, **given), lambda *_: made)
 
 
 def tried(result: SearchResult) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
-        return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda _: Fake(known, splits=True))
+        return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda *_: Fake(known, splits=True))
 
     again()
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
@@ -460,4 +460,4 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
-        search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda _: Fake(known))
+        search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))

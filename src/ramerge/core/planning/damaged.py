@@ -1,4 +1,4 @@
-"""Files next to the weights that should hold a JSON object and do not: the output gets them, or they are compared.
+"""Files next to the weights that are damaged: the output gets them, or they would be compared.
 
 A model with such a file may be merged, because no weight depends on it. So these are warnings.
 """
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 
-from ramerge.core.formats.sidecars import is_tokenizer
-from ramerge.core.foundation.errors import AGAIN, CheckpointError
+from ramerge.core.formats.sidecars import has_tokenizer, is_tokenizer
+from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.core.foundation.text import enumerated
 from ramerge.core.planning.findings import PlanFinding, warning
 from ramerge.core.planning.inputs import OpenedInputs
@@ -58,11 +58,10 @@ def warn_of_damaged(
                     reasons[path] = reason
                     if owners.setdefault(path, name) == name and len(models) > 1:
                         uncompared.setdefault(path, []).append(what)
-    copied = {path: name for name, path in companions.items() if any(fnmatch(name, each) for each in _OBJECTS)}
-    for path in copied:
-        with suppress(CheckpointError):
-            if path not in reasons and (found := reader.damage_of(path)) is not None:
-                reasons[path] = found
+    copied = {path: name for name, path in companions.items()}
+    for path, name in copied.items():
+        if path not in reasons and (found := _damage_of(reader, path, name)) is not None:
+            reasons[path] = found
     for path, reason in reasons.items():
         whats = uncompared.get(path, [])
         effects = ["the output gets it as it is"] if path in copied else []
@@ -73,6 +72,16 @@ def warn_of_damaged(
         if effects:
             advice = _advice(reader, models, copied[path]) if is_tokenizer(copied.get(path, "")) else ""
             yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))
+
+
+def _damage_of(reader: TokenReader, path: Location, name: str) -> str | None:
+    """The reason why the output's file of a name is damaged; None if it is not, as far as its kind is known."""
+    with suppress(CheckpointError):
+        if any(fnmatch(name, each) for each in _OBJECTS):
+            return reader.damage_of(path)
+        with readable(path):
+            return "is empty" if has_tokenizer([name]) and not path.stat().st_size else None
+    return None
 
 
 def _advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) -> str:
