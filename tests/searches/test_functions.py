@@ -1,9 +1,13 @@
 """What decides the scores of a function, so that scores of another version of it are not mixed with its own."""
 
+import time
 from pathlib import Path
 
 import pytest
 
+from ramerge import EvaluationError
+from ramerge.searches import functions
+from ramerge.searches.folder import left_by_stop
 from ramerge.searches.functions import FunctionScorer
 
 
@@ -26,3 +30,41 @@ def test_modules_next_to_a_score_are_watched(changed: str, tmp_path: Path) -> No
     with (tmp_path / changed).open("a") as file:
         file.write("# another version\n")
     assert about() != first
+
+
+def test_a_file_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as one that scores for longer than --score-timeout, which is another time."""
+    monkeypatch.setattr(functions, "_SECONDS_TO_START", 2.5)
+    (tmp_path / "s.py").write_text("import time\ntime.sleep(1000)\ndef score(model): return {'one': 1}\n")
+    spec, events = f"{tmp_path / 's.py'}:score", list[float]()
+    with pytest.raises(EvaluationError) as error:
+        FunctionScorer(spec, tmp_path / "log", 0.1, lambda: events.append(time.monotonic()))
+    (said,) = error.value.problems
+    assert said.startswith(f"--score {spec}: {tmp_path / 's.py'} did not load within 2.5 seconds: ")
+    assert f"what it printed in {tmp_path / 'log'}" in said and "did not end" not in said
+    assert len(events) >= 3  # at once, and every second
+
+
+def test_only_the_first_load_is_told(tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import os\ndef score(model): os._exit(3)\n")
+    events = list[int]()
+    scorer = FunctionScorer(f"{tmp_path / 's.py'}:score", tmp_path / "log", 60, lambda: events.append(1))
+    first = len(events)
+    for _ in range(2):
+        with pytest.raises(functions.ScoreFailedError, match="exit code 3"):
+            list(scorer.parts(tmp_path, "validation"))
+    scorer.close()
+    assert first and len(events) == first  # a later one would set the count of points back to 0
+
+
+def test_what_a_stop_leaves(tmp_path: Path) -> None:
+    assert left_by_stop(tmp_path / "absent") == "nothing was scored yet"
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "trials/0.yaml").write_text("")
+    (tmp_path / "calibration").mkdir()
+    assert left_by_stop(tmp_path) == "nothing was scored yet"
+    kept = f"is kept in {tmp_path}, and the same command resumes from there"
+    (tmp_path / "calibration/replies.json").write_text("{}")
+    assert left_by_stop(tmp_path) == f"nothing was scored yet; what was gathered of the agents {kept}"
+    (tmp_path / "trials/0.json").write_text("{}")
+    assert left_by_stop(tmp_path) == f"what was scored {kept}"

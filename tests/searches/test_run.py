@@ -50,7 +50,7 @@ def recipe(**values: Any) -> Document:
 def found(out: Path, space: Space = GRID, scorer: Any = None, **options: Any) -> SearchResult:
     made = scorer or Fake(known, splits=True)
     given = {"sampler": "grid" if space.is_listed else "tpe", **options}
-    return search(recipe(), out, SearchRequest(space, **given), lambda _folder: made)
+    return search(recipe(), out, SearchRequest(space, **given), lambda *_: made)
 
 
 def tried(result: SearchResult) -> list[dict[str, Any]]:
@@ -234,7 +234,7 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
-        return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda _: Fake(known, splits=True))
+        return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda *_: Fake(known, splits=True))
 
     again()
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
@@ -425,6 +425,23 @@ def test_killed_and_interrupted_searches_go_on(written: Path) -> None:
     assert result["best"] == 1 and (written / "out" / "best" / "model.safetensors").is_file()
 
 
+def test_the_progress_says_that_a_score_is_loaded(written: Path) -> None:
+    (written / "s.py").write_text("import time\nprint('began', flush=True)\ntime.sleep(1000)\ndef score(model): ...\n")
+    words = ["search", "recipe.yaml", "out", "--vary", "parameters.r=0,0.1", "--score", "s.py:score", "--no-html"]
+    program = [sys.executable, "-m", "ramerge", *words, "--score-timeout", "3"]
+    environment = {**os.environ, "RAMERGE_PROGRESS": "json"}
+    process = subprocess.Popen(program, cwd=written, stderr=subprocess.PIPE, text=True, env=environment)
+    log, until = written / "out/score.log", time.monotonic() + 60
+    while not (log.is_file() and log.read_text()) and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    *events, last = said.splitlines()
+    assert {event["note"] for event in map(json.loads, events) if event["stage"] == "search"} == {"loading s.py"}
+    assert last == "error: stopped by SIGINT; nothing was scored yet"
+
+
 def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
     for name, text in [
         ("trials/1.json", '{"scores": {"one": {"items": [["a"]]}}}'),
@@ -443,4 +460,4 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
-        search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda _: Fake(known))
+        search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))

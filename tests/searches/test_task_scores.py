@@ -100,7 +100,7 @@ def found(folder: Path, kind: str, values: tuple[float, ...], *, prompts: int = 
         },
     )
 
-    def scorer(out: Folder) -> TaskScorer:
+    def scorer(out: Folder, _on_load: object) -> TaskScorer:
         return TaskScorer(TaskScore(request, ModelServer(kind, timeout=60), 2), out)
 
     agents = {name: str(AGENTS / name) for name in ("coder", "memory")}

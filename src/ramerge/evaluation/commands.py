@@ -133,7 +133,10 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     try:
         complete = evaluate(logs, targets, request, access)
     except StoppedError as stop:
-        stop.kept = f"what was scored is kept in {logs}, and the same command resumes there"
+        if _has_scores(logs):
+            stop.kept = f"what was scored is kept in {logs}, and the same command resumes there"
+        else:
+            stop.kept = "nothing was scored yet"
         raise
     names = {target.name for target in targets}
     scored = [model for model in read(logs) if model.name in names]
@@ -150,6 +153,18 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
             if samples.failures
         ]
         raise EndpointError(failures or [f"{logs}: not every sample has a score; the same command asks again"])
+
+
+def _has_scores(logs: Path) -> bool:
+    """Whether any sample in a folder of logs was scored; also if a log is there that cannot be read."""
+    from ramerge.evaluation.logs import read
+
+    if not any(logs.rglob("*.eval")):
+        return False
+    try:
+        return any(model.tasks for model in read(logs))
+    except EvaluationError:
+        return True
 
 
 def _scores(model: Model) -> dict[str, object]:

@@ -119,6 +119,7 @@ def search(
     from ramerge.sdk.flags import read_inputs
     from ramerge.sdk.progress import shown
     from ramerge.sdk.text import dumped
+    from ramerge.searches.folder import left_by_stop
     from ramerge.searches.search import no_page
     from ramerge.searches.search import search as run
     from ramerge.searches.text import summary
@@ -138,10 +139,10 @@ def search(
                 space=space,
                 settings=replace(search_settings, calibration=calibration),
                 options=replace(options, device=calibration.device),
-                on_progress=lambda event: listen(_progress_of(event)),
+                on_progress=lambda event: listen(_progress_of(event, flags["score"])),
             )
         except StoppedError as stop:
-            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
+            stop.kept = left_by_stop(Path(out))
             raise
     warn(result.notes)
     if as_json:
@@ -184,12 +185,14 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     return TaskScore(request, server, options["concurrency"])
 
 
-def _progress_of(event: SearchProgress) -> Progress:
+def _progress_of(event: SearchProgress, score: str | None) -> Progress:
     """The progress of a search as the progress bar shows it."""
     from ramerge import Progress
+    from ramerge.searches.functions import place_of
 
     if event.is_gathering:
         return Progress("calibrate", event.done, event.total, "prompts")
     notes = [f"best {event.best:.4f}"] if event.best is not None else []
     notes += [f"{event.failed:,} failed"] if event.failed else []
+    notes += [f"loading {place_of(score)}"] if event.is_loading and score is not None else []
     return Progress("search", event.done, event.total, "points", ", ".join(notes))

@@ -41,7 +41,7 @@ from ramerge.searches.scores import Measure, Scores, of_items
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
-_AGENTS = "agents.json"
+_AGENTS, _GATHERED = "agents.json", "calibration"
 _NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
@@ -116,7 +116,7 @@ class Folder:
 
     @property
     def has_scores(self) -> bool:
-        """Whether any point was scored in an earlier run."""
+        """Whether any point was scored, in this run or an earlier one."""
         return any(self._trials.glob("*.json"))
 
     def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
@@ -165,7 +165,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():
-        held = {path.name for path in out.iterdir()} - {".lock", "score.log", "calibration", "order.json"}
+        held = {path.name for path in out.iterdir()} - {".lock", "score.log", _GATHERED, "order.json"}
         if held:
             raise EvaluationError(
                 f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"
@@ -181,6 +181,16 @@ def search_folder(out: Path) -> Iterator[Folder]:
         yield Folder(out)
     finally:
         os.close(descriptor)
+
+
+def left_by_stop(out: Path) -> str:
+    """A phrase that says what a search that was stopped has left in its folder."""
+    resumes = f"is kept in {out}, and the same command resumes from there"
+    if Folder(out).has_scores or (out / _AGENTS).is_file():
+        return f"what was scored {resumes}"
+    if any(path.is_file() for path in (out / _GATHERED).rglob("*")):
+        return f"nothing was scored yet; what was gathered of the agents {resumes}"
+    return "nothing was scored yet"
 
 
 def _read(path: Path) -> dict[str, Any]:

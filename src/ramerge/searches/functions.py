@@ -37,18 +37,25 @@ _LOOK_SECONDS = 1.0
 
 
 class FunctionScorer:
-    """Scorer by `module:function` or `file.py:function`, in a process that `close` ends."""
+    """Scorer by `module:function` or `file.py:function`, in a process that `close` ends.
+
+    Args:
+        spec: names the function.
+        log: gets what the function prints.
+        seconds: the most that scoring a model may take.
+        on_load: called when the first process starts, and every second until it has loaded the function.
+    """
 
     has_test = True
     merge = None
 
-    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+    def __init__(self, spec: str, log: Path, seconds: float, on_load: Callable[[], None] = lambda: None) -> None:
         self._spec = spec
         self._log = log
         self._seconds = seconds
         self._process: _Process | None = None
         try:
-            ready = self._running().ready
+            ready = self._running(on_load).ready
         except ScoreFailedError as error:
             raise EvaluationError(f"--score {spec}: {error}") from error
         self.splits: bool = bool(ready.get("splits"))
@@ -85,9 +92,9 @@ class FunctionScorer:
             self._process.close()
             self._process = None
 
-    def _running(self) -> _Process:
+    def _running(self, on_load: Callable[[], None] = lambda: None) -> _Process:
         if self._process is None:
-            self._process = _Process(self._spec, self._log, self._seconds)
+            self._process = _Process(self._spec, self._log, self._seconds, on_load)
         return self._process
 
 
@@ -146,8 +153,13 @@ def _text(named: Any) -> str:
     return "" if code is None else f"{code.co_code.hex()} {_ADDRESS.sub('', repr(code.co_consts))} {code.co_names}"
 
 
+def place_of(spec: str) -> str:
+    """The module or file of a score function that is named as `module:function` or `file.py:function`."""
+    return spec.rpartition(":")[0]
+
+
 class _Process:
-    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+    def __init__(self, spec: str, log: Path, seconds: float, on_load: Callable[[], None]) -> None:
         self._log = log
         self._seconds = seconds
         self._buffer = b""
@@ -159,7 +171,12 @@ class _Process:
         finally:
             os.close(theirs)
         try:
-            self.ready = self._line(time.monotonic() + max(seconds, _SECONDS_TO_START))
+            most = max(seconds, _SECONDS_TO_START)
+            late = (
+                f"{place_of(spec)} did not load within {most:g} seconds: see what it does at its import, and what "
+                f"it printed in {log}; a --score-timeout of more seconds waits longer"
+            )
+            self.ready = self._line(time.monotonic() + most, late, on_load)
             if "error" in self.ready:
                 raise ScoreFailedError(str(self.ready["error"]))
         except BaseException:
@@ -171,16 +188,17 @@ class _Process:
         with suppress(BrokenPipeError):  # it has died, which reading says
             self._process.stdin.write(json.dumps(values).encode() + b"\n")
             self._process.stdin.flush()
-        return self._line(until)
+        return self._line(until, f"did not end within {self._seconds:g} seconds (--score-timeout)")
 
-    def _line(self, until: float) -> dict[str, object]:
+    def _line(self, until: float, late: str, on_wait: Callable[[], None] = lambda: None) -> dict[str, object]:
         while b"\n" not in self._buffer:
             raise_dropped()
+            on_wait()
             left = until - time.monotonic()
             if not select.select([self._answers], [], [], min(max(0.0, left), _LOOK_SECONDS))[0]:
                 if left > 0:
                     continue
-                raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
+                raise ScoreFailedError(late)
             data = os.read(self._answers, 1 << 16)
             if not data:
                 lines: list[str] = []

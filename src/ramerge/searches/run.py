@@ -46,7 +46,8 @@ _MERGE, _SCORE = "merge seconds", "score seconds"
 class _WrongObjectiveError(EvaluationError): ...
 
 
-MakeScorer: TypeAlias = Callable[[Folder], Scorer]
+MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
+"""Makes the scorer of a folder. The function is called while a score function is loaded, which may take long."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class SearchProgress:
         best: the first objective's best value so far.
         failed: points that failed.
         is_gathering: whether replies and statistics of prompts are gathered, before the first point.
+        is_loading: whether the file or module of the score function is loaded, before the first point.
 
     Example:
         >>> done = []
@@ -124,6 +126,7 @@ class SearchProgress:
     best: float | None
     failed: int
     is_gathering: bool = False
+    is_loading: bool = False
 
 
 Listener: TypeAlias = Callable[[SearchProgress], None]
@@ -159,7 +162,8 @@ def search(
             inputs |= state_of(made)
         if problems:
             raise PlanError(dict.fromkeys(problems))
-        scorer = stack.enter_context(closing(make_scorer(folder)))
+        loading = SearchProgress(0, request.required, None, 0, is_loading=True)
+        scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         folder.check_asked(
             {
                 "recipe": recipe.values,

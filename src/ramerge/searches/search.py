@@ -62,7 +62,7 @@ def search(
             neither, the merges are tried that are the best of some agents.
         settings: how many points are tried, which, and what is best; and how prompts are used.
         options: how every merge is carried out.
-        on_progress: called before the first point and after each.
+        on_progress: called before the first point and after each, and while prompts are gathered or a score is loaded.
 
     Returns:
         Every point with its scores, the best one, and what it scores on items that it was not chosen by.
@@ -200,13 +200,13 @@ def objective_of(word: str) -> Objective:
 
 def _agreement_scorer(found: Prompted) -> MakeScorer:
     """A maker of the scorer by agreement, whatever the folder."""
-    return lambda _folder: AgreementScorer(found)
+    return lambda *_: AgreementScorer(found)
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
     """A maker of the scorer of a search in its folder, from `--score`, a function or tasks."""
     if isinstance(score, TaskScore):
-        return lambda folder: TaskScorer(score, folder)
+        return lambda folder, _: TaskScorer(score, folder)
     if isinstance(score, str):
-        return lambda folder: FunctionScorer(score, folder.log, seconds)
-    return lambda folder: CallableScorer(score, folder.log)
+        return lambda folder, on_load: FunctionScorer(score, folder.log, seconds, on_load)
+    return lambda folder, _: CallableScorer(score, folder.log)

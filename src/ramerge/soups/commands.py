@@ -177,6 +177,7 @@ def _find_greedy(
     request: SoupRequest, out: Path, flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool
 ) -> None:
     from ramerge.sdk.progress import shown
+    from ramerge.searches.folder import left_by_stop
     from ramerge.searches.search import objective_of, scorer_of
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
@@ -199,7 +200,7 @@ def _find_greedy(
                 listen=listen,
             )
         except StoppedError as stop:
-            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
+            stop.kept = left_by_stop(out)
             raise
     warn(failures_of(result))
     if as_json:

@@ -21,6 +21,7 @@ from ramerge.searches.run import MakeScorer, state_of
 from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, Split, joined
 from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
+_STAGE = "greedy soup"
 _NAMED = 3
 """Members of a soup that are named; of more, how many there are."""
 
@@ -93,7 +94,8 @@ def greedy_soup(
     made = plan(recipe, options=options)
     if made.problems:
         raise PlanError(made.problems)
-    with search_folder(out) as folder, closing(make_scorer(folder)) as scorer:
+    loading = Progress(_STAGE, 0, 2 * len(taken) - 1, "soups", "loading the score")
+    with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
         folder.check_asked(
             {
                 "recipe": recipe.values,
@@ -164,7 +166,7 @@ class _Greedy:
             tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
         except ScoreFailedError as error:
             tried = Tried(names, None, None, False, str(error))
-        self.listen(Progress("greedy soup", number + 1, 2 * len(self.taken) - 1, "soups"))
+        self.listen(Progress(_STAGE, number + 1, 2 * len(self.taken) - 1, "soups"))
         return tried
 
     def _value(self, scores: Scores, split: Split) -> float | None:

@@ -126,9 +126,9 @@ def companion_files(
     """
     chosen, _ = _sorted(base[0])
     if tokenizer_from:
-        chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
+        chosen = {name: path for name, path in chosen.items() if not is_tokenizer(name)}
     for folder in tokenizer_from or base[1:]:
-        chosen |= {name: path for name, path in _sorted(folder)[0].items() if _is_tokenizer(name)}
+        chosen |= {name: path for name, path in _sorted(folder)[0].items() if is_tokenizer(name)}
     roots = (*base, *tokenizer_from)
     outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
@@ -201,7 +201,7 @@ def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
             with collected(problems):
                 if not _is_pointer(path):
                     kept[name.as_posix()] = path
-                elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(str(name)):
+                elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or is_tokenizer(str(name)):
                     problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
                 else:
                     left[name.as_posix()] = None
@@ -236,7 +236,8 @@ def _is_pointer(path: Location) -> bool:
         return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
-def _is_tokenizer(name: str) -> bool:
+def is_tokenizer(name: str) -> bool:
+    """Whether a file of this relative name is one of those that `companions: AGENT` takes from that agent."""
     return _fits(name, _TOKENIZER_FILES)
 
 

@@ -7,6 +7,7 @@ that walks over values. So such texts are refused here.
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import re
@@ -41,6 +42,9 @@ class JsonLimits:
     name: int = 1024
     digits: int = 100
 
+
+_SLICE = 1 << 20
+_SPACE = b" \t\r\n"
 
 # For a record with figures of every tensor: 50,000 tensors of two agents.
 RECORD = JsonLimits(size=32_000_000, signs=2_000_000)
@@ -181,6 +185,41 @@ def read_object(path: Readable, limits: JsonLimits, *, constants: bool = True) -
     if not isinstance(values, dict):
         raise ValueError("must hold a JSON object")
     return values
+
+
+def damage(file: BinaryIO, limits: JsonLimits) -> str | None:
+    """The reason why a file is no JSON object; None if it is one, or if it is larger than the limit and looks like one.
+
+    A larger file is not parsed, which would take long. It has to be UTF-8 from brace to brace, so that one that is
+    truncated, in another encoding, or was preallocated and not written whole is told. It is never in memory as a whole.
+    """
+    text = file.read(limits.size + 1)
+    if not text.strip(_SPACE):
+        return "is empty" if len(text) <= limits.size else "begins with white space only"
+    if not text.strip(b"\0"):
+        return "holds zeros only"
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "is not UTF-8, but UTF-16"
+    if text.startswith(codecs.BOM_UTF8):
+        return "begins with a byte order mark, which JSON must not"
+    if len(text) <= limits.size:
+        try:
+            return None if isinstance(parse(text, limits, halves="keep"), dict) else "is not a JSON object"
+        except ValueError as error:
+            return str(error)
+    if text.lstrip(_SPACE)[:1] != b"{":
+        return "is not a JSON object: it does not begin with {"
+    decoder, last = codecs.getincrementaldecoder("utf-8")(), b""
+    while text:
+        if b"\0" in text:
+            return "is not JSON: it holds zeros"
+        try:
+            decoder.decode(text)
+        except UnicodeDecodeError:
+            return "is not UTF-8"
+        last = text.rstrip(_SPACE)[-1:] or last
+        text = file.read(_SLICE)
+    return None if last == b"}" else "is not a JSON object: it does not end with }, so it may be truncated"
 
 
 def dumped(values: object, *, indent: int | None = 2, constants: bool = False) -> str:

@@ -13,9 +13,10 @@ name_mappings    gives agents' tensors the base's names, by the recipe's rules a
 absences         for `name_mappings`: what a model need not have, such as buffers, shared keys and values, towers
 match            compares agents' tensors, importances and recorded inputs with the base's tensors
 vocabulary       `Rows` of embeddings that only some models have, and rows with different tokens
-tokens           reads tokens, chat templates and other settings of tokenizers, for `vocabulary` and `checks`
+tokens           reads tokens, chat templates and other settings of tokenizers, for `vocabulary`, `checks` and `damaged`
 checks           right after `inputs`: agents of another architecture, adapters; at the end all other findings, on
                  config.json, rules, layers, rounding, shard sizes; chooses the companions to copy
+damaged          warnings of damaged files next to the weights, which `checks` chose to copy or `tokens` would read
 configs          for `checks`, which words it: compares config.json of base and agents, and of the base and its weights
 derived          for `configs`: values that follow from others, by the rules in config_keys.json
 layout           from tensors that are `Matched` to the output's: sources, dtype, file and offset of each

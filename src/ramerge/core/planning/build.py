@@ -17,6 +17,7 @@ from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
+from ramerge.core.planning.damaged import warn_of_damaged
 from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, open_inputs
@@ -27,6 +28,7 @@ from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContent
 from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources
 from ramerge.core.planning.rounds import rounds
+from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.core.recipe.model import LIKE_BASE
 from ramerge.core.recipe.paths import files_of
@@ -147,10 +149,11 @@ def _contents(
     if base is None:
         return PlannedContents(), []
     matched, ties, findings = _match(points, base, inputs)
-    speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matched.rows)
+    reader = TokenReader(recipe.allow.outside_links)
+    speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matched.rows, reader)
     findings += [
         *clashes,
-        *check_same_tokens(base, inputs.opened_agents, recipe),
+        *check_same_tokens(base, inputs.opened_agents, recipe, reader),
         *checks.note_one_agent(points[0]),
         *checks.note_adapters(points, inputs),
         *checks.check_layers(base, recipe),
@@ -171,8 +174,9 @@ def _contents(
     companions: Mapping[str, Location] = {}
     if not alone:
         companions, left = checks.find_companions(inputs, recipe, shards, speaker)
-        findings += [*left, *checks.note_companions(inputs, recipe, speaker)]
+        findings += [*left, *checks.note_companions(inputs, recipe, speaker, reader)]
         findings += checks.note_tokenizer(companions, inputs) if not observed else ()
+    findings += warn_of_damaged(inputs, recipe, {} if observed else companions, reader, alone=alone)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     cached = cached_counts.recall(digest, tensors, points)
     contents = PlannedContents(

@@ -106,13 +106,14 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def note_companions(inputs: OpenedInputs, recipe: Recipe, chosen: str | None) -> Iterator[PlanFinding]:
+def note_companions(
+    inputs: OpenedInputs, recipe: Recipe, chosen: str | None, reader: TokenReader
+) -> Iterator[PlanFinding]:
     """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
     output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is None or recipe.companions is not None:
         return
-    reader = TokenReader(recipe.allow.outside_links)
     whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
     given = agents[chosen] if chosen else base
     try:
@@ -128,11 +129,14 @@ def _other_companions(
     reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
     """Differences of an agent, and what `companions` would take from it."""
+    # what a damaged file would say is not known: `warn_of_damaged` says so
     ours, own = reader.template_of(given), reader.template_of(agent)
-    if own not in (None, ours):
+    known = not reader.damaged(given, "chat template") and not reader.damaged(agent, "chat template")
+    if known and own not in (None, ours):
         gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
         yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
-    if reader.digest_of(given) != reader.digest_of(agent):
+    digests = reader.digest_of(given), reader.digest_of(agent)
+    if None not in digests and digests[0] != digests[1]:
         split, other = reader.splitting_of(given), reader.splitting_of(agent)
         if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
             text = (

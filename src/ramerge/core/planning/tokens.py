@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from ramerge.core.foundation.errors import CheckpointError, readable
-from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge.core.foundation.jsontext import JsonLimits, damage, parse
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -23,6 +23,8 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 _MOST_BYTES = 128_000_000
 # Of configurations, and of a single token that was added.
 _CONFIG, _ENTRY = JsonLimits(size=32_000_000, signs=1_000_000), JsonLimits(size=100_000, signs=1000, depth=4)
+# The largest file that is parsed to see whether it is damaged. A token may be long, and takes two signs.
+_PARSED = JsonLimits(size=1_000_000, signs=500_000, name=1_000_000)
 # The repetitions are bounded, because the engine remembers each of them.
 _STRING = rb'"([^"\\]{0,4096}(?:\\.[^"\\]{0,4096}){0,512})"'
 _NUMBERED = re.compile(rb"\s*,?\s*" + _STRING + rb"\s*:\s*([0-9]{1,9})(?![0-9.eE])")
@@ -38,6 +40,11 @@ _LONGEST_STEP = 100_000
 _ROW = re.compile("[0-9]{1,9}")
 _NAMES = ("tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json")
 _UNREAD = ("tokenizer.model", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken")
+_JINJA, _TEMPLATES = "chat_template.jinja", ("tokenizer_config.json", "chat_template.json")
+_GENERATION = "generation_config.json"
+
+Compared: TypeAlias = Literal["tokens", "chat template", "end tokens"]
+"""Properties of models that are compared, human-readable."""
 
 
 @dataclass(frozen=True)
@@ -49,15 +56,16 @@ class TokenReader:
     """
 
     allow_outside_links: bool = False
+    _damages: dict[Location, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
-        """A digest of the tokenizer files of a model; None if it has none that is read.
+        """A digest of the tokenizer files of a model; None if it has none that is read, or a damaged one.
 
         Raises:
             CheckpointError: a file cannot be read.
         """
         texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
-        if texts[0] is None and texts[1] is None:
+        if (texts[0] is None and texts[1] is None) or self.damaged(model, "tokens"):
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
 
@@ -80,6 +88,42 @@ class TokenReader:
             if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
                 found[int(row)] = entry["content"].encode("utf-8", "replace")
         return found
+
+    def damaged(self, model: Checkpoint, what: Compared) -> dict[Location, str]:
+        """The files of a model that are no JSON, of those that say one of its properties, each with the reason.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        if what == "tokens":
+            own = _NAMES[:1] if self._find(model, _NAMES[0]) is not None else _NAMES[1:3]
+            names: Iterable[str] = (*own, _NAMES[3])
+        elif what == "chat template":
+            names = _TEMPLATES if self._find(model, _JINJA) is None else ()
+        else:
+            names = (_GENERATION,)
+        paths = [path for name in names if (path := self._find(model, name)) is not None]
+        return {path: reason for path in paths if (reason := self.damage_of(path)) is not None}
+
+    def damage_of(self, path: Location) -> str | None:
+        """The reason why a file is no JSON object; None if it is one, or if it is large and looks like one.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        if path not in self._damages:
+            with readable(path), path.open("rb") as file:
+                self._damages[path] = damage(file, _PARSED)
+        return self._damages[path]
+
+    def is_whole(self, model: Checkpoint, name: str) -> bool:
+        """Whether a model has a file of this name that holds a JSON object.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        path = self._find(model, name)
+        return path is not None and self.damage_of(path) is None
 
     def splitting_of(self, model: Checkpoint) -> dict[str, object]:
         """Settings that decide, besides the tokens, how text is split: what differs if a value does, and the value.
@@ -112,7 +156,7 @@ class TokenReader:
         Raises:
             CheckpointError: the file cannot be read.
         """
-        stated = _config(self._text(model, "generation_config.json", _CONFIG.size)).get("eos_token_id")
+        stated = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
         return {token for token in (stated if isinstance(stated, list) else [stated]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
@@ -129,10 +173,10 @@ class TokenReader:
         Raises:
             CheckpointError: a file cannot be read.
         """
-        text = self._text(model, "chat_template.jinja", _CONFIG.size)
+        text = self._text(model, _JINJA, _CONFIG.size)
         if text is not None:
             return text.decode("utf-8", "replace").strip()
-        for name in ("tokenizer_config.json", "chat_template.json"):
+        for name in _TEMPLATES:
             template = _config(self._text(model, name, _CONFIG.size)).get("chat_template")
             if template:
                 return template.strip() if isinstance(template, str) else json.dumps(template, sort_keys=True)
@@ -147,13 +191,15 @@ class TokenReader:
 
     def _text(self, model: Checkpoint, name: str, most: int) -> bytes | None:
         path = self._find(model, name)
-        if path is None:
-            return None
-        with readable(path), path.open("rb") as file:
-            text = file.read(most + 1)
-        if len(text) > most:
-            raise CheckpointError(f"{path}: has more than the {most:,} bytes that are read")
-        return text
+        return None if path is None else _read(path, most)
+
+
+def _read(path: Location, most: int) -> bytes:
+    with readable(path), path.open("rb") as file:
+        text = file.read(most + 1)
+    if len(text) > most:
+        raise CheckpointError(f"{path}: has more than the {most:,} bytes that are read")
+    return text
 
 
 def _vocabulary(text: bytes) -> Iterator[tuple[int, bytes]]:

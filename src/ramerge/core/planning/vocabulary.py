@@ -75,7 +75,11 @@ def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]])
 
 
 def check_tokens(
-    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint], rows: Mapping[str, Sequence[Rows]]
+    recipe: Recipe,
+    base: Checkpoint,
+    agents: Mapping[str, Checkpoint],
+    rows: Mapping[str, Sequence[Rows]],
+    reader: TokenReader,
 ) -> tuple[str | None, list[PlanFinding]]:
     """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
 
@@ -91,7 +95,7 @@ def check_tokens(
             several = "; those of the first are taken" if BASE not in each.owners else ""
             findings.append(note(f"{name}: {which}{several if len(owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
-    tokens, unread = _tokens(models, recipe)
+    tokens, unread = _tokens(models, reader)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
     chosen = recipe.companions or next(iter(models))
     if chosen == "base" and BASE in models:
@@ -106,32 +110,39 @@ def check_tokens(
     return chosen if chosen in agents and chosen != next(iter(models)) else None, findings
 
 
-def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe) -> list[PlanFinding]:
+def check_same_tokens(
+    base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, reader: TokenReader
+) -> list[PlanFinding]:
     """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
     key = recipe.document.same_tokenizers
     if key is None:
         return []
-    reader = TokenReader(recipe.allow.outside_links)
-    others = []
+    others, unknown = [], []
     try:
-        known = (digest := reader.digest_of(base)) is not None
+        digest = reader.digest_of(base)
         for name, agent in agents.items():
             own = reader.digest_of(agent)
-            if None in (digest, own) or (digest != own and reader.tokens_of(base) != reader.tokens_of(agent)):
+            if own is None:
+                unknown.append(name)
+            elif digest is not None and digest != own and reader.tokens_of(base) != reader.tokens_of(agent):
                 others.append(name)
     except CheckpointError as error:
         return problems_of(error, BASE)
-    if not others:
+    if digest is None:
+        what = "the base's tokens are not known"
+    elif others:
+        what = f"{brief_list(others)} and the base have different tokens"
+    elif unknown:
+        what = f"the tokens of {brief_list(unknown)} are not known"
+    else:
         return []
-    what = f"{brief_list(others)} and the base have different tokens" if known else "the base's tokens are not known"
     text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
     return [problem(f"{text} gets the base's tokenizer", key)]
 
 
 def _tokens(
-    models: Mapping[str, Checkpoint], recipe: Recipe
+    models: Mapping[str, Checkpoint], reader: TokenReader
 ) -> tuple[dict[str, Mapping[int, bytes]], list[PlanFinding]]:
-    reader = TokenReader(recipe.allow.outside_links)
     digests: dict[str, bytes] = {}
     found: dict[bytes, Mapping[int, bytes]] = {}
     findings: list[PlanFinding] = []
@@ -143,7 +154,7 @@ def _tokens(
             continue
         if digest is not None:
             digests[name] = digest
-        elif (file := reader.unread(model)) is not None:
+        elif not reader.damaged(model, "tokens") and (file := reader.unread(model)) is not None:
             findings.append(note(f"{label_of(name)}: tokens in {file} are not compared with those of other models"))
     if len(set(digests.values())) < 2:
         return {}, findings

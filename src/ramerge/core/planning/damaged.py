@@ -1,0 +1,93 @@
+"""Files next to the weights that are damaged: the output gets them, or they would be compared.
+
+A model with such a file may be merged, because no weight depends on it. So these are warnings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
+
+from ramerge.core.formats.sidecars import has_tokenizer, is_tokenizer
+from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
+from ramerge.core.foundation.text import enumerated
+from ramerge.core.planning.findings import PlanFinding, warning
+from ramerge.core.planning.inputs import OpenedInputs
+from ramerge.core.planning.owners import BASE
+from ramerge.core.planning.tokens import Compared, TokenReader
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+
+# Files that transformers and tokenizers read. That of the model is read, and refused, with the model.
+_OBJECTS = (
+    "tokenizer.json",
+    "vocab.json",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template.json",
+    "tekken.json",
+    "*_config.json",
+    "*/config.json",
+)
+_ALL: Sequence[Compared] = ("tokens", "chat template", "end tokens")
+
+
+def warn_of_damaged(
+    inputs: OpenedInputs, recipe: Recipe, companions: Mapping[str, Location], reader: TokenReader, *, alone: bool
+) -> Iterator[PlanFinding]:
+    """Warn of damaged files that the output gets, or that say what would be compared.
+
+    Args:
+        inputs: the models.
+        recipe: the recipe.
+        companions: the files that the output gets, by relative name.
+        reader: reads files of tokenizers.
+        alone: whether the output is tensors without files, so that only tokens are compared.
+    """
+    models = {BASE: inputs.opened_base} if inputs.opened_base is not None and recipe.base is not None else {}
+    models |= inputs.opened_agents
+    owners: dict[Location, str] = {}
+    reasons: dict[Location, str] = {}
+    uncompared: dict[Location, list[str]] = {}
+    for name, model in models.items():
+        for what in _ALL[:1] if alone or recipe.companions is not None else _ALL:
+            with suppress(CheckpointError):  # it is a problem of its own
+                for path, reason in reader.damaged(model, what).items():
+                    reasons[path] = reason
+                    if owners.setdefault(path, name) == name and len(models) > 1:
+                        uncompared.setdefault(path, []).append(what)
+    copied = {path: name for name, path in companions.items()}
+    for path, name in copied.items():
+        if path not in reasons and (found := _damage_of(reader, path, name)) is not None:
+            reasons[path] = found
+    for path, reason in reasons.items():
+        whats = uncompared.get(path, [])
+        effects = ["the output gets it as it is"] if path in copied else []
+        if whats:
+            are = "are" if len(whats) > 1 or whats[0].endswith("s") else "is"
+            whose = owners[path] or "the base"
+            effects.append(f"{enumerated(whats)} of {whose} {are} not compared with those of others")
+        if effects:
+            advice = _advice(reader, models, copied[path]) if is_tokenizer(copied.get(path, "")) else ""
+            yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))
+
+
+def _damage_of(reader: TokenReader, path: Location, name: str) -> str | None:
+    """The reason why the output's file of a name is damaged; None if it is not, as far as its kind is known."""
+    with suppress(CheckpointError):
+        if any(fnmatch(name, each) for each in _OBJECTS):
+            return reader.damage_of(path)
+        with readable(path):
+            return "is empty" if has_tokenizer([name]) and not path.stat().st_size else None
+    return None
+
+
+def _advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) -> str:
+    """The key of the recipe with which the output gets a whole file of this name, if an agent has one."""
+    for agent, model in models.items():
+        with suppress(CheckpointError):
+            if agent != BASE and reader.is_whole(model, name):
+                return f" (or companions: {agent} takes that of {agent})"
+    return ""
