@@ -195,7 +195,7 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
             if not isinstance(inner, dict):
                 raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
             mapping = inner
-        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
+        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text, f"--ray-init {key}")
     return made
 
 

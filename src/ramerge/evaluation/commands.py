@@ -20,7 +20,12 @@ if TYPE_CHECKING:
 _FORMATS = ("text", "markdown", "html", "csv")
 
 SERVE_ARGS = option(
-    "remote", "--serve-args", default="", may_be_empty=True, metavar="WORDS", help="Further words of the server's command line."
+    "remote",
+    "--serve-args",
+    default="",
+    may_be_empty=True,
+    metavar="WORDS",
+    help="Further words of the server's command line.",
 )
 DATA = option(
     "score",
@@ -165,7 +170,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     problems += [f"{option} {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     if problems:
         raise EvaluationError(problems)
-    return {name: parse_scalar(value) if typed else value for name, _, value in split}
+    return {name: parse_scalar(value, f"{option} {name}") if typed else value for name, _, value in split}
 
 
 def _scores(model: Model) -> dict[str, object]:

@@ -131,7 +131,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)
             document.set(place, from_here(path), f"{flag} {name}")
     for key, value in pairs("--set", options["settings"], _SETTING):
-        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+        document.set(tuple(key.split(".")), parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
 
 
 def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
