@@ -171,7 +171,7 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
 
 
 def _is_left_out(value: object) -> bool:
-    """Whether an option was not given: it has no value or no values, or is a flag. 0, which equals False, is a value."""
+    """Whether an option was not given: it has no value, or is a flag. 0 is a value, although it equals False."""
     return value is None or value is False or value == ()
 
 
