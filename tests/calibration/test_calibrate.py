@@ -165,6 +165,25 @@ def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], 
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
 
 
+def test_a_refused_folder_stays_as_it_is(
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents, place = {"add": MODELS["add"]}, tmp_path / "models"
+    (place / "add").mkdir(parents=True)
+    with pytest.raises(ramerge.PlanError, match="models/add: exists and is no calibration; remove it, or choose"):
+        calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
+    assert [path.name for path in place.iterdir()] == ["add"]
+
+    def full(*_: object) -> None:
+        raise ramerge.WeightsError("no room")
+
+    (place / "add").rmdir()
+    monkeypatch.setattr(LiveBase, "put_model", full)
+    with pytest.raises(ramerge.WeightsError, match="no room"):
+        calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
+    assert not list(place.iterdir())
+
+
 def test_an_interrupted_run_asks_no_prompt_twice(
     tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

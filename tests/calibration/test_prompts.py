@@ -274,7 +274,9 @@ def test_verl_s_ground_truth_is_kept_for_the_reward(tmp_path: Path) -> None:
     [
         ("", "holds no prompts"),
         ("\n\n", "holds no prompts"),
-        ("{", "line 1: "),
+        ("{", "line 1: is not JSON .Expecting property name enclosed in double quotes, column 2.; give JSON Lines"),
+        ('{"prompt": "a"}\n\n nonsense\n', "line 3: is not JSON .Expecting value, column 2.; give JSON Lines"),
+        ('{"prompt": "a"}\n{"prompt"\n', "line 2: is not JSON .Expecting ':' delimiter, column 10.; give JSON Lines"),
         ("[1]", "line 1: must be a JSON object"),
         ('{"text": "a"}', "has no prompt or messages; has text"),
         ('{"prompt": ""}', "prompt is empty"),

@@ -1,5 +1,6 @@
 """Mistakes of new users, and what they read: what is wrong, and what to do."""
 
+import shlex
 from pathlib import Path
 from shutil import copytree
 
@@ -75,10 +76,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "plan --base runs/base --agent code=coder",
             "no such model; `ramerge demo --models runs` makes tiny models of such names",
         ),
+        # 0 and empty values are values
+        (f"merge {MODELS} --rank 0 OUT", "error: --rank belongs to --as-adapter; give both"),
+        (f"merge {MODELS} --energy 0 OUT", "error: --energy belongs to --as-adapter; give both"),
+        (f"merge {MODELS} --as-adapter --rank 0 OUT", "error: --rank: must be at least 1, not 0"),
+        (f"plan {MODELS} --as-adapter --energy 0", "error: --energy: must be more than 0 and at most 1, such as 0.99"),
+        (f"plan {MODELS} --as-adapter --rank 0 --energy 0", "--rank and --energy: each of them decides the ranks"),
+        ("merge --base '' OUT", "error: Invalid value for '--base': is empty; give a value, or leave the option out"),
+        ("eval logs --base '' --endpoint http://127.0.0.1:9/v1 --task ramerge/tool", "'--base': is empty"),
+        (f"search {MODELS} OUT --vary parameters.r=0,1 --score my.py:score --reward ''", "'--reward': is empty"),
     ],
 )
 def test_what_a_new_user_reads(words: str, said: str, folder: Path) -> None:
-    done = ramerge(*words.split(), cwd=folder)
+    done = ramerge(*shlex.split(words), cwd=folder)
     assert done.returncode == 2 and said in done.stderr, done.stderr
 
 

@@ -274,6 +274,12 @@ def test_a_kernel_that_allocates_is_refused(cache: Path) -> None:
         native.load("sized", "def sized(x):\n    return np.zeros(x).size\n", ("i64",), "i64")
 
 
+def test_numba_that_is_switched_off_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
+    with pytest.raises(ramerge.RamergeError, match=r"^NUMBA_DISABLE_JIT: switches numba off, .*; unset it$"):
+        total()
+
+
 def test_code_that_llvm_does_not_read_is_compiled_each_time(
     cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

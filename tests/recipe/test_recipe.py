@@ -4,12 +4,13 @@ import pytest
 from ruamel.yaml import YAML
 
 import ramerge
-from ramerge.cli.words import parse_scalar
+from ramerge.cli.words import parse_scalar, read_varied, stays_text
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.limits import parse_size, read_limits
 from ramerge.core.recipe.checks import check
-from ramerge.core.recipe.document import read_document
+from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe, Rule
+from ramerge.core.recipe.points import make_points
 from ramerge.core.recipe.read import open_recipe
 
 GOOD = """\
@@ -96,7 +97,7 @@ allow: {nonfinite: true}
         ("- a\n- b", "is a mapping"),
         ("a: [", "not valid YAML"),
         ("a: b: c", "not valid YAML"),
-        ("method: ram\nparameters: {r: -" + "1_2" * 2500 + "}", "not valid YAML: Exceeds the limit (4300 digits)"),
+        ("method: ram\nparameters: {r: -" + "1_2" * 2500 + "}", "recipe.yaml:2: a whole number of more than 63 bits"),
         ("method: ram\nbase: b\nagents: {a: x}\nmethod: ram+", "'method' is given twice"),
         ("method: ram\nbase: b\nagents:\n  a: x\n  a: y", "'a' is given twice"),
         ("method: ramm\nbase: b\nagents: {a: x}", "did you mean 'ram'"),
@@ -125,12 +126,39 @@ allow: {nonfinite: true}
         ("method: ram\nbase: b\nagents: {a: x}\ncompanions: c", "unknown agent 'c'"),
         ("method: ram\nbase: b\nagents: {a: x}\nallow: yes please", "allow"),
         ("!!python/object/apply:os.system [echo]", "is a mapping"),
-        ("? [a, b]\n: 1", "is neither text nor a number"),
+        ("? [a, b]\n: 1", "is no text in YAML"),
         ("method: ram\n?\n  - model: a\nbase: b", "not valid YAML"),
         ("method: !x y\nbase: b", "is neither text nor a number"),
         ("method: 2020-01-01\nbase: b", "write it in quotes"),
         ('method: "\\ud800"', "surrogate"),
         ("method: ram\nshard_size: " + "1" * 400, "more than 63 bits"),
+        # Python prints and reads no whole number of so many digits
+        *[
+            (text, f"recipe.yaml:2: {said}a whole number of more than 63 bits is no value of a key")
+            for number in ("0x" + "f" * 5000, "-0o" + "7" * 5000)
+            for text, said in (
+                (f"base: b\nrounding_seed: {number}", "rounding_seed: "),
+                (f"base: b\nshard_size: {number}", "shard_size: "),
+                (f"base: b\nparameters: {{weights: {{a: [{number}]}}}}", "parameters.weights.a.0: "),
+            )
+        ],
+        ("base: b\nrounding_seed: " + "9" * 5000, "recipe.yaml:2: a whole number of more than 63 bits"),
+        ("base: b\n? 0x" + "f" * 5000 + "\n: 1", "a number: is no text in YAML"),
+        *[
+            (
+                f"base: b\nagents: {{a: x, {key}: y}}",
+                f"recipe.yaml:2: agents.{said}: is no text in YAML, so it is no name",
+            )
+            for key, said in (
+                ("~", "null"),
+                ("Null", "null"),
+                ("", "null"),
+                ("true", "true"),
+                ("1.50", "1.5"),
+                ("0x10", "16"),
+                ("2024-01-01", "2024-01-01"),
+            )
+        ],
         ("a: [" + "1, " * 5000 + "1]", "too many to read"),
         ("a: " + "[" * 40, "nested too deeply"),
         ("a: " + "x" * 300_000, "too long"),
@@ -158,6 +186,59 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
 def test_a_recipe_that_is_remote_is_named_as_it_was_given(recipe: str | Path) -> None:
     with pytest.raises(RecipeError, match=r"^s3://bucket/recipe\.yaml: a recipe must be a local file"):
         ramerge.plan(recipe)
+
+
+def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
+    said = "a whole number of more than 63 bits is no value of a key"
+    for text in ("0x" + "f" * 5000, "9" * 5000, "[1, -" + "9" * 5000 + "]", "{a: 0b" + "1" * 64 + "}"):
+        with pytest.raises(RecipeError, match=f"^--set parameters[.]r=.*: {said}"):
+            parse_scalar(text, "--set parameters.r")
+        with pytest.raises(RecipeError, match=f"--vary parameters.r=.*: {said}"):
+            read_varied([f"parameters.r=[{text}]"])
+    assert not stays_text("9" * 5000) and stays_text("x" * 5000)
+    assert parse_scalar(str(2**63 - 1)) == 2**63 - 1
+    large, agents = 1 << 20_000, {"base": "b", "agents": {"a": "x"}}
+    for values in ({"rounding_seed": large}, {"shard_size": large}, {"rules": [{"layers": large, "keep": "base"}]}):
+        with pytest.raises(RecipeError, match=r"63 bits|not int of too many digits to print"):
+            Recipe(**agents, **values)
+    with pytest.raises(RecipeError, match=f"^rounding_seed: {said}"):
+        Recipe(**agents).with_(rounding_seed=large)
+    with pytest.raises(RecipeError, match=f"^--vary parameters.r: {said}"):
+        make_points(Document({**agents}), {"parameters.r": [0, large]})
+    for limits in ({"max_memory": large, "threads": None}, {"max_memory": None, "threads": large}):
+        with pytest.raises(RecipeError, match=r"more than 63 bits is no size|threads: must be 1 to 1024"):
+            read_limits(**limits)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("a.b", "unknown key 'a'; known: "),
+        ("rules.0.keep", "must be a list, not {'0': {'keep': 1}}"),
+        ("base.x", "must be text"),
+        ("agents.a.foo", "unknown key 'foo'"),
+        ("allow.foo", "unknown key 'foo'"),
+        ("parameters.rr", "unknown parameter of ram+ 'rr'"),
+        ("parameters.epsilon.x", ""),
+    ],
+)
+def test_what_a_flag_adds_is_blamed_on_the_flag(key: str, message: str, tmp_path: Path) -> None:
+    document = read_document(write(tmp_path, "agents: {a: x}"))
+    document.set(tuple(key.split(".")), 1, f"--set {key}=1")
+    document.set(("method",), "ram+", "--method")
+    with pytest.raises(RecipeError) as caught:
+        check(open_recipe(document))
+    own = [each for each in caught.value.problems if each.startswith(f"--set {key}=1: ")]
+    assert own and message in own[0], caught.value.problems
+
+
+def test_what_a_file_lacks_is_not_blamed_on_a_flag(tmp_path: Path) -> None:
+    document = read_document(write(tmp_path, "base: b"))
+    document.set(("agents", "a"), "x", "--agent a")
+    document.set(("parameters", "weights"), {"b": 1}, "--set parameters.weights={b: 1}")
+    document.set(("method",), "model_stock", "--method")
+    with pytest.raises(RecipeError, match=r"recipe\.yaml: agents: model_stock takes at least 2"):
+        check(open_recipe(document))
 
 
 def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:

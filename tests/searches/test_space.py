@@ -11,7 +11,7 @@ from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.searches.points import recipe_of
 from ramerge.searches.space import Choices, Space, ValueRange
-from ramerge.searches.spacefile import file_space, vary_space
+from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 
 TASKS = ("coder", "tool", "memory")
 VALUES = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in TASKS}}
@@ -105,6 +105,10 @@ def test_another_method_loses_what_is_not_its_own() -> None:
         ("\nparameters.r: [0, -3]\n", ["space.yaml:2: parameters.r=-3"]),
         ("dtype: [bfloat16, floaty]\n", ["space.yaml:1: dtype=floaty"]),
         ("method: [ram]\n", ["nothing varies"]),
+        (
+            "parameters.r: {from: 0, to: 0x" + "f" * 5000 + "}\n",
+            ["space.yaml:1: parameters.r.to: a whole number of more than 63 bits"],
+        ),
         ("- 3\n", ["a space is a mapping from keys"]),
         ("method: [fisher, ram]\n", ["has no importance, but fisher needs it", "or --importance "]),
         ("parameters: {epsilon: [0.1], epsilon.relative: [1]}\n", ["is a part of parameters.epsilon"]),
@@ -114,6 +118,12 @@ def test_problems_name_their_line(tmp_path: Path, text: str, said: list[str]) ->
     with pytest.raises(RecipeError) as error:
         spanned(tmp_path, text, method="ram+")
     assert all(words in str(error.value) for words in said), str(error.value)
+
+
+def test_whole_numbers_from_python_are_bounded() -> None:
+    for space in (vary_space, mapped_space):
+        with pytest.raises(RecipeError, match="a whole number of more than 63 bits"):
+            space(recipe(), {"parameters.r": [0, 1 << 20_000]})
 
 
 def test_a_grid_of_words() -> None:

@@ -164,9 +164,14 @@ def gather_agents(
 
     if any(out.glob("*.safetensors")):
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
+    # before a file is written in a folder that is none of ours
+    if strange := [out / name for name in agents if (out / name).exists() and not _is_ours(out / name)]:
+        raise PlanError(
+            f"{folder}: exists and is no calibration; remove it, or choose another folder" for folder in strange
+        )
     out.mkdir(parents=True, exist_ok=True)
     try:
-        descriptor = lock(out / ".lock", wait=wait)
+        descriptor = lock(guard := out / ".lock", wait=wait)
     except BlockingIOError as error:
         raise PlanError(f"{out}: another calibration runs there") from error
     try:
@@ -176,6 +181,9 @@ def gather_agents(
         stop.kept = f"replies so far are kept in {out}, and the same command resumes from there"
         raise
     finally:
+        # nothing to come back to: another run that waits for the lock sees that its file is gone
+        if not any(_is_ours(out / name) or gathering.journal(name).exists() for name in agents):
+            guard.unlink(missing_ok=True)
         os.close(descriptor)
 
 
@@ -208,10 +216,7 @@ class _Gathering:
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
             advance(self.passes * len(prompts))
             return kept
-        is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
-        if folder.exists() and not is_ours:
-            raise PlanError(f"{folder}: exists and is no calibration; remove it, or choose another folder")
-        if is_ours and not self.options.overwrite:
+        if folder.exists() and not self.options.overwrite:
             raise PlanError(
                 f"{folder}: was gathered with another model, other prompts or other settings; use --overwrite, or "
                 "choose another folder"
@@ -232,14 +237,14 @@ class _Gathering:
         record = write_folder(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
             write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
-        self._journal(name).unlink(missing_ok=True)
+        self.journal(name).unlink(missing_ok=True)
         return record
 
     def _replies(
         self, speaker: Speaker, prompts: Sequence[Prompt], fingerprint: str, advance: Callable[[int], None]
     ) -> list[Exchange]:
         module: Any = import_module("ramerge.calibration.gather")
-        journal = self._journal(speaker.name)
+        journal = self.journal(speaker.name)
         known = _kept_replies(journal, fingerprint)
         advance(len(known))
         # written again: a run that was killed may have left half a line
@@ -286,7 +291,8 @@ class _Gathering:
             found: dict[str, Any] = module.importances_of(self.base.live, speaker.name, seen, names, lambda: advance(1))
         return found
 
-    def _journal(self, name: str) -> Path:
+    def journal(self, name: str) -> Path:
+        """The file that keeps the replies of an agent until all of it is gathered."""
         return self.out / f".{name}.{REPLIES}"
 
     def _fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
@@ -338,6 +344,11 @@ class _Gathering:
             notes=tuple(notes),
             seconds=round(time.monotonic() - began, 3),
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder is that of an agent's calibration."""
+    return any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
 
 
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ramerge.sdk.machine import parse_size
 from ramerge.sdk.options import DEVICE, about, documented
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import dumped, quoted
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 GATHERED = ("inputs", "importance", "all", "replies")
@@ -144,7 +144,7 @@ class CalibrationSettings:
     def problems(self) -> list[str]:
         """Problems of these settings, as sentences."""
         found = [
-            f"{name}: {value!r} must be a whole number of at least {least}"
+            f"{name}: {quoted(value)} must be a whole number of at least {least}"
             for name, value, least in (
                 ("count", self.count, 2 if self.hold_out else 1),
                 ("rows", self.rows, 1),

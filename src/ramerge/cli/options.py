@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from ramerge.cli.terminal import complain
 from ramerge.core.foundation.errors import RecipeError
@@ -25,15 +26,24 @@ _GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "r
 
 
 class GroupedOption(click.Option):
-    """An option that `--help` shows under a heading.
+    """An option that `--help` shows under a heading. An empty value, as of a variable of the shell, is refused.
 
     Args:
         group: one of `_GROUPS`.
+        may_be_empty: whether an empty value has a meaning.
     """
 
-    def __init__(self, *words: Any, group: str, **more: Any) -> None:
+    def __init__(self, *words: Any, group: str, may_be_empty: bool = False, **more: Any) -> None:
         super().__init__(*words, **more)
         self.group = group
+        self._may_be_empty = may_be_empty
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Check that no value is empty. Defaults may be: they stand for no value."""
+        stated = self.name is not None and ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT
+        if stated and not self._may_be_empty and (value == "" or (isinstance(value, list | tuple) and "" in value)):
+            raise click.BadParameter("is empty; give a value, or leave the option out", ctx, self)
+        return super().type_cast_value(ctx, value)
 
 
 class GroupedCommand(click.Command):
@@ -106,7 +116,7 @@ def run_options(*names: str) -> Decorator:
             for key in chosen:
                 value = flags.pop(key.replace(".", "_"))
                 name, _, field = key.partition(".")
-                if field and value not in (None, (), False):
+                if field and not _is_left_out(value):
                     parts[name][field] = _read_ray_init(value) if field == "init" else value
                 elif not field and value is not None:
                     given[key] = value
@@ -160,6 +170,11 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
     return decorate
 
 
+def _is_left_out(value: object) -> bool:
+    """Whether an option was not given: it has no value, or is a flag. 0 is a value, although it equals False."""
+    return value is None or value is False or value == ()
+
+
 def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
 
@@ -180,7 +195,7 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
             if not isinstance(inner, dict):
                 raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
             mapping = inner
-        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
+        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text, f"--ray-init {key}")
     return made
 
 
@@ -375,7 +390,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
         for name, each in OUTPUT_KINDS.usable().items():
             chosen = flags.pop(f"as_{name}", False)
             values = {key: flags.pop(key) for key, *_ in settings_of(type(each))}
-            given = {key: value for key, value in values.items() if value not in (None, False)}
+            given = {key: value for key, value in values.items() if not _is_left_out(value)}
             flag = next((setting.flag for key, _, setting in settings_of(type(each)) if key in given), None)
             if flag is not None and not chosen:
                 raise click.UsageError(f"{flag} belongs to --as-{name}; give both")

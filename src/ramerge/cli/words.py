@@ -8,14 +8,37 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import TOO_LARGE, brief, is_too_large, quoted
+from ramerge.core.recipe.document import UNREADABLE
 
 
-def parse_scalar(text: str) -> object:
-    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
+def parse_scalar(text: str, flag: str = "") -> object:
+    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text.
+
+    Args:
+        text: the value as written.
+        flag: the flag that it belongs to, such as `--set key`, for messages.
+
+    Raises:
+        RecipeError: it holds a whole number of more than 63 bits.
+    """
     try:
-        return YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return text
+        value: object = YAML(typ="safe", pure=True).load(text)
+        refused = is_too_large(value)
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        value, refused = text, isinstance(error, ValueError) and UNREADABLE.search(text) is not None
+    if refused:
+        shown = brief(text, 60)
+        raise RecipeError(f"{f'{flag}={shown}' if flag else quoted(shown)}: {TOO_LARGE}")
+    return value
+
+
+def stays_text(text: str) -> bool:
+    """Whether `parse_scalar` gives this text back."""
+    try:
+        return parse_scalar(text) == text
+    except RecipeError:
+        return False
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
@@ -26,11 +49,11 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
     """
     varied: dict[str, list[object]] = {}
     for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
-        values = parse_scalar(text) if text.startswith("[") else None
+        values = parse_scalar(text, f"--vary {key}") if text.startswith("[") else None
         parts = text.split(",")
         if not isinstance(values, list) and not all(part.strip() for part in parts):
             raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
-        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part, f"--vary {key}") for part in parts]
     return varied
 
 

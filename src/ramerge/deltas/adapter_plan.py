@@ -207,7 +207,7 @@ def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix)
     if matrix.terms is not None and not matrix.copies:
         return 8 * 4 * (m + n) * _ranks_of(matrix.terms) + block
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else side // 4
-    exact = 8 * (5 * side * side + (m + n) * min(settings.rank or side, side))
+    exact = 8 * (5 * side * side + (m + n) * (side if settings.rank is None else min(settings.rank, side)))
     sketched = 8 * 4 * (m + n) * columns
     if side <= SMALL or 4 * columns > side or settings.rank is None:
         return block + max(exact, sketched if settings.rank is None else 0)
@@ -268,7 +268,8 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
         how = f"truncated to an energy of {settings.energy:g}" if settings.energy is not None else how
         notes.append(f"the factors of {len(exact):,} matrices are concatenated to rank {ranks}, {how}")
     if left:
-        kept = f"of rank {settings.rank}" if settings.rank else f"that keep {settings.energy or ENERGY:g} of its energy"
+        energy = settings.energy if settings.energy is not None else ENERGY
+        kept = f"of rank {settings.rank}" if settings.rank is not None else f"that keep {energy:g} of its energy"
         notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
     known = served_as_planned(settings, matrices, others)
     if notes and known is not None:

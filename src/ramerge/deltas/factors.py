@@ -127,7 +127,7 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
     left, right = np.concatenate([each for each, _ in scaled], 1), np.concatenate([each for _, each in scaled])
     if not left.any() or not right.any():
         return None
-    if settings.energy is None and len(right) <= (settings.rank or len(right)):
+    if settings.energy is None and (settings.rank is None or len(right) <= settings.rank):
         return Factors(left.astype(np.float32), right.astype(np.float32), 0.0, 1.0, is_exact=True)
     outer, inner = np.linalg.qr(left), np.linalg.qr(right.T)
     u, sizes, v = np.linalg.svd(outer[1] @ inner[1].T)
@@ -156,7 +156,8 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     energy = update.energy
     if not energy:
         return None
-    settings = settings if settings.rank is not None else AsAdapter(energy=settings.energy or ENERGY)
+    if settings.rank is None and settings.energy is None:
+        settings = AsAdapter(energy=ENERGY)
     made = _cut(*_leading(update, name, energy, settings), energy, settings)
     if made is None:
         return None

@@ -21,7 +21,12 @@ _FORM = "NAME=VALUE"
 _FORMATS = ("text", "markdown", "html", "csv")
 
 SERVE_ARGS = option(
-    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
+    "remote",
+    "--serve-args",
+    default="",
+    may_be_empty=True,
+    metavar="WORDS",
+    help="Further words of the server's command line.",
 )
 DATA = option(
     "score",
@@ -119,12 +124,15 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
         options["serve"], server_arguments(options["serve_args"]), options["endpoint"] or "", options["key_env"]
     )
     access.check()
-    models = [f"base={options['base']}"] if options["base"] else []
+    models = [f"base={options['base']}"] if options["base"] is not None else []
     models += [*options["agents"], *options["models"]]
     targets = read_targets(models, options["served_names"], serve=access.serve is not None)
     request = EvaluationRequest(
         tasks=options["tasks"],
-        settings={name: parse_scalar(text) for name, text in named("--task-set", options["settings"], _FORM).items()},
+        settings={
+            name: parse_scalar(text, f"--task-set {name}")
+            for name, text in named("--task-set", options["settings"], _FORM).items()
+        },
         data=named("--data", options["data"], _FORM),
         limit=options["limit"],
         sandbox=options["sandbox"],

@@ -241,7 +241,7 @@ def server_arguments(text: str) -> dict[str, Any]:
             raise EvaluationError(f"--serve-args {text}: {word!r} follows no option")
         else:
             found[name.replace("-", "_")] = word
-    return {name: parse_scalar(value) if value else "" for name, value in found.items()}
+    return {name: parse_scalar(value, f"--serve-args --{name}") if value else "" for name, value in found.items()}
 
 
 def _record(folder: Path | None) -> object:

@@ -55,6 +55,7 @@ class _Reader:
         self._document = document
         self._source = source
         self._problems: list[str] = []
+        document.check_numbers()
 
     def space(self) -> Space:
         methods, own = self._methods()

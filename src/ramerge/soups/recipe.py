@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +57,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
     found = checkpoints_of(run)
     first, colon, last = (":" if flags["steps"] is None else flags["steps"]).partition(":")
-    if not colon or any(part and not part.isdecimal() for part in (first, last)):
+    if not colon or any(part and not re.fullmatch(r"[0-9]{1,18}", part) for part in (first, last)):
         raise RecipeError(f"--steps {flags['steps']}: must be A:B, such as 100:200, 100: or :200")
     taken = chosen(found, flags["last"], int(first) if first else None, int(last) if last else None)
     known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
@@ -76,7 +77,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
         home = () if key.startswith("allow.") else ("parameters",)
         path = (*home, *key.removeprefix("parameters.").split("."))
-        document.set(path, parse_scalar(value), f"--set {key}={value}")
+        document.set(path, parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
     if known is not None and strategy == "scored":
         by_name = scores.means(known)
         document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")

@@ -34,18 +34,23 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
     """
     if len(paths) > 1:
         raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
-    if not paths and not (options["base"] or options["agents"]):
+    if not paths and not _names_models(options):
         raise RecipeError("give a recipe's path, or --base and --agent")
     document = _read(paths[0], options) if paths else Document({})
     _apply(document, options)
     return document
 
 
+def _names_models(options: Mapping[str, Any]) -> bool:
+    return options["base"] is not None or bool(options["agents"])
+
+
 def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):
         return read_document(path)
-    return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
+    of_several = options["base"] is not None or options.get("method") is not None
+    return document_of(from_here(path), "MODEL", None if of_several else "passthrough")
 
 
 def read_inputs(
@@ -70,7 +75,7 @@ def read_inputs(
     if len(paths) > 2:
         text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
         raise RecipeError(text + _as_flags(paths))
-    by_flags = bool(options["base"] or options["agents"])
+    by_flags = _names_models(options)
     if or_model and paths and not options["agents"] and _is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
@@ -126,7 +131,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)
             document.set(place, from_here(path), f"{flag} {name}")
     for key, value in pairs("--set", options["settings"], _SETTING):
-        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+        document.set(tuple(key.split(".")), parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
 
 
 def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.cli.words import parse_scalar
+from ramerge.cli.words import stays_text
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.core.foundation.jsontext import dumped
@@ -112,7 +112,7 @@ def _shortened(path: Path, start: Path | None) -> str:
 
 def _as_yaml(value: object) -> str:
     """The text of which `--set` makes the value."""
-    if isinstance(value, str) and parse_scalar(value) == value:
+    if isinstance(value, str) and stays_text(value):
         return value
     return dumped(value, indent=None).strip()
 

@@ -116,7 +116,10 @@ def parse(
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"is not JSON ({error})") from error
+        place = f"line {error.lineno}, column {error.colno}"
+        if "\n" not in error.doc.strip():  # a line of a file, which callers number
+            place = f"column {min(error.pos, len(error.doc.rstrip())) + 1}"
+        raise ValueError(f"is not JSON ({error.msg}, {place})") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

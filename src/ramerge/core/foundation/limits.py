@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import MOST_BITS, is_too_large, literal
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _NO_SIZE_BYTES = 1000
@@ -36,7 +37,7 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
         RecipeError: a value is not possible.
     """
     if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
+        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {literal(threads)}")
     try:
         return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
     except ValueError as error:
@@ -49,6 +50,8 @@ def parse_size(text: str | int) -> int:
     Raises:
         ValueError: not a size, not larger than zero, or so small that the unit must be missing.
     """
+    if isinstance(text, int) and is_too_large(text):
+        raise ValueError(f"a number of more than {MOST_BITS} bits is no size")
     found = _SIZE.fullmatch(str(text).strip())
     if not found:
         raise ValueError(f"{text!r} is not a size such as 5GB or 500MiB")

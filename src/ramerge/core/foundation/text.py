@@ -116,9 +116,36 @@ def decimals(value: float, digits: int) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
 
+MOST_BITS = 63
+"""The largest whole number in a recipe or a flag, in bits: more fits no seed and no size."""
+
+TOO_LARGE = (
+    f"a whole number of more than {MOST_BITS} bits is no value of a key; write a large real number with an exponent, "
+    "such as 1e30"
+)
+"""About a whole number in a recipe or a flag that is larger."""
+
+
+def is_too_large(value: object) -> bool:
+    """Whether plain values hold a whole number of more than `MOST_BITS`, of which Python may refuse to print digits."""
+    if isinstance(value, dict):
+        return any(map(is_too_large, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return any(map(is_too_large, value))
+    return isinstance(value, int) and value.bit_length() > MOST_BITS
+
+
+def literal(value: object) -> str:
+    """`repr(value)`, also of values for which Python refuses it because a whole number has too many digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"{type(value).__name__} of too many digits to print"
+
+
 def quoted(text: object, most: int = 120) -> str:
     """An untrusted name or value for a message, quoted and shortened."""
-    return brief(without_secrets(one_line(repr(text))), most)
+    return brief(without_secrets(one_line(literal(text))), most)
 
 
 def message(text: str) -> str:

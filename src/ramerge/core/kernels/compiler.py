@@ -14,9 +14,10 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-from numba import cfunc, njit, types
+from numba import cfunc, config, njit, types
 from numba.extending import intrinsic
 
+from ramerge.core.foundation.errors import RamergeError
 from ramerge.core.kernels.intrinsics import INTRINSICS
 from ramerge.core.kernels.native import KernelSource
 
@@ -86,8 +87,13 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
         array, and numbers.
 
     Raises:
+        RamergeError: numba's settings switch it off.
         numba.core.errors.NumbaError: the source cannot be compiled.
     """
+    if config.DISABLE_JIT:  # functions that a kernel calls would stay plain Python
+        raise RamergeError(
+            "NUMBA_DISABLE_JIT: switches numba off, but merging needs kernels that numba compiles; unset it"
+        )
     called = {name: _callee(function) for name, function in source.scope.items()}
     names = _NAMES | called
     code = ast.parse(source.text)

@@ -19,12 +19,23 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ramerge.core.foundation.errors import RecipeError, reason
 from ramerge.core.foundation.files import near_file
 from ramerge.core.foundation.jsontext import nesting
-from ramerge.core.foundation.text import brief, is_unicode, one_line, quoted, unknown, without_secrets
+from ramerge.core.foundation.text import (
+    TOO_LARGE,
+    brief,
+    is_too_large,
+    is_unicode,
+    one_line,
+    quoted,
+    unknown,
+    without_secrets,
+)
 from ramerge.core.storage.location import Location
 
 # Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
 _MAX_BYTES = 200_000
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
+UNREADABLE = re.compile(r"(?<![0-9_])[0-9][0-9_]{600,}")
+"""Digits of a whole number that are so many that Python may refuse to read them: 640 at least, by its settings."""
 _MAX_SIGNS = 5_000
 _MAX_DEPTH = 32
 _MAX_NODES = 10_000
@@ -98,6 +109,15 @@ class Document:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
         return self.where(key, unknown(what, str(name), known) + hint)
 
+    def check_numbers(self) -> None:
+        """Check whole numbers in values that come from Python; those of files are checked as they are read.
+
+        Raises:
+            RecipeError: one has more than 63 bits; all keys are listed.
+        """
+        if wrong := [key for key, value in self.values.items() if is_too_large(value)]:
+            raise RecipeError(self.where((key,), TOO_LARGE) for key in wrong)
+
     def set(self, key: Key, value: object, flag: str) -> None:
         """Set the value at `key`, for the flag `flag`.
 
@@ -106,7 +126,7 @@ class Document:
         """
         mapping = self.values
         for depth, part in enumerate(key[:-1]):
-            if part not in mapping and depth:
+            if part not in mapping and (depth or part not in _MAPPINGS):
                 self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
             inner = mapping.setdefault(part, {})
             if isinstance(inner, str) and key[0] == "agents" and depth == 1:
@@ -125,15 +145,19 @@ class Document:
             flag: what messages put before `KEY=VALUE`, for example `--vary `.
 
         Raises:
-            RecipeError: a value on the way to a key is not a mapping.
+            RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.
         """
         changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags), notes=[*self.notes])
         for key, value in values.items():
+            if is_too_large(value):
+                raise RecipeError(f"{flag}{key}: {TOO_LARGE}")
             if value is not None:
                 changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
         return changed
 
 
+# Keys that hold a mapping: it is right, whichever flag adds the first entry.
+_MAPPINGS = ("agents", "prompts", "parameters", "allow")
 # Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
 _NUMBERED = {"rules": "rule", "rename": "rename"}
 
@@ -215,6 +239,9 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         lines = text.splitlines()
         raise RecipeError(_at_line(source, *_explained(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, ValueError) and (found := UNREADABLE.search(text)) is not None:
+            line = text.count("\n", 0, found.start()) + 1
+            raise RecipeError(_at_line(source, line, TOO_LARGE, text.splitlines())) from error
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{source}: {form}")
@@ -276,12 +303,19 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
     if isinstance(node, CommentedMap):
+        written = {name: _as_written(name) for name in node}
+        for name, text in written.items():
+            document.lines[(*key, text)] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
+        # whole numbers have one form, but ~ would be called None, and 1.50 be called 1.5
+        if wrong := [text for name, text in written.items() if not isinstance(name, str) and type(name) is not int]:
+            raise RecipeError(
+                document.where((*key, text), "is no text in YAML, so it is no name; write it in quotes, such as 'name'")
+                for text in wrong
+            )
         names = [_scalar(name, (*key, "?"), document) for name in node]
         twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
         if twice:
             raise RecipeError(document.where(key, f"{quoted(name)} is given twice") for name in twice)
-        for name in node:
-            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
         return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
@@ -290,13 +324,23 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
     return _scalar(node, key, document)
 
 
+def _as_written(name: object) -> str:
+    """A key as YAML has it."""
+    if name is None or isinstance(name, bool):
+        return {None: "null", True: "true", False: "false"}[name]
+    try:
+        return str(name)
+    except ValueError:  # Python prints no number of thousands of digits
+        return "a number"
+
+
 def _scalar(node: Any, key: Key, document: Document) -> object:
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
         raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))
     value = kind(node) if kind else None
-    if isinstance(value, int) and value.bit_length() > 63:
-        raise RecipeError(document.where(key, f"{quoted(value)} has more than 63 bits"))
+    if is_too_large(value):
+        raise RecipeError(document.where(key, TOO_LARGE))
     if isinstance(value, str) and not is_unicode(value):
         text = f"{quoted(value)} holds half of a surrogate pair, which is not a character"
         raise RecipeError(document.where(key, text))

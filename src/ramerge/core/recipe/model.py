@@ -22,7 +22,7 @@ from pydantic import (
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.limits import parse_size
-from ramerge.core.foundation.text import quoted, unknown
+from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted, unknown
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import Document, to_yaml
@@ -46,6 +46,8 @@ def _as_texts(value: object) -> object:
 
 
 def _as_layers(value: object) -> object:
+    if is_too_large(value):
+        raise ValueError(TOO_LARGE)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import TOO_LARGE, is_too_large
 from ramerge.core.methods.base import Method, Statistic
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, all_parameters, complete
@@ -117,6 +118,8 @@ def _check_varied(vary: Mapping[str, Sequence[object]]) -> None:
             )
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
+        elif is_too_large(list(values)):
+            problems.append(f"--vary {key}: {TOO_LARGE}")
         elif any(value in values[:index] for index, value in enumerate(values)):
             problems.append(f"--vary {key}: a value is given twice")
     problems += [

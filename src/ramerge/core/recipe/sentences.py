@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ramerge.core.foundation.text import NOT_UTF8, nearest, quoted, unknown
+from ramerge.core.foundation.text import NOT_UTF8, literal, nearest, quoted, unknown
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
@@ -64,6 +64,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
         return f"{quoted(value)}: {NOT_UTF8}"
     if kind == "dict_type" and item["loc"] == ("agents",):
         return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
+    if "[key]" in item["loc"] and kind == "string_type":
+        return f"a key must be text, not {quoted(value)}; write it in quotes"
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
@@ -73,7 +75,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
     if kind == "string_too_long":
         return f"has {len(str(value)):,} characters, but only {item['ctx']['max_length']:,} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
-    shown = repr(value)
+    shown = literal(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
 
 
