@@ -141,16 +141,16 @@ def rank(
     names = list(models.agents)
     found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
-    made = with_inputs(document, names, request.folder)
-    leave_out(made.values, "regmean")
-    made.values["method"] = "regmean"
-    start = portable(check(made), None)  # rules, dtype and so on are those of every merge
-    wanted = {name: start.with_(**values) for name, values in merges.items()}
-    for one in wanted.values():
+    whole = with_inputs(document, names, request.folder)
+    leave_out(whole.values, "regmean")
+    whole.values["method"] = "regmean"
+    start = portable(check(whole), None)  # rules, dtype and so on are those of every merge
+    recipes = {name: start.with_(**values) for name, values in merges.items()}
+    for one in recipes.values():
         check(one.as_document())
     with request.gathered(options, on_progress or silence) as (live, notes):
         replies = replies_of(request.folder, names, settings.right_at)
-        for name, one in wanted.items():
+        for name, one in recipes.items():
             live.put(one)
             (found[name],) = likelihoods(live.live, replies)
     agreements = {name: agreements_of(items) for name, items in found.items()}

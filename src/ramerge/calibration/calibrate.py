@@ -80,9 +80,9 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
-    models, agents, asked = _asked(recipe, settings)
+    models, agents, prompts = _asked(recipe, settings)
     with LiveBase(base_of(models), settings, options) as live:
-        return gather_agents(live, agents, asked, Path(out), settings, options, on_progress or silence)
+        return gather_agents(live, agents, prompts, Path(out), settings, options, on_progress or silence)
 
 
 def estimate_calibration(
@@ -93,12 +93,12 @@ def estimate_calibration(
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
-    models, agents, asked = _asked(recipe, settings)
+    models, agents, prompts = _asked(recipe, settings)
     base = LiveBase(base_of(models), settings, options)
     base.choose()
     for name, model in agents.items():
         base.plan_of(model, name)
-    return estimate(base.plan_of(base.base), asked, settings, base.device, base.dtype)
+    return estimate(base.plan_of(base.base), prompts, settings, base.device, base.dtype)
 
 
 def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, dict[str, Any], dict[str, list[Prompt]]]:
@@ -108,9 +108,9 @@ def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, di
     models = models_only(document)
     base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}
-    asked = prompts_of(agents, models.prompts, settings)
-    check_unchosen(document)  # what it says beside models and prompts does nothing here, but may be a typo
-    return models, agents, asked
+    prompts = prompts_of(agents, models.prompts, settings)
+    check_unchosen(document)  # what it says next to models and prompts does nothing here, but may be a typo
+    return models, agents, prompts
 
 
 def prompts_of(

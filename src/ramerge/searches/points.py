@@ -45,8 +45,8 @@ def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
     problems = [
         recipe.unknown((*key, "parameters", name), f"parameter of {listed}", name, fields)
         for key, holder in held
-        if isinstance(holder, dict) and isinstance(given := holder.get("parameters"), dict)
-        for name in given
+        if isinstance(holder, dict) and isinstance(stated := holder.get("parameters"), dict)
+        for name in stated
         if name not in fields
     ]
     presets = list(dict.fromkeys(preset for method in taking for preset in method.presets))

@@ -110,9 +110,9 @@ def usual_space(recipe: Document, found: Prompted | None, *, has_prompts: bool =
         "core+": {},
         ("ties" if details.inputs.adapters else "swudi"): {},
     }
-    name, given = _own(recipe)
+    name, values = _own(recipe)
     space = spaces.setdefault(name, {})
-    for key, value in given.items():
+    for key, value in values.items():
         listed = space.get(key, [])
         if isinstance(value, dict):
             space[key] = _each_alone(value)
@@ -125,12 +125,14 @@ def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
     """The method of a recipe, and those of its parameters that count, with those of its preset."""
     name = str(recipe.values.get("method", DEFAULT_METHOD))
     method = METHODS[name]
-    given = dict(complete(method, recipe.values.get("preset"), recipe.values.get("parameters") or {}))
+    stated = dict(complete(method, recipe.values.get("preset"), recipe.values.get("parameters") or {}))
     fields = method.parameters.model_fields
     return name, {
         key: value
-        for key, value in given.items()
-        if all(given.get(on, fields[on].default) == needed for on, needed in conditions(method.parameters, key).items())
+        for key, value in stated.items()
+        if all(
+            stated.get(on, fields[on].default) == needed for on, needed in conditions(method.parameters, key).items()
+        )
     }
 
 
@@ -150,8 +152,10 @@ def usual_branches(space: Space, recipe: Document) -> Branches:
     A method that the recipe names is in both, with its parameters.
     """
     _sum, *others = space.listed()
-    name, given = _own(recipe)
-    values = {"method": name, **dict(_flat(given, "parameters"))} if recipe.values.get("method") is not None else None
+    name, parameters = _own(recipe)
+    values = (
+        {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.values.get("method") is not None else None
+    )
     own = [point for point in others if values is not None and values.items() <= point.items()]
     longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
     shorter = [point for point in others if point not in longer or point in own]
@@ -196,7 +200,7 @@ class AgentPrompts:
 
 def prompted(
     recipe: Document,
-    asked: AgentPrompts,
+    prompts: AgentPrompts,
     out: Path,
     stack: ExitStack,
     options: Options,
@@ -206,7 +210,7 @@ def prompted(
 
     Args:
         recipe: what points are made of, with the inputs that are gathered now.
-        asked: who is asked, and what.
+        prompts: of the agents that are asked.
         out: the folder of the search.
         stack: what closes the model.
         options: how models are read.
@@ -215,19 +219,19 @@ def prompted(
     Raises:
         RamergeError: as for `calibrate`.
     """
-    folder, settings = out / CALIBRATION, asked.settings
+    folder, settings = out / CALIBRATION, prompts.settings
     with search_folder(out) as place:  # nothing is gathered where no search may be
-        live = stack.enter_context(LiveBase(asked.base, settings, options))
+        live = stack.enter_context(LiveBase(prompts.base, settings, options))
         try:
             writing = replace(options, overwrite=not place.has_scores)
-            records = gather_agents(live, asked.agents, asked.prompts, folder, settings, writing, listen)
+            records = gather_agents(live, prompts.agents, prompts.prompts, folder, settings, writing, listen)
         except PlanError as error:
             if not place.has_scores:
                 raise
             text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
             raise EvaluationError([text, *error.problems]) from error
     fingerprints = {name: record.fingerprint for name, record in records.items()}
-    replies = replies_of(folder, list(asked.agents), settings.right_at)
+    replies = replies_of(folder, list(prompts.agents), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
     return Prompted(recipe, replies, live, fingerprints, notes)
 

@@ -102,18 +102,18 @@ def search(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
-    asked = None
+    prompts = None
     if document.values.get("prompts"):
         require_extras({"search": run.libraries_of(settings.sampler)})
-        asked = AgentPrompts.of(document, settings.calibration)
+        prompts = AgentPrompts.of(document, settings.calibration)
     if document.values.get("method") == AUTO:
         document = _with_method_by_weights(document, options)
     is_usual = not vary and space is None
-    whole = points_from = asked.with_inputs(document, place) if asked is not None else document
+    whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
     if is_usual:
         points_from = _without_parameters(whole)
     chosen = _first_space(document, whole, points_from, vary, space)
-    sums_first = asked is None and is_usual and not settings.objectives
+    sums_first = prompts is None and is_usual and not settings.objectives
     is_grid = space is None or (score is None and chosen.is_listed)
     request = SearchRequest(
         space=chosen,
@@ -129,11 +129,11 @@ def search(
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
     with ExitStack() as stack:
         notes: Sequence[str] = ()
-        if asked is not None:
-            _check_before_asking(points_from, request, place, make_scorer, list(asked.agents))
+        if prompts is not None:
+            _check_before_asking(points_from, request, place, make_scorer, list(prompts.agents))
             found = prompted(
                 points_from,
-                asked,
+                prompts,
                 place,
                 stack,
                 options,
@@ -159,18 +159,18 @@ def _with_method_by_weights(document: Document, options: Options) -> Document:
     """A recipe with the method that the agents' weights suggest in place of `auto`; its prompts are for the search."""
     bare = document.with_values({})
     prompts = bare.values.pop("prompts", None)
-    made = with_chosen_method(bare, options)
+    chosen = with_chosen_method(bare, options)
     if prompts is not None:
-        made.values["prompts"] = prompts
-    return made
+        chosen.values["prompts"] = prompts
+    return chosen
 
 
 def _without_parameters(document: Document) -> Document:
     """A recipe for points of the usual space, which has the parameters of the recipe's method."""
-    made = document.with_values({})
+    bare = document.with_values({})
     for key in ("parameters", "preset"):
-        made.values.pop(key, None)
-    return made
+        bare.values.pop(key, None)
+    return bare
 
 
 def _check_before_asking(

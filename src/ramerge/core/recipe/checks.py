@@ -40,7 +40,7 @@ def check_unchosen(document: Document) -> None:
     """Check a recipe as `check` does, also where its method is `auto`, which is chosen later.
 
     Raises:
-        RecipeError: as for `check`; or there are parameters beside `auto`, which chooses them, too.
+        RecipeError: as for `check`; or there are parameters next to `auto`, which chooses them, too.
     """
     if document.values.get("method") == AUTO:
         if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
