@@ -27,12 +27,12 @@ from ramerge.core.planning.explain import explain, forecast, values_of
 from ramerge.core.planning.inputs import missing_folders, tensors_of_base
 from ramerge.core.planning.model import MergePlan as MergePlan
 from ramerge.core.planning.rounds import without_cache
-from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.checks import check, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.core.recipe.paths import files_of
-from ramerge.core.recipe.points import Point, make_points
+from ramerge.core.recipe.points import Point, check_varied, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 _DEFAULTS = Options()
@@ -260,17 +260,23 @@ def plan(
     document = open_recipe(recipe, tensors_of_base)
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
-    if document.values.get("method") == AUTO:
-        document = with_chosen_method(document, options, on_progress)
-    if document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
-        _points(document, vary)
+    written_as = output_kind(kind)
+    is_chosen = document.values.get("method") == AUTO
+    if is_chosen or document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
+        if is_chosen:
+            check_unchosen(document)
+            check_varied(vary or {})
+        else:
+            _points(document, vary)
         place = _target(out, options)
         output = output_dir(place) if place is not None else None
         read = files_of(document)
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
             raise PlanError(problems)
+    if is_chosen:
+        document = with_chosen_method(document, options, on_progress)
+    if document.values.get("prompts"):
         document = with_side_inputs(document, options, on_progress)
-    written_as = output_kind(kind)
     made = _made(_points(document, vary), out, written_as, options)
     return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
 
@@ -290,14 +296,10 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     """A recipe with what `recommend` names for its agents in place of the method `auto`, told in a note.
 
     Raises:
-        RecipeError: it has parameters, which are chosen, too.
+        RecipeError: it is wrong, or has parameters, which are chosen, too.
         RamergeError: the agents cannot be analyzed.
     """
-    if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
-        raise RecipeError(
-            document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
-            for key in wrong
-        )
+    check_unchosen(document)
     import ramerge  # the analysis is no part of the core, and is found by its public name
 
     found = ramerge.recommend(document, options=options, on_progress=on_progress)

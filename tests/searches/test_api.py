@@ -275,7 +275,8 @@ def test_what_a_function_raises_is_in_the_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sum_scores", "tried"),
     [
-        (0.89, {("task_arithmetic", 1.0), ("task_arithmetic", 1.3), ("task_arithmetic", 1.6)}),
+        # the recipe names RAM+
+        (0.89, {("task_arithmetic", 1.0), ("task_arithmetic", 1.3), ("task_arithmetic", 1.6), ("ram+", None)}),
         (0.5, {("task_arithmetic", 1.0), ("task_arithmetic", 0.8), ("ram+", None), ("core+", None), ("swudi", None)}),
     ],
 )

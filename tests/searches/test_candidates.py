@@ -110,3 +110,18 @@ def test_the_scorer_scores_what_was_merged_last_in_parts(recipe: Document, monke
     with pytest.raises(ScoreFailedError, match="no items for a test"):
         next(scorer.parts(Path("unused"), "test"))
     assert scorer.about() == {"agreement": {"code": "f"}, "rewarded": True, "right": {"code": [2, 3]}}
+
+
+def test_a_method_that_the_recipe_names_is_tried_in_any_case(recipe: Document) -> None:
+    named = recipe.with_values({"method": "ties", "parameters.density": 0.3})
+    space = mapped_space(recipe, usual_space(named, None))
+    own = {"method": "ties", "parameters.density": 0.3}
+    branches = usual_branches(space, named)
+    assert branches.good[-1] == branches.poor[-1] == own
+    summed = recipe.with_values({"method": "task_arithmetic", "parameters.scale": 1.5})
+    space = mapped_space(recipe, usual_space(summed, None))
+    scales = [point["parameters.scale"] for point in space.listed() if point["method"] == "task_arithmetic"]
+    assert scales == [1.0, 0.8, 1.3, 1.6, 1.5]
+    branches = usual_branches(space, summed)
+    assert [point.get("parameters.scale") for point in branches.good] == [1.3, 1.6, 1.5]
+    assert [point.get("parameters.scale") for point in branches.poor] == [0.8, 1.5, None, None, None]

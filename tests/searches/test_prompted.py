@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
+from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.demo.run import copy_models
 from ramerge.demo.tasks import TASKS, prompts
 from tests.commands import ramerge as command
@@ -235,6 +236,83 @@ def test_what_is_wrong_shows_before_agents_are_asked(asked: dict[str, str], own_
     with pytest.raises(ramerge.RecipeError, match=r"code: .* is no path"):
         ramerge.plan({**recipe, "prompts": {**asked, "code": "a\0b"}})
     assert not own_cache.exists()
+
+
+def test_the_rules_of_a_recipe_stay(asked: dict[str, str], own_cache: Path) -> None:
+    rules = [{"match": "*norm*", "keep": "base"}, {"match": "*mlp*", "parameters": {"r": 0.2}}]
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked, "dtype": "float32", "rules": rules}
+    settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
+    result = ramerge.search(recipe, "found", vary={"method": ["ram+", "regmean"]}, settings=settings)
+    assert [point.state for point in result.points] == ["complete"] * 2
+    ram, regmean = (ramerge.read_recipe(f"found/trials/{point.number}.yaml") for point in result.points)
+    assert [rule.keep for rule in ram.rules] == [rule.keep for rule in regmean.rules] == ["base", None]
+    assert (ram.rules[1].parameters, regmean.rules[1].parameters or {}) == ({"r": 0.2}, {})
+    assert ram.dtype == regmean.dtype == ramerge.read_recipe("found/recipe.yaml").dtype == "float32"
+    base = {"rules": [{"match": "*", "keep": "base"}]}
+    merges = {name: {"method": name} for name in ("task_arithmetic", "ram+")}
+    first, second = ramerge.rank({**recipe, **base}, merges, settings=SETTINGS).means.values()
+    assert first == second, "both are the base"
+
+
+def test_the_named_method_varies(asked: dict[str, str]) -> None:
+    settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
+    recipe = {"method": "ram+", "base": "base", "agents": AGENTS, "prompts": asked}
+    result = ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
+    assert [point.point for point in result.points] == [{"method": "ram+", "parameters.r": r} for r in (0, 0.1)]
+    own = {**recipe, "method": "ties", "parameters": {"density": 0.3}}
+    tried = ramerge.search(own, "usual", settings=settings).points
+    assert tried[-1].point == {"method": "ties", "parameters.density": 0.3} and len(tried) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--score", "nofile.py:f"], "--score nofile.py:f: ValueError: nofile.py: there is no such Python file"),
+        (["--objective", "bogus"], "unknown --objective 'bogus'; known: code, tool, memory, mean, worst"),
+        (["--set", "dtype=bfloat61"], "--set dtype=bfloat61: unknown value 'bfloat61'"),
+        (["--set", "foo=1"], "--set foo=1: unknown key 'foo'"),
+        (["--method", "rma"], "--method: unknown method 'rma'"),
+        (["--vary", "method=rma"], "--vary method: unknown method 'rma'"),
+        (["--set", "parameters.q=1"], "--set parameters.q=1: unknown parameter of ram+ 'q'"),
+        (
+            ["--set", "parameters.q=1", "--vary", "method=ties,regmean"],
+            "--set parameters.q=1: unknown parameter of ram+, ties and regmean 'q'",
+        ),
+        (["--preset", "x", "--vary", "method=ties,regmean"], "--preset: unknown preset of ram+, ties and regmean 'x'"),
+        (["--sampler", "cmaes"], "--sampler cmaes: needs two ranges"),
+    ],
+)
+def test_a_wrong_search_asks_no_agent(words: list[str], problem: str, asked: dict[str, str]) -> None:
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    prompts = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    done = command("search", "--base", "base", *models, *prompts, *words, "found")
+    assert problem in done.stderr and "Traceback" not in done.stderr
+    assert not Path("found/calibration").exists()
+
+
+def _refuse_to_ask(*_: object, **__: object) -> None:
+    raise AssertionError("agents are asked")
+
+
+def test_a_wrong_recipe_asks_no_agent(asked: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.calibration.cache.gather_agents", _refuse_to_ask)
+    monkeypatch.setattr("ramerge.calibration.calibrate.gather_agents", _refuse_to_ask)
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    auto = {**recipe, "method": "auto"}
+    with pytest.raises(ramerge.PlanError, match="exists"):
+        ramerge.merge(auto, "base")
+    with pytest.raises(ramerge.RecipeError, match="bfloat61"):
+        ramerge.merge({**auto, "dtype": "bfloat61"}, "out")
+    with pytest.raises(ramerge.RecipeError, match="only parameters can be varied"):
+        ramerge.sweep(auto, "out", vary={"r": [0, 0.1]})
+    with pytest.raises(ramerge.RecipeError, match="unknown method 'rma'"):
+        ramerge.rank(recipe, {"a": {"method": "rma"}}, settings=SETTINGS)
+    for wrong in ({"method": "rma"}, {"foo": 1}, {"parameters": {"q": 1}}, {"method": "auto", "parameters": {"r": 1}}):
+        with pytest.raises(ramerge.RecipeError):
+            ramerge.calibrate({**recipe, **wrong}, "out", settings=SETTINGS)
+        with pytest.raises(ramerge.RecipeError):
+            estimate_calibration({**recipe, **wrong}, settings=SETTINGS)
+    assert not Path("out").exists()
 
 
 def test_rollouts_outside_of_their_folder_are_refused(asked: dict[str, str], tmp_path: Path) -> None:

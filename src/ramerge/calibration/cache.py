@@ -27,7 +27,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, Document, check, models_only, open_recipe
+from ramerge.sdk.recipes import AnyRecipe, Document, check, leave_out, models_only, open_recipe, portable
 from ramerge.sdk.text import dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
@@ -117,8 +117,9 @@ def rank(
 
     Args:
         recipe: with a base, agents and prompts, as for `plan`.
-        merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Recorded inputs are there
-            for methods that need them.
+        merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Rules, dtype and so on
+            are the recipe's; its method, and what belongs to that, are not. Recorded inputs are there for methods that
+            need them.
         settings: as for `calibrate`.
         options: how prompts are gathered and merges carried out.
         on_progress: called with the number of prompts done, as `calibrate`.
@@ -133,15 +134,22 @@ def rank(
         >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
         ['regmean', 'sum']
     """
-    models = models_only(open_recipe(recipe, tensors_of_base))
+    document = open_recipe(recipe, tensors_of_base)
+    models = models_only(document)
     names = list(models.agents)
     found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
+    whole = with_inputs(document, names, request.folder)
+    leave_out(whole.values, "regmean")
+    whole.values["method"] = "regmean"
+    start = portable(check(whole), None)  # rules, dtype and so on are those of every merge
+    recipes = {name: start.with_(**values) for name, values in merges.items()}
+    for one in recipes.values():
+        check(one.as_document())
     with request.gathered(options, on_progress or silence) as (live, notes):
         replies = replies_of(request.folder, names, settings.right_at)
-        start = check(with_inputs(models.as_document(), names, request.folder))
-        for name, values in merges.items():
-            live.put(start.with_(**values))
+        for name, one in recipes.items():
+            live.put(one)
             (found[name],) = likelihoods(live.live, replies)
     agreements = {name: agreements_of(items) for name, items in found.items()}
     means = Ranking(agreements, replies.rewarded, ()).means
@@ -228,16 +236,15 @@ def _folder(name: str) -> Path:
 
 
 def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Document:
-    """A recipe for regmean whose agents have recorded inputs, without what belongs to another method.
+    """A recipe whose agents have recorded inputs in place of prompts.
 
     Args:
-        recipe: names the models.
+        recipe: names the models. What else it says stays.
         names: of the agents.
         calibration: holds a folder for each agent.
     """
-    made = recipe.with_values({"method": "regmean"})
-    for key in ("parameters", "preset", "prompts", "rules"):
-        made.values.pop(key, None)
+    made = recipe.with_values({})
+    made.values.pop("prompts", None)
     for name in names:
         made.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
     return made

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ramerge import InputError, Options, PlanError, Progress, RecipeError, __version__
+from ramerge import InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
 from ramerge.calibration.agent_folder import is_whole, read_record, write_folder, write_importances
 from ramerge.calibration.estimate import CalibrationEstimate, estimate
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
@@ -31,7 +31,7 @@ from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import device_name
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, models_only, open_recipe
+from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe
 from ramerge.sdk.records import digests_of
 from ramerge.sdk.tensors import Files, Reader
 from ramerge.sdk.text import dumped, quoted, unknown
@@ -58,7 +58,7 @@ def calibrate(
     once, from the base, and gets the weights of one agent after another.
 
     Args:
-        recipe: with a base, agents, and prompts of each, as for `plan`. Nothing else of it matters.
+        recipe: with a base, agents, and prompts of each, as for `plan`. What else it says is checked only.
         out: the folder that gets one folder for each agent. Those that fit are kept.
         settings: how many prompts, rows and so on.
         options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.
@@ -80,12 +80,9 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
-    require_extras()
-    models = models_only(open_recipe(recipe, tensors_of_base))
-    agents = {name: agent.plain for name, agent in models.agents.items()}
-    asked = prompts_of(agents, models.prompts, settings)
+    models, agents, prompts = _asked(recipe, settings)
     with LiveBase(base_of(models), settings, options) as live:
-        return gather_agents(live, agents, asked, Path(out), settings, options, on_progress or silence)
+        return gather_agents(live, agents, prompts, Path(out), settings, options, on_progress or silence)
 
 
 def estimate_calibration(
@@ -96,15 +93,24 @@ def estimate_calibration(
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
-    require_extras()
-    models = models_only(open_recipe(recipe, tensors_of_base))
-    agents = {name: agent.plain for name, agent in models.agents.items()}
-    asked = prompts_of(agents, models.prompts, settings)
+    models, agents, prompts = _asked(recipe, settings)
     base = LiveBase(base_of(models), settings, options)
     base.choose()
     for name, model in agents.items():
         base.plan_of(model, name)
-    return estimate(base.plan_of(base.base), asked, settings, base.device, base.dtype)
+    return estimate(base.plan_of(base.base), prompts, settings, base.device, base.dtype)
+
+
+def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, dict[str, Any], dict[str, list[Prompt]]]:
+    """The models of a recipe that is right as a whole, and by name the agents and their prompts."""
+    require_extras()
+    document = open_recipe(recipe, tensors_of_base)
+    models = models_only(document)
+    base_of(models)
+    agents = {name: agent.plain for name, agent in models.agents.items()}
+    prompts = prompts_of(agents, models.prompts, settings)
+    check_unchosen(document)  # what it says next to models and prompts does nothing here, but may be a typo
+    return models, agents, prompts
 
 
 def prompts_of(

@@ -8,8 +8,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import TOO_LARGE, brief, is_too_large, quoted
-from ramerge.core.recipe.document import UNREADABLE
+from ramerge.core.foundation.text import TOO_LARGE, UNREADABLE, brief, is_too_large, quoted
 
 
 def parse_scalar(text: str, flag: str = "") -> object:

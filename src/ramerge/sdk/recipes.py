@@ -5,7 +5,7 @@
 ['code', 'memory', 'tool']
 """
 
-from ramerge.core.recipe.checks import as_yaml, check, models_only
+from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only
 from ramerge.core.recipe.dialects import Dialect, Look, blind
 from ramerge.core.recipe.document import Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
@@ -28,6 +28,7 @@ __all__ = [
     "as_yaml",
     "blind",
     "check",
+    "check_unchosen",
     "layer_of",
     "leave_out",
     "make_points",

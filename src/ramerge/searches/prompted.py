@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cache import with_inputs
 from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
+from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
+from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, models_only
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.folder import search_folder
 from ramerge.searches.points import recipe_of
@@ -32,6 +35,7 @@ _ORDER = "order.json"
 LOWER = "mean=min"
 """The objective: the mean over agents, the lower the better."""
 _PARTS = 4
+_SUM = "task_arithmetic"
 _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 
@@ -83,37 +87,121 @@ def _is_mean(value: object) -> bool:
     return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
-def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:
+def usual_space(recipe: Document, found: Prompted | None, *, has_prompts: bool = False) -> dict[str, object]:
     """The space of a search for which nothing is said to vary: the sum first, then the best merges of some agents.
 
     Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
-    than the agents.
+    than the agents. The recipe's own method is tried, too, with its parameters; these do not change other candidates.
+
+    Args:
+        recipe: what is merged.
+        found: what was gathered; None without prompts, or before.
+        has_prompts: whether the recipe has prompts that nothing was gathered of yet.
     """
-    details = plan(recipe).details
-    scales = [1.0, 0.8, *((1.3, 1.6) if found is None or found.replies.rewarded else ())]
-    return {
-        "method": {
-            "task_arithmetic": {"parameters": {"scale": scales}},
-            **({"regmean": {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
-            "ram+": None,
-            "core+": None,
-            ("ties" if details.inputs.adapters else "swudi"): None,
-        }
+    models = models_only(recipe).as_document()
+    models.values.pop("prompts", None)
+    details = plan(models).details
+    by_prompts = found is not None or has_prompts
+    scales = [1.0, 0.8, *((1.3, 1.6) if not by_prompts or (found and found.replies.rewarded) else ())]
+    spaces: dict[str, dict[str, Any]] = {
+        _SUM: {"scale": scales},
+        **({"regmean": {"ridge": list(_RIDGES)}} if by_prompts else {}),
+        "ram+": {},
+        "core+": {},
+        ("ties" if details.inputs.adapters else "swudi"): {},
+    }
+    name, values = _own(recipe)
+    space = spaces.setdefault(name, {})
+    for key, value in values.items():
+        listed = space.get(key, [])
+        if isinstance(value, dict):
+            space[key] = _each_alone(value)
+        elif value not in listed:
+            space[key] = [*listed, value]
+    return {"method": {name: {"parameters": inner} if inner else None for name, inner in spaces.items()}}
+
+
+def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
+    """The method of a recipe, and those of its parameters that count, with those of its preset."""
+    name = str(recipe.values.get("method", DEFAULT_METHOD))
+    method = METHODS[name]
+    stated = dict(complete(method, recipe.values.get("preset"), recipe.values.get("parameters") or {}))
+    fields = method.parameters.model_fields
+    return name, {
+        key: value
+        for key, value in stated.items()
+        if all(
+            stated.get(on, fields[on].default) == needed for on, needed in conditions(method.parameters, key).items()
+        )
     }
 
 
+def _each_alone(value: object) -> object:
+    """A parameter's value as a space that holds nothing else."""
+    return {key: _each_alone(inner) for key, inner in value.items()} if isinstance(value, dict) else [value]
+
+
+def _flat(values: Mapping[str, object], place: str) -> Iterator[tuple[str, object]]:
+    for key, value in values.items():
+        yield from _flat(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
+
+
 def usual_branches(space: Space, recipe: Document) -> Branches:
-    """Branches of the usual space: longer sums where the sum keeps what the agents have, else all other points."""
+    """Branches of the usual space: longer sums where the sum keeps what the agents have, else all other points.
+
+    A method that the recipe names is in both, with its parameters.
+    """
     _sum, *others = space.listed()
-    longer = tuple(point for point in others if point.get("parameters.scale", 0.0) > 1)
-    shorter = tuple(point for point in others if point not in longer)
-    return Branches(tuple(recipe.values["agents"]), longer, shorter)
+    name, parameters = _own(recipe)
+    values = (
+        {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.values.get("method") is not None else None
+    )
+    own = [point for point in others if values is not None and values.items() <= point.items()]
+    longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
+    shorter = [point for point in others if point not in longer or point in own]
+    return Branches(
+        tuple(recipe.values["agents"]), (*longer, *(point for point in own if point not in longer)), tuple(shorter)
+    )
+
+
+@dataclass(frozen=True)
+class AgentPrompts:
+    """The agents that are asked for a search, and their prompts.
+
+    Attributes:
+        base: as in recipes.
+        agents: as in recipes, by name.
+        prompts: of each agent.
+        settings: what is gathered; half of the prompts is held out for the score.
+    """
+
+    base: str
+    agents: Mapping[str, Any]
+    prompts: Mapping[str, Sequence[Prompt]]
+    settings: CalibrationSettings
+
+    @classmethod
+    def of(cls, recipe: Document, settings: CalibrationSettings) -> AgentPrompts:
+        """Read the prompts of a recipe.
+
+        Raises:
+            RecipeError: there is no base, or an agent has no prompts.
+            InputError: prompts cannot be read, or are too few.
+        """
+        models = models_only(recipe)
+        settings = replace(settings, hold_out=True, gather="inputs")
+        base, agents = base_of(models), {name: agent.plain for name, agent in models.agents.items()}
+        return cls(base, agents, prompts_of(agents, models.prompts, settings), settings)
+
+    def with_inputs(self, recipe: Document, out: Path) -> Document:
+        """A recipe whose agents have the inputs that are gathered in the folder of a search, also before they are."""
+        return with_inputs(recipe, self.agents, out / CALIBRATION)
 
 
 def prompted(
     recipe: Document,
+    prompts: AgentPrompts,
     out: Path,
-    settings: CalibrationSettings,
     stack: ExitStack,
     options: Options,
     listen: Listener,
@@ -121,37 +209,31 @@ def prompted(
     """Gather what a search by agreement needs, in its folder; the model stays in memory until the stack closes.
 
     Args:
-        recipe: with prompts.
+        recipe: what points are made of, with the inputs that are gathered now.
+        prompts: of the agents that are asked.
         out: the folder of the search.
-        settings: what is gathered; half of the prompts is held out for the score.
         stack: what closes the model.
         options: how models are read.
         listen: gets the number of prompts done.
 
     Raises:
-        RecipeError: there is no base, or an agent has no prompts.
         RamergeError: as for `calibrate`.
     """
-    models = models_only(recipe)
-    base = base_of(models)
-    agents = {name: agent.plain for name, agent in models.agents.items()}
-    settings = replace(settings, hold_out=True, gather="inputs")
-    asked = prompts_of(agents, models.prompts, settings)
-    folder = out / CALIBRATION
+    folder, settings = out / CALIBRATION, prompts.settings
     with search_folder(out) as place:  # nothing is gathered where no search may be
-        live = stack.enter_context(LiveBase(base, settings, options))
+        live = stack.enter_context(LiveBase(prompts.base, settings, options))
         try:
             writing = replace(options, overwrite=not place.has_scores)
-            records = gather_agents(live, agents, asked, folder, settings, writing, listen)
+            records = gather_agents(live, prompts.agents, prompts.prompts, folder, settings, writing, listen)
         except PlanError as error:
             if not place.has_scores:
                 raise
             text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
             raise EvaluationError([text, *error.problems]) from error
     fingerprints = {name: record.fingerprint for name, record in records.items()}
-    replies = replies_of(folder, list(agents), settings.right_at)
+    replies = replies_of(folder, list(prompts.agents), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    return Prompted(with_inputs(recipe, agents, folder), replies, live, fingerprints, notes)
+    return Prompted(recipe, replies, live, fingerprints, notes)
 
 
 class AgreementScorer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -153,15 +153,7 @@ def search(
         raise EvaluationError(problems)
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
-        inputs: dict[str, list[int]] = {}
-        problems = []
-        for method in request.space.methods:
-            first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
-            made = plan(document_of(recipe, {"method": method} | first), options=request.options)
-            problems += made.problems
-            inputs |= state_of(made)
-        if problems:
-            raise PlanError(dict.fromkeys(problems))
+        inputs = state_of_first(recipe, request.space, request.space.methods, request.options)
         loading = SearchProgress(0, request.required, None, 0, is_loading=True)
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         folder.check_asked(
@@ -176,6 +168,25 @@ def search(
         stack.callback(folder.clear)
         study = Study(folder.journal, request.space, request.sampler, request.seed, request.objectives)
         return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
+
+
+def state_of_first(recipe: Document, space: Space, methods: Iterable[str], options: Options) -> dict[str, list[int]]:
+    """The state of the inputs of the first point with each of some methods.
+
+    Raises:
+        RecipeError: the recipe of one is wrong.
+        PlanError: one cannot be merged; all problems are listed.
+    """
+    inputs: dict[str, list[int]] = {}
+    problems: list[str] = []
+    for method in methods:
+        first = {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)}
+        made = plan(document_of(recipe, {"method": method} | first), options=options)
+        problems += made.problems
+        inputs |= state_of(made)
+    if problems:
+        raise PlanError(dict.fromkeys(problems))
+    return inputs
 
 
 def libraries_of(sampler: str | None) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -13,19 +13,32 @@ from ramerge import EvaluationError, Options, RecipeError
 from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
+from ramerge.sdk.methods import METHODS
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, open_recipe
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe
+from ramerge.sdk.text import unknown
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
+from ramerge.searches.folder import search_folder
 from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
-from ramerge.searches.prompted import LOWER, AgreementScorer, Prompted, prompted, usual_branches, usual_space
+from ramerge.searches.points import unused
+from ramerge.searches.prompted import (
+    LOWER,
+    AgentPrompts,
+    AgreementScorer,
+    Prompted,
+    prompted,
+    usual_branches,
+    usual_space,
+)
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Listener, MakeScorer, SearchProgress, SearchRequest
-from ramerge.searches.scores import WORST, Objective
+from ramerge.searches.scores import MEAN, WORST, Measure, Objective
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
+from ramerge.searches.study import check_sampler
 from ramerge.searches.task_scores import TaskScore, TaskScorer
 
 _A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
@@ -82,6 +95,110 @@ def search(
         >>> len(result.points)
         2
     """
+    _check_arguments(out, score, vary, space, settings, options, on_progress)
+    document = open_recipe(recipe, tensors_of_base)
+    if score is None and not document.values.get("prompts"):
+        raise EvaluationError(
+            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
+        )
+    listen, place = on_progress or (lambda _: None), Path(out)
+    prompts = None
+    if document.values.get("prompts"):
+        require_extras({"search": run.libraries_of(settings.sampler)})
+        prompts = AgentPrompts.of(document, settings.calibration)
+    if document.values.get("method") == AUTO:
+        document = _with_method_by_weights(document, options)
+    is_usual = not vary and space is None
+    whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
+    if is_usual:
+        points_from = _without_parameters(whole)
+    chosen = _first_space(document, whole, points_from, vary, space)
+    sums_first = prompts is None and is_usual and not settings.objectives
+    is_grid = space is None or (score is None and chosen.is_listed)
+    request = SearchRequest(
+        space=chosen,
+        objectives=_objectives(settings.objectives or ([LOWER] if score is None else [])),
+        trials=settings.trials,
+        sampler=settings.sampler or ("grid" if is_grid else "tpe"),
+        seed=settings.seed,
+        prune=settings.prune,
+        most_failures=settings.most_failures,
+        options=options,
+        branches=usual_branches(chosen, document) if sums_first else None,
+    )
+    make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
+    with ExitStack() as stack:
+        notes: Sequence[str] = ()
+        if prompts is not None:
+            _check_before_asking(points_from, request, place, make_scorer, list(prompts.agents))
+            found = prompted(
+                points_from,
+                prompts,
+                place,
+                stack,
+                options,
+                lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
+            )
+            notes = found.notes
+            if is_usual:  # longer sums are tried where the replies have rewards
+                chosen = mapped_space(points_from, usual_space(whole, found))
+            if make_scorer is None:
+                make_scorer = _agreement_scorer(found)
+            else:
+                chosen = found.ordered(chosen, place) if chosen.is_listed else chosen
+                stack.close()  # a server or function that scores needs the memory
+            request = replace(request, space=chosen)
+        assert make_scorer is not None  # else there are prompts
+        result = run.search(points_from, place, request, make_scorer, notes=notes, on_progress=listen)
+    if settings.html and no_page() is None:
+        write_file(place / "search.html", render(result, (place / "recipe.yaml").read_text(encoding="utf-8")))
+    return result
+
+
+def _with_method_by_weights(document: Document, options: Options) -> Document:
+    """A recipe with the method that the agents' weights suggest in place of `auto`; its prompts are for the search."""
+    bare = document.with_values({})
+    prompts = bare.values.pop("prompts", None)
+    chosen = with_chosen_method(bare, options)
+    if prompts is not None:
+        chosen.values["prompts"] = prompts
+    return chosen
+
+
+def _without_parameters(document: Document) -> Document:
+    """A recipe for points of the usual space, which has the parameters of the recipe's method."""
+    bare = document.with_values({})
+    for key in ("parameters", "preset"):
+        bare.values.pop(key, None)
+    return bare
+
+
+def _check_before_asking(
+    recipe: Document, request: SearchRequest, out: Path, make_scorer: MakeScorer | None, agents: Sequence[str]
+) -> None:
+    """Refuse what is wrong with a search before agents are asked for replies, which takes long.
+
+    Raises:
+        RamergeError: as for the search.
+    """
+    if problems := check_sampler(request.sampler, request.space):
+        raise EvaluationError(problems)
+    sides = {name: METHODS[name].side for name in request.space.methods}
+    there = [name for name, side in sides.items() if side is None or side.key != "inputs"]  # which are gathered later
+    run.state_of_first(recipe, request.space, there, request.options)
+    if make_scorer is None:  # the figures of agreement are those of agents
+        figures = {name: Measure(0.0) for name in agents}
+        for each in request.objectives:
+            if (name := each.missing(figures)) is not None:
+                raise EvaluationError(unknown("--objective", name, [*agents, MEAN, WORST]))
+        return
+    with search_folder(out) as folder, closing(make_scorer(folder, lambda: None)):
+        pass
+
+
+def _check_arguments(
+    out: object, score: object, vary: object, space: object, settings: object, options: object, on_progress: object
+) -> None:
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
@@ -91,55 +208,6 @@ def search(
         options=(isinstance(options, Options), "ramerge.Options", options),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
-    document = open_recipe(recipe, tensors_of_base)
-    if document.values.get("method") == AUTO:
-        document = with_chosen_method(document, options)
-    if score is None and not document.values.get("prompts"):
-        raise EvaluationError(
-            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
-        )
-    listen, place = on_progress or (lambda _: None), Path(out)
-    with ExitStack() as stack:
-        found = None
-        if document.values.get("prompts"):
-            require_extras({"search": run.libraries_of(settings.sampler)})
-            found = prompted(
-                document,
-                place,
-                settings.calibration,
-                stack,
-                options,
-                lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
-            )
-            document = found.recipe
-        usual = usual_space(document, found) if not vary and space is None else space
-        chosen = _space(document, vary, usual)
-        notes = found.notes if found is not None else ()
-        if score is None:
-            assert found is not None  # else it was refused
-            make_scorer = _agreement_scorer(found)
-            settings = replace(settings, objectives=settings.objectives or [LOWER])
-        else:
-            make_scorer = scorer_of(score, settings.score_timeout)
-            chosen = found.ordered(chosen, place) if found is not None and chosen.is_listed else chosen
-            stack.close()  # a server or function that scores needs the memory
-        is_grid = space is None or (score is None and chosen.is_listed)
-        sums_first = found is None and usual is not space and not settings.objectives
-        request = SearchRequest(
-            space=chosen,
-            objectives=_objectives(settings.objectives),
-            trials=settings.trials,
-            sampler=settings.sampler or ("grid" if is_grid else "tpe"),
-            seed=settings.seed,
-            prune=settings.prune,
-            most_failures=settings.most_failures,
-            options=options,
-            branches=usual_branches(chosen, document) if sums_first else None,
-        )
-        result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
-    if settings.html and no_page() is None:
-        write_file(place / "search.html", render(result, (place / "recipe.yaml").read_text(encoding="utf-8")))
-    return result
 
 
 def no_page() -> str | None:
@@ -167,6 +235,23 @@ def _space(
         return mapped_space(recipe, space)
     assert space is not None
     return file_space(recipe, Path(space))
+
+
+def _first_space(
+    document: Document,
+    whole: Document,
+    points_from: Document,
+    vary: Mapping[str, Sequence[object]] | None,
+    space: str | Path | Mapping[str, object] | None,
+) -> Space:
+    """The space before agents are asked, of a recipe that is right: what is said to vary, or else the usual one."""
+    if vary or space is not None:
+        chosen = _space(points_from, vary, space)
+        if problems := unused(document, chosen.methods):
+            raise RecipeError(problems)
+        return chosen
+    check(document)
+    return mapped_space(points_from, usual_space(whole, None, has_prompts=whole is not document))
 
 
 def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:

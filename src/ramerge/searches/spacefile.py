@@ -87,7 +87,11 @@ class _Reader:
         """The methods, and the axes that belong to one of them."""
         given = self._document.values.get("method")
         if given is None:
-            return (str(self._recipe.values.get("method", DEFAULT_METHOD)),), []
+            own = self._recipe.values.get("method", DEFAULT_METHOD)
+            if not isinstance(own, str) or own not in METHODS:
+                self._problems.append(self._recipe.unknown(("method",), "method", own, list(METHODS)))
+                self._refuse()
+            return (str(own),), []
         named = list(given) if isinstance(given, dict | list) else [given]
         for name in named:
             if not isinstance(name, str) or name not in METHODS:

@@ -125,6 +125,9 @@ TOO_LARGE = (
 )
 """About a whole number in a recipe or a flag that is larger."""
 
+UNREADABLE = re.compile(r"(?<![0-9_])[0-9][0-9_]{600,}")
+"""Digits of a whole number that are so many that Python may refuse to read them: 640 at least, by its settings."""
+
 
 def is_too_large(value: object) -> bool:
     """Whether plain values hold a whole number of more than `MOST_BITS`, of which Python may refuse to print digits."""

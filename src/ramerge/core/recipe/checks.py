@@ -6,6 +6,7 @@ Problems are collected, so that a user sees all of them at once, each with its l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import replace
 
 from pydantic import ValidationError
@@ -16,8 +17,8 @@ from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_me
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
 from ramerge.core.recipe.document import Document, Key, to_yaml
-from ramerge.core.recipe.model import Recipe, read_structure
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.model import AUTO, Recipe, read_structure
+from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.core.recipe.paths import portable
 from ramerge.core.recipe.sentences import describe
 
@@ -33,6 +34,24 @@ def check(document: Document) -> Recipe:
     if recipe is None or problems:
         raise RecipeError(sorted(dict.fromkeys(problems), key=document.line_of))
     return recipe
+
+
+def check_unchosen(document: Document) -> None:
+    """Check a recipe as `check` does, also where its method is `auto`, which is chosen later.
+
+    Raises:
+        RecipeError: as for `check`; or there are parameters next to `auto`, which chooses them, too.
+    """
+    if document.values.get("method") == AUTO:
+        if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
+            raise RecipeError(
+                document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
+                for key in wrong
+            )
+        values = deepcopy(document.values)
+        leave_out(values, DEFAULT_METHOD)  # in whose place another method may take it
+        document = replace(document, values={**values, "method": DEFAULT_METHOD})
+    check(document)
 
 
 def as_yaml(values: Mapping[str, object]) -> str:

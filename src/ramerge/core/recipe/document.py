@@ -21,6 +21,7 @@ from ramerge.core.foundation.files import near_file
 from ramerge.core.foundation.jsontext import nesting
 from ramerge.core.foundation.text import (
     TOO_LARGE,
+    UNREADABLE,
     brief,
     is_too_large,
     is_unicode,
@@ -34,8 +35,6 @@ from ramerge.core.storage.location import Location
 # Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
 _MAX_BYTES = 200_000
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
-UNREADABLE = re.compile(r"(?<![0-9_])[0-9][0-9_]{600,}")
-"""Digits of a whole number that are so many that Python may refuse to read them: 640 at least, by its settings."""
 _MAX_SIGNS = 5_000
 _MAX_DEPTH = 32
 _MAX_NODES = 10_000

@@ -87,7 +87,7 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
     """
     if not vary:
         return (_point("", {}, check(document)),)
-    _check_varied(vary)
+    check_varied(vary)
     points: list[Point] = []
     problems: list[str] = []
     combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
@@ -108,7 +108,12 @@ def _point(name: str, varied: Mapping[str, object], recipe: Recipe) -> Point:
     return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
 
 
-def _check_varied(vary: Mapping[str, Sequence[object]]) -> None:
+def check_varied(vary: Mapping[str, Sequence[object]]) -> None:
+    """Check what `vary` names, whatever the method.
+
+    Raises:
+        RecipeError: a key cannot vary, or has no values, or a value twice; or there are too many points.
+    """
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
