@@ -197,7 +197,7 @@ CASES = {
         dense,
         plain,
         renamed(lambda name: name.removeprefix("model.")),
-        "no prefix is the base's 'model.'",
+        "'model.' is put before them, as in the base",
     ),
     "projections of the agent in one": (dense, plain, fused, "qkv_proj"),
     "projections of the base in one": (dense, fused, plain, "q_proj"),
