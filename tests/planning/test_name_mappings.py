@@ -199,6 +199,12 @@ CASES = {
         renamed(lambda name: name.removeprefix("model.")),
         "'model.' is put before them, as in the base",
     ),
+    "base without head": (
+        dense,
+        renamed(lambda name: name.removeprefix("model.")),
+        plain,
+        "'model.' is dropped, as the base has none",
+    ),
     "projections of the agent in one": (dense, plain, fused, "qkv_proj"),
     "projections of the base in one": (dense, fused, plain, "q_proj"),
     "experts of the agent in one": (sparse, single, plain, "gate_up_proj"),

@@ -7,7 +7,7 @@ from ramerge.sdk.machine import missing
 
 
 def require_extra(who: str, *more: str) -> None:
-    """Refuse to go on where Inspect, or one of `more` modules of the extra `eval`, is missing.
+    """Refuse to score or read logs if Inspect, or one of `more` modules of the extra `eval`, is missing.
 
     Args:
         who: what needs them, with its verb, such as `ramerge table needs`.

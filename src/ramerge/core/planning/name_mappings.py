@@ -456,9 +456,9 @@ def _renamed(old: str, new: str) -> str:
     """The words about a prefix of an agent that is another one in the base."""
     if not new:
         return f"{quoted(old)} is dropped, as the base has none"
-    return (
-        f"{quoted(new)} is put before them, as in the base" if not old else f"{quoted(old)} is the base's {quoted(new)}"
-    )
+    if not old:
+        return f"{quoted(new)} is put before them, as in the base"
+    return f"{quoted(old)} is the base's {quoted(new)}"
 
 
 def _absent(
