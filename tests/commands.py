@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, cast
@@ -24,6 +25,7 @@ for line in sys.stdin:
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    sys.modules.update(dict.fromkeys(asked["without"]))
     for number, path in enumerate([os.devnull, asked["out"], asked["err"]]):
         os.dup2(os.open(path, os.O_RDWR), number)
     sys.argv = ["ramerge", *asked["arguments"]]
@@ -37,12 +39,14 @@ def _forking() -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", _FORKING], **pipes, text=True)
 
 
-def ramerge(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in `cwd`; what it said, and its exit code."""
+def ramerge(
+    *arguments: object, cwd: Path | None = None, without: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in `cwd`, where the modules `without` cannot be imported; what it said, and its exit code."""
     process, words = _forking(), [str(argument) for argument in arguments]
     to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        files = {"cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name}
+        files = {"cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name, "without": without}
         asked = {"arguments": words, "environment": dict(os.environ), **files}
         print(json.dumps(asked), file=to, flush=True)
         code = int(answers.readline())

@@ -23,7 +23,7 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import brief_list, quoted
+from ramerge.core.foundation.text import brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
@@ -117,6 +117,8 @@ def merge_state_dicts(
         >>> ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram", out=base)["w"] is base["w"]
         True
     """
+    for label, given in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
+        _check_mapping(label, given)
     if method == AUTO:
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
     if options.ray is not None:
@@ -186,6 +188,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
     """
     if keywords.get("out") is not None:
         keywords["out"] = {name: keywords["out"]}
+    _check_mapping("agents", agents)
     models = {
         agent: {key: {name: value} for key, value in given.items()} if isinstance(given, Mapping) else {name: given}
         for agent, given in agents.items()
@@ -217,6 +220,17 @@ class _OnDevice:
     def __getitem__(self, part: slice) -> NDArray[np.uint8]:
         found: NDArray[np.uint8] = self._flat[part].cpu().numpy()
         return found
+
+
+_EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float32'}", "config": "{'model_type': ...}"}
+
+
+def _check_mapping(label: str, given: Any) -> None:
+    """Raise RecipeError for an argument that is not what its example is."""
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise RecipeError(
+            f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(given).__name__}"
+        )
 
 
 def _mapping(model: Any, label: str) -> Mapping[str, Any]:
@@ -358,21 +372,23 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -> list[str]:
     """Problems of tensors of a plan's output that have no place in `out`."""
-    held, problems = _tensors(out, "out"), []
+    held, missing, fixed, problems = _tensors(out, "out"), [], [], []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
     parts |= {again: parts[name] for again, name in tied.items() if name in parts and again in held}
     for name, part in parts.items():
         found = held.get(name)
         if found is None:
-            problems.append(f"out: lacks {quoted(name)}, which the merge has")
+            missing.append(quoted(name))
         elif not (_is_torch(out[name]) or out[name].flags.writeable):
-            problems.append(f"out: {quoted(name)} is read-only; give an array that can be written")
+            fixed.append(quoted(name))
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
                 f"out: {quoted(name)} is {found.dtype} {list(found.shape)}, and the merged tensor is {part.dtype} "
                 f"{list(part.shape)}; `dtype` sets that of the result"
             )
-    return problems
+    lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
+    frozen = [f"out: {brief_list(fixed)} cannot be written, being read-only; give other arrays"] if fixed else []
+    return [*lacks, *first_of(problems), *frozen]
 
 
 def _like(tensor: MergedTensor, value: Any) -> Any:

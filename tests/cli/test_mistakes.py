@@ -24,6 +24,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "adapter").mkdir()
     (path / "adapter/adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
     (path / "adapter/adapter_model.safetensors").write_bytes((path / "tool/model.safetensors").read_bytes())
+    for step in (100, 200, 1000):
+        (path / f"trl/checkpoint-{step}").mkdir(parents=True)
+        (path / f"trl/checkpoint-{step}/model.safetensors").write_bytes(b"")
+    (path / "linked").mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (path / "linked" / name).symlink_to(path / "coder" / name)
     (path / "mergekit.yaml").write_text("merge_method: ties\nbase_model: base\nmodels: [{model: coder}]\n")
     return path
 
@@ -55,6 +61,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("merge base --agent code=coder OUT", "base: is a folder, not a recipe; give models with --base and --agent"),
         (f"merge {MODELS} base", "error: base: is one of the inputs; choose another folder"),
         ("merge --base base --agent code=base OUT", "is the base itself, so it has no task vector; give an agent"),
+        (f"merge {MODELS} --method ties-merging OUT", "unknown method 'ties-merging'; did you mean 'ties'?"),
+        (f"merge {MODELS} --method TSV-Merge OUT", "unknown method 'TSV-Merge'; did you mean 'tsvm'?"),
+        (f"merge {MODELS} --method 'Model-Breadcrumbs' OUT", "did you mean 'breadcrumbs'?"),
+        ("methods task-arithmetics", "did you mean 'task_arithmetic'?"),
+        (f"merge {MODELS} --method greedy OUT", "strategy of another command: ramerge soup RUN OUT --strategy gr"),
+        (
+            "merge --base base --agent code=trl OUT",
+            "trl/checkpoint-1000, the last of 3 such folders",
+        ),
+        (
+            "merge --base base --agent code=linked OUT",
+            "outside the checkpoint, as does config.json; if you trust them, give the option --allow-outside-links",
+        ),
         (f"merge {MODELS} --method ramplus OUT", "error: --method: unknown method 'ramplus'; did you mean 'ram+'?"),
         ("merge --base base/model.safetensors --agent code=coder OUT", "is a file; give the folder that holds config"),
         (f"merge {MODELS} --set parameters.weight=1 --method ties OUT", "'weight'; did you mean 'weights'?"),
@@ -191,3 +210,19 @@ def test_all_mistakes_of_a_recipe_are_said_at_once(text: str, folder: Path) -> N
     places = [said.find(words) for words in RECIPES[text]]
     assert -1 not in places and places == sorted(places), said
     assert said.count("error: ") <= len(RECIPES[text])
+
+
+def test_the_agent_that_passthrough_takes_is_said(folder: Path) -> None:
+    words = ["merge", *MODELS.split(), "--method", "passthrough", "--overwrite", "PT"]
+    first = ramerge(*words, cwd=folder)
+    assert first.stdout.startswith("PT: one model, code; ")
+    assert (
+        "note: passthrough takes one agent: code; it leaves out tool (parameters.agent names another)" in first.stdout
+    )
+    second = ramerge(*words, "--set", "parameters.agent=tool", cwd=folder)
+    assert (
+        second.stdout.startswith("PT: one model, tool; ")
+        and "takes one agent: tool; it leaves out code" in second.stdout
+    )
+    one = ramerge("convert", "coder", "PT", "--overwrite", cwd=folder)
+    assert one.stdout.startswith("PT: one model; ") and "leaves out" not in one.stdout

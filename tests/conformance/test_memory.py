@@ -267,6 +267,29 @@ def test_misfits_of_out_are_all_said_before_anything_is_merged() -> None:
     assert "read-only" in said[2]
 
 
+def test_many_misfits_are_a_few_lines() -> None:
+    base = {f"w{number:02}": np.zeros(2, np.float32) for number in range(30)}
+    agents = {"a": {name: np.ones(2, np.float32) for name in base}}
+    with pytest.raises(ramerge.PlanError) as error:
+        ramerge.merge_state_dicts(base, agents, method="linear", out={})
+    (said,) = error.value.problems
+    assert said.startswith("out: lacks 'w00', 'w01', ") and ", and 2" in said and " more, which the merge has" in said
+    with pytest.raises(ramerge.PlanError) as error:
+        ramerge.merge_state_dicts(base, agents, method="linear", out={name: np.zeros(3) for name in base})
+    assert len(error.value.problems) == 11 and error.value.problems[-1] == "and 20 more"
+
+
+@pytest.mark.parametrize("agents", [[{"w": np.ones(1)}], {"w"}, None, {1: {"w": np.ones(1)}}])
+def test_agents_have_names(agents: Any) -> None:
+    for merge, base in ((ramerge.merge_state_dicts, {"w": np.ones(1)}), (ramerge.merge_tensors, np.ones(1))):
+        with pytest.raises(ramerge.RecipeError, match=r"agents: must be a mapping of names, such as \{'code': "):
+            merge(base, agents, method="ram")
+    one = {"w": np.ones(1)}
+    for label in ("recipe", "config"):
+        with pytest.raises(ramerge.RecipeError, match=f"{label}: must be a mapping"):
+            ramerge.merge_state_dicts(one, {"a": one}, method="ram", **{label: [1]})
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [

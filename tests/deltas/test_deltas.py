@@ -280,6 +280,21 @@ def test_no_delta_is_promised_of_an_agent_that_was_rounded(base: str, agent: str
     assert "stored whole" in text and "convert" not in text and "only what moved" not in text
 
 
+def test_a_wrong_base_is_warned_of(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", simple(0))
+    write_checkpoint(tmp_path / "agent", simple(1, moved=0.1))
+    write_checkpoint(tmp_path / "other", simple(0), config={"model_type": "llama"})
+    shape = (40, 16)
+    noise = {name: floats(np.random.default_rng(place).normal(0, 1, shape)) for place, name in enumerate(simple(0), 5)}
+    write_checkpoint(tmp_path / "unrelated", noise)
+    assert not ramerge.delta(tmp_path / "base", tmp_path / "agent", tmp_path / "d").warnings
+    (text,) = ramerge.delta(tmp_path / "other", tmp_path / "agent", tmp_path / "d2").warnings
+    assert text.startswith("the base is of another architecture ('llama') than the agent ('test')")
+    said = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'unrelated'}", tmp_path / "d3")
+    assert said.returncode == 0
+    assert "warning: the delta is as large as the model: 1,920 of 1,920 elements differ" in said.stderr
+
+
 def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path) -> None:
     for dtype in ("F32", "BF16"):
         write_checkpoint(tmp_path / f"base {dtype}", simple(0, dtype))

@@ -79,8 +79,11 @@ def test_a_rule_narrows_or_widens_what_it_names(models: Path) -> None:
     bias, log, step = WIDE
     assert (found[bias], found[log], found[step]) == ("F32", "BF16", "F16")
     assert (found["model.layers.2.weight"], found["model.layers.0.weight"]) == ("F32", "BF16")
-    # the base stores nothing of this in float32, so a model that is loaded as bfloat16 would lose it
-    assert json.loads((models / "out/config.json").read_text())["torch_dtype"] == "float32"
+    # in float32, all other weights would take twice the memory when they are loaded
+    assert json.loads((models / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
+    (said,) = (note for note in ramerge.plan(source).notes if note.startswith("rules: "))
+    assert "1 tensor is stored wider" in said and "'model.layers.2.weight'" not in said
+    assert "model.layers.2.weight (float32); transformers loads all weights in the dtype of config.json" in said
     assert ramerge.Recipe(**source).to_yaml().count("dtype:") == 4
     (note,) = [text for text in ramerge.plan(source).notes if "not narrowed" in text]
     assert "1 tensor is stored wider" in note and bias in note and "model.layers.2" not in note
@@ -139,3 +142,24 @@ def test_as_many_elements_of_two_dtypes_are_told_apart_whatever_their_order(orde
     ramerge.merge(recipe(tmp_path, ["code"], "task_arithmetic", dtype="float32"), tmp_path / "out")
     found = read_checkpoint(tmp_path / "out")
     assert {name: one.dtype for name, one in found.items()} == {"a.weight": "F32", "b.weight": "F64"}
+
+
+@pytest.mark.parametrize(
+    ("match", "dtype", "stated"),
+    [
+        ("*.0.weight", None, "bfloat16"),
+        ("*.0.weight", "bfloat16", "bfloat16"),
+        ("*.0.weight", "float16", "float16"),
+        ("*", None, "float32"),
+        ("*.[01].weight", None, "float32"),  # most weights
+    ],
+)
+def test_a_rule_decides_what_is_stated_for_most_weights_only(
+    match: str, dtype: str | None, stated: str, tmp_path: Path
+) -> None:
+    for seed, name in enumerate(("base", "code", "tool")):
+        write_checkpoint(tmp_path / name, simple(seed, moved=0.1 if seed else 0))
+    more = {"dtype": dtype} if dtype else {}
+    source = recipe(tmp_path, ["code", "tool"], rules=[{"match": match, "dtype": "float32"}], **more)
+    ramerge.merge(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == stated

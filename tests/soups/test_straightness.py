@@ -49,6 +49,29 @@ def test_a_straight_run_and_one_that_turns(turn: bool, tmp_path: Path, monkeypat
     assert "can be told from 3 different checkpoints on" in text
 
 
+@pytest.mark.parametrize("count", [3, 6, 12])
+def test_a_random_walk_is_not_straight(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(8)
+    base = {name: rng.normal(0, 0.05, shape) for name, shape in SHAPES.items()}
+    write_checkpoint(tmp_path / "base", {name: floats(values, "F32") for name, values in base.items()})
+    at = base
+    for step in range(1, count + 1):
+        at = {name: old + rng.normal(0, 1e-3, old.shape) * (rng.random(old.shape) < 0.1) for name, old in at.items()}
+        write_checkpoint(tmp_path / "run" / f"step_{step}", {name: floats(new, "F32") for name, new in at.items()})
+    monkeypatch.chdir(tmp_path)
+    analyzed = command("soup", "run", "--base", "base", "--analyze").stdout
+    assert "the run is not straight" in analyzed
+    merged = command("soup", "run", "out", "--strategy", "relex", "--base", "base", "--set", "at=100")
+    assert merged.returncode == 0, merged.stderr
+    # both say the same of the same checkpoint, also where the whole run's share alone looks straight
+    if count > 3:
+        [said] = [line for line in analyzed.splitlines() if "holds only" in line]
+        assert f"{said.partition(':')[0]}: the run does not follow one line" in merged.stderr
+    found = json.loads(command("soup", "run", "--base", "base", "--analyze", "--json").stdout)
+    record = json.loads((tmp_path / "out/ramerge.json").read_text())
+    assert found["shares"] == pytest.approx([agent["straight"] for agent in record["agents"].values()])
+
+
 def test_the_share_is_that_of_the_decomposition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(7)
     base = rng.normal(0, 0.05, (30, 20)).astype(np.float32)

@@ -161,11 +161,10 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.cli.summary import method_texts
-    from ramerge.core.foundation.text import unknown
-    from ramerge.core.methods.registry import METHODS, describe, listed
+    from ramerge.core.methods.registry import METHODS, describe, listed, unknown_method
 
     if wrong := [name for name in names if name not in METHODS]:
-        raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
+        raise RecipeError([unknown_method(name) for name in wrong])
     chosen = {name: METHODS[name] for name in names} if names else listed()
     described = {name: describe(method) for name, method in chosen.items()}
     if as_json:

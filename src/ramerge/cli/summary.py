@@ -27,7 +27,10 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     from rich.filesize import decimal
 
     names = ", ".join(record.agents) if len(record.agents) <= _NAMED else f"{len(record.agents)} agents"
-    what = "one model" if record.method == "passthrough" else f"{record.method} of {names}"
+    what = f"{record.method} of {names}"
+    if record.method == "passthrough":
+        taken = record.parameters.get("agent") or next(iter(record.agents))
+        what = "one model" if len(record.agents) == 1 else f"one model, {taken}"
     lines = [
         f"{out}: {what}; {record.parameters_count:,} parameters, {decimal(record.bytes_written)}, "
         f"in {record.seconds:.1f} s and {decimal(record.peak_memory_bytes)} of memory"

@@ -28,7 +28,7 @@ from ramerge.sdk.passes import chosen_executor
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.storage import FoundModel, Location, resolve
 from ramerge.sdk.tensors import Checkpoint, full_name, threads_for, widest
-from ramerge.sdk.text import without_secrets
+from ramerge.sdk.text import quoted, without_secrets
 
 COMPRESSIONS = get_args(Compression)
 _DEFAULTS = Options()
@@ -91,7 +91,7 @@ def delta(
             work, output, carrier, spool, listen=on_progress or silence, allow_outside_links=options.allow_outside_links
         )
         made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
-        record = replace(made, warnings=tuple(_retyped(opened_base, opened)))
+        record = replace(made, warnings=tuple(_doubts(opened_base, opened, made)))
         output.staging.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
     return record
 
@@ -160,6 +160,25 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
     if (least := memory_of(1)) > limits.memory:
         raise RecipeError(f"--max-memory: {limits.memory:,} bytes are too little; give at least {decimal(least)}")
     return max(count for count in range(1, workers + 1) if memory_of(count) <= limits.memory)
+
+
+def _doubts(base: Checkpoint, agent: Checkpoint, made: DeltaRecord) -> Iterator[str]:
+    """The warnings of a delta that is probably not for this base, or that saves nothing."""
+    kinds = [model.config.get("model_type") for model in (base, agent)]
+    if all(kinds) and kinds[0] != kinds[1]:
+        theirs, own = map(quoted, kinds)
+        yield (
+            f"the base is of another architecture ({theirs}) than the agent ({own}), so a delta saves little; give the "
+            "model that the agent was trained from with --base"
+        )
+        return
+    retyped = list(_retyped(base, agent))
+    yield from retyped
+    if not retyped and made.moved and made.delta_bytes >= made.agent_bytes:
+        yield (
+            f"the delta is as large as the model: {made.moved:,} of {made.elements:,} elements differ from the base; "
+            "give the model that the agent was trained from with --base, or keep the model itself if this is the one"
+        )
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:

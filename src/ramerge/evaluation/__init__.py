@@ -3,6 +3,7 @@
 commands       `ramerge eval` and `table`; options that `searches/commands` has, too
 run            each model on each task: settings, data and samples of a request; called by `commands` and searches
 models         the models under test: words of a command line → a model as Inspect opens it; endpoints, tokenizers
+extra          whether the libraries of the extra `eval` are there; asked by all that score or read logs
 servers        the names of programs that serve a model while it is scored
 tasks/         benchmarks as task functions that Inspect finds by entry point
 data           files of benchmarks, read or downloaded, with all problems named; Parquet rows, also for `calibration`

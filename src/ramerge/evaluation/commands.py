@@ -113,6 +113,9 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm
     ramerge eval LOGS --task inspect_evals/gsm8k --endpoint http://127.0.0.1:8000/v1 --served-name merged
     """
+    from ramerge.evaluation.extra import require_extra
+
+    require_extra("ramerge eval needs", "httpx", "openai", "pandas")
     from ramerge.evaluation.logs import read
     from ramerge.evaluation.models import ModelAccess, read_targets, server_arguments
     from ramerge.evaluation.run import EvaluationRequest, evaluate
@@ -236,6 +239,9 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
     LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks; a file or a
     pipe gets all columns in one.
     """
+    from ramerge.evaluation.extra import require_extra
+
+    require_extra("ramerge table needs", "pandas", *(["tabulate"] if form == "markdown" else []))
     from ramerge.evaluation.logs import read
     from ramerge.evaluation.tables import build, merging
     from ramerge.evaluation.tables.compare import compare

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from ramerge import EvaluationError
+from ramerge.evaluation.extra import require_extra
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import STOPPING
@@ -75,6 +76,7 @@ class EvaluationRequest:
 
     def check(self) -> None:
         """Raise `EvaluationError` for settings and data that none of the tasks takes."""
+        require_extra("tasks need", "httpx", "openai")
         from inspect_ai.model import GenerateConfig
         from pydantic import ValidationError
 
@@ -117,9 +119,12 @@ def _short_name(task: str) -> str:
 
 def _parameters_of(task: str) -> list[str] | None:
     """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
+    if not task.startswith("ramerge/"):
+        return None
+    require_extra(f"{task} needs")
     from ramerge.evaluation.tasks.registry import parameters
 
-    return parameters(_short_name(task)) if task.startswith("ramerge/") else None
+    return parameters(_short_name(task))
 
 
 def evaluate(
@@ -147,12 +152,12 @@ def evaluate(
         >>> ramerge.evaluate("logs", targets, request, access)  # doctest: +SKIP
         True
     """
+    request.check()
+    access.check()
     from inspect_ai.log import list_eval_logs, read_eval_log
 
     from ramerge.evaluation.logs import about_model
 
-    request.check()
-    access.check()
     folder = Path(logs)
     if any(folder.glob("*.safetensors")):
         raise EvaluationError(f"{folder}: is the folder of a model; name another folder for logs")

@@ -90,8 +90,24 @@ def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
 _NOTHING = 1e-24
 
 
-_STRAIGHT = 0.5
-"""Users are warned where the first component holds less of a checkpoint."""
+STRAIGHT = 0.5
+"""A run does not follow one line where the first component holds less of a checkpoint's squared task vector."""
+
+
+def shares_of(parts: Sequence[Floats], lines: Sequence[Line], count: int) -> list[float]:
+    """Shares of the checkpoints' squared task vectors, over all parts, that lie in the first components.
+
+    Args:
+        parts: scalar products of the task vectors, of shape (count, count), for each tensor.
+        lines: of the same tensors.
+        count: of checkpoints.
+    """
+    nothing = np.zeros(count)
+    each = list(zip(parts, lines, strict=True))
+    inside = sum((line.share * np.trace(products) * line.direction**2 for products, line in each), nothing)
+    lengths = sum((np.diagonal(products) for products in parts), nothing)
+    with np.errstate(all="ignore"):
+        return [float(share) for share in np.where(lengths > 0, inside / lengths, 1.0)]
 
 
 class Relex(CombinationMethod[RelexParameters]):
@@ -123,22 +139,22 @@ class Relex(CombinationMethod[RelexParameters]):
     def report(self, parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Figure]]:
         """For each agent its step, and over all tensors the share of it that the first component holds."""
         steps = steps_of(parameters, agents)
-        lines = [(products, Line.of(products, steps)) for products in parts]
-        nothing = np.zeros(len(agents))
-        inside = sum((line.share * np.trace(products) * line.direction**2 for products, line in lines), nothing)
-        lengths = sum((np.diagonal(products) for products, _ in lines), nothing)
-        with np.errstate(all="ignore"):
-            shares = np.where(lengths > 0, inside / lengths, 1.0)
-        return [{"step": step, "straight": float(share)} for step, share in zip(steps, shares, strict=True)]
+        shares = shares_of(parts, [Line.of(products, steps) for products in parts], len(agents))
+        return [{"step": step, "straight": share} for step, share in zip(steps, shares, strict=True)]
 
     def warning(self, figures: Sequence[Figures]) -> str:
-        found = [figure["straight"] for figure in figures if "straight" in figure]
-        if not found or min(found) >= _STRAIGHT:
+        found = [(figure["straight"], figure["step"]) for figure in figures if "straight" in figure]
+        if not found or min(found)[0] >= STRAIGHT:
             return ""
         return (
-            f"the first component holds only {min(found):.0%} of a checkpoint's task vector: the run does not follow "
-            "one line, so what relex predicts may be far from it; `ramerge soup RUN --analyze` shows it by layer"
+            f"{only(*min(found))}: the run does not follow one line, so what relex predicts may be far from it; "
+            "`ramerge soup RUN --base BASE --analyze` shows it by layer"
         )
+
+
+def only(share: float, step: float) -> str:
+    """The words about the checkpoint of which the first component holds least."""
+    return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 
 
 RELEX = Relex()

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import gradio as gr
 import numpy as np
 
-from ramerge import EvaluationError
 from ramerge.demo.tasks import TASKS
+from ramerge.evaluation.extra import require_extra
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.servers import SERVERS
 from ramerge.evaluation.tables import merging
@@ -18,7 +18,6 @@ from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.sdk.commands import named
-from ramerge.sdk.machine import missing
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
 from ramerge.ui.draft import agents_in
@@ -147,8 +146,7 @@ def _evaluation(
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
     """Retention of merges by the logs of `ramerge eval` as HTML, and the words that show the same."""
-    if problems := missing({"eval": ["inspect_ai"]}, who="ramerge table needs"):
-        raise EvaluationError(problems)
+    require_extra("ramerge table needs", "pandas")
     from ramerge.evaluation.logs import read
 
     chosen = [word for each in specialists or [] for word in ("--specialist", each)]

@@ -197,9 +197,8 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
         else:
             problems.append(f"{path}: {'the index names this file, but it is missing' if in_index else 'is missing'}")
     if not allow_outside_links:
-        problems += [
-            linked_out(path) for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)
-        ]
+        outside = [path for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)]
+        problems += [linked_out(*outside)] if outside else []
     if problems:
         raise CheckpointError(problems)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -139,6 +140,12 @@ def not_a_directory(directory: Location) -> str:
     return access(directory).absence()
 
 
+def _by_number(name: str) -> tuple[bool, int, str]:
+    """The key that sorts folders of a run by step: `checkpoint-1000` after `checkpoint-200`, and both after others."""
+    found = re.search(r"[0-9]{1,18}$", name)
+    return found is not None, int(found[0]) if found else 0, name
+
+
 def _no_weights(directory: Location) -> str:
     if list(directory.glob("*.gguf")):
         return (
@@ -153,7 +160,8 @@ def _no_weights(directory: Location) -> str:
         return f"{directory}: {text}"
     if not any(directory.rglob("*")):
         return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
-    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
-    hint = f"; there are some in {directory / inner[0]}" if inner else ""
+    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")}, key=_by_number)
+    others = f", the last of {len(inner)} such folders" if len(inner) > 1 else ""
+    hint = f"; there are some in {directory / inner[-1]}{others}" if inner else ""
     known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"

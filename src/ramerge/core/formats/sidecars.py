@@ -132,7 +132,7 @@ def companion_files(
     roots = (*base, *tokenizer_from)
     outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
-        raise CheckpointError(map(linked_out, outside))
+        raise CheckpointError(linked_out(*outside))
     return chosen
 
 

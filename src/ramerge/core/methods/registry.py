@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ramerge.core.foundation.text import nearest, quoted, unknown
 from ramerge.core.methods.base import Method, conditions
 from ramerge.core.registry import Registry
 
@@ -22,6 +23,32 @@ def listed() -> dict[str, Method]:
         return FAMILIES.index(method.family) if method.family in FAMILIES else len(FAMILIES)
 
     return dict(sorted(METHODS.usable().items(), key=lambda row: place(row[1])))
+
+
+def unknown_method(name: str) -> str:
+    """The message about a method that does not exist, with the one whose name or title is most like it."""
+    if name in _COMMANDS:
+        return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
+    titles = {_letters(title): known for known, method in METHODS.usable().items() for title in _heads(method.title)}
+    found = titles.get(_letters(name))
+    if found is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
+        found = titles.get(nearest(_letters(name), titles, cutoff=_ALIKE) or "")
+    if found is None:
+        return unknown("method", name, list(METHODS))
+    return f"unknown method {quoted(name)}; did you mean {found!r}?"
+
+
+_COMMANDS = {"greedy": "ramerge soup RUN OUT --strategy greedy --score FILE.py:FUNCTION"}
+_ALIKE = 0.85
+
+
+def _heads(title: str) -> list[str]:
+    """A title, and its beginnings before a colon or bracket."""
+    return [title, *(title.partition(sign)[0] for sign in ":(" if sign in title)]
+
+
+def _letters(text: str) -> str:
+    return "".join(sign for sign in text.lower() if sign.isalnum() or sign == "+")
 
 
 def all_parameters() -> frozenset[str]:

@@ -155,6 +155,7 @@ def _contents(
         *clashes,
         *check_same_tokens(base, inputs.opened_agents, recipe, reader),
         *checks.note_one_agent(points[0]),
+        *checks.note_left_agents(points),
         *checks.note_adapters(points, inputs),
         *checks.check_layers(base, recipe),
     ]
@@ -167,6 +168,7 @@ def _contents(
         *checks.check_like_base(base, recipe, counted=bool(observed)),
         *checks.warn_of_stacks(points, tensors, base),
         *checks.note_kept_dtypes(tensors, recipe),
+        *checks.note_ruled_dtypes(tensors, recipe),
         *checks.note_rounding(recipe, tensors),
         *checks.check_rules(recipe, tensors, inputs.base.folder),
         *checks.check_shards(recipe, tensors),

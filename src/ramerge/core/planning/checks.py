@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from ramerge.core.formats.encodings.decode import OF_MODELOPT
 from ramerge.core.formats.recorded import name_of
 from ramerge.core.formats.safetensors import INDEX
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
-from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, widest
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
@@ -251,6 +252,18 @@ def note_one_agent(point: Point) -> Iterator[PlanFinding]:
         yield note(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
+def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
+    """Note which agent a method that combines none takes, and that it leaves the others out."""
+    names = list(points[0].recipe.agents)
+    if points[0].method.combines or len(names) == 1:
+        return
+    for taken in dict.fromkeys(point.parameters[0].in_effect().get("agent") or names[0] for point in points):
+        others = brief_list([name for name in names if name != taken])
+        yield note(
+            f"{points[0].method.name} takes one agent: {taken}; it leaves out {others} (parameters.agent names another)"
+        )
+
+
 def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Note what `rounding: stochastic` does."""
     if recipe.seed is None:
@@ -367,6 +380,31 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
             f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
             f"`dtype: {recipe.dtype}` narrows them"
+        )
+
+
+def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
+    """Note which tensors a rule stores in another dtype than most of the weights are, which `config.json` states."""
+    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        if tensor.base.is_float:
+            sizes[tensor.dtype] += tensor.base.elements
+    usual = max(sizes, key=sizes.__getitem__, default="")
+    wider = {
+        tensor.parts[0].name: full_name(tensor.dtype)
+        for tensor in tensors
+        if tensor.rule in ruled
+        and tensor.base.is_float
+        and tensor.dtype != tensor.base.dtype
+        and widest({tensor.dtype, usual}) == tensor.dtype != usual
+    }
+    if wider:
+        are = "1 tensor is" if len(wider) == 1 else f"{len(wider):,} tensors are"
+        yield note(
+            f"rules: {are} stored wider than most weights, which are {full_name(usual)}: "
+            f"{brief_list([f'{name} ({dtype})' for name, dtype in wider.items()])}; transformers loads all weights in "
+            "the dtype of config.json, unless from_pretrained gets another one"
         )
 
 

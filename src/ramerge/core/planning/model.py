@@ -577,17 +577,22 @@ class MergePlan(PlannedContents):
         """The dtype that `config.json` must state; None if it states the right one.
 
         That is the widest of the output's. Models that store some tensors in a wider one than they state, such as
-        routers, keep what they state.
+        routers, keep what they state. The dtypes of rules do not count, unless they are those of most elements:
+        transformers loads all weights in the dtype that is stated.
         """
+        plain = [tensor for tensor in self.tensors if tensor.base.is_float]
+        ruled = {number for number, rule in enumerate(self.recipe.rules, 1) if rule.dtype is not None}
+        unruled = [tensor for tensor in plain if tensor.rule not in ruled]
+        if 2 * sum(tensor.base.elements for tensor in unruled) >= sum(tensor.base.elements for tensor in plain):
+            plain = unruled
         floats: Counter[str] = Counter()
-        for tensor in self.tensors:
-            if tensor.base.is_float:
-                floats[tensor.dtype] += tensor.base.elements
+        for tensor in plain:
+            floats[tensor.dtype] += tensor.base.elements
         if not floats or any(tensor.quantized is not None for tensor in self.tensors):
             return None
         asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
         stated = asked or self.config.dequantized_to or self.config.stated or floats.most_common(1)[0][0]
-        wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
+        wider = [tensor for tensor in plain if widest({tensor.dtype, stated}) != stated]
         config = self.companions.get("config.json")
         as_base = all(
             each.dtype == each.base.usual_dtype

@@ -448,9 +448,17 @@ def _move(base: Checkpoint, agent: Checkpoint, fitted: _Fitted) -> None:
     for old, new in names.items():
         fitted.tensors[new] = replace(fitted.tensors.pop(old), name=new)
     if names:
-        pairs = [(quoted(old) if old else "no prefix", quoted(new) if new else "none") for old, new in prefixes.items()]
-        shown = ", ".join(f"{old} is the base's {new}" for old, new in pairs[:3])
+        shown = ", ".join(_renamed(old, new) for old, new in itertools.islice(prefixes.items(), 3))
         fitted.notes.append(f"{len(names):,} tensors under other prefixes: {shown}")
+
+
+def _renamed(old: str, new: str) -> str:
+    """The words about a prefix of an agent that is another one in the base."""
+    if not new:
+        return f"{quoted(old)} is dropped, as the base has none"
+    if not old:
+        return f"{quoted(new)} is put before them, as in the base"
+    return f"{quoted(old)} is the base's {quoted(new)}"
 
 
 def _absent(

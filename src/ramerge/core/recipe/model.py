@@ -22,9 +22,9 @@ from pydantic import (
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.limits import parse_size
-from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted, unknown
+from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
-from ramerge.core.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS, unknown_method
 from ramerge.core.recipe.document import Document, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
@@ -341,7 +341,7 @@ class Recipe(_Strict):
     @classmethod
     def _is_known(cls, name: str) -> str:
         if name not in METHODS and name != AUTO:
-            raise ValueError(unknown("method", name, list(METHODS)))
+            raise ValueError(unknown_method(name))
         return name
 
     @field_validator("prompts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath
 
+from ramerge.core.foundation.text import brief_list
 from ramerge.core.storage.location import Location
 
 
@@ -19,12 +20,14 @@ def is_too_long(name: str) -> bool:
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
-def linked_out(path: Location) -> str:
-    """The message about a link that leads out of its folder."""
+def linked_out(path: Location, *others: Location) -> str:
+    """The message about links that lead out of their folder."""
+    do = "does" if len(others) == 1 else "do"
+    as_well = f", as {do} {brief_list([other.name for other in others])}" if others else ""
     return (
-        f"{path}: links to {os.path.realpath(str(path))}, outside the checkpoint; if you trust it, set "
-        "allow.outside_links: true in the recipe (--set allow.outside_links=true), or give convert, delta and apply "
-        "the option --allow-outside-links"
+        f"{path}: links to {os.path.realpath(str(path))}, outside the checkpoint{as_well}; if you trust "
+        f"{'them' if others else 'it'}, give the option --allow-outside-links, or set allow.outside_links: true in the "
+        "recipe"
     )
 
 
