@@ -117,8 +117,8 @@ def merge_state_dicts(
         >>> ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram", out=base)["w"] is base["w"]
         True
     """
-    for label, given in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
-        _check_mapping(label, given)
+    for label, value in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
+        _check_mapping(label, value)
     if method == AUTO:
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
     if options.ray is not None:
@@ -225,11 +225,11 @@ class _OnDevice:
 _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float32'}", "config": "{'model_type': ...}"}
 
 
-def _check_mapping(label: str, given: Any) -> None:
+def _check_mapping(label: str, value: Any) -> None:
     """Raise RecipeError for an argument that is not what its example is."""
-    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise RecipeError(
-            f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(given).__name__}"
+            f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(value).__name__}"
         )
 
 

@@ -110,7 +110,7 @@ SMALL = JsonLimits(size=1000, signs=100)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         (b"\n{%b}\n" % (b'"a": 1, ' * 500), None),  # as its size permits to tell
         (b"{%b}" % ("\u00e9".encode() * (3 << 19)), None),
@@ -124,9 +124,9 @@ SMALL = JsonLimits(size=1000, signs=100)
         (b'{"a": 1, "a": 2}', None),
     ],
 )
-def test_large_files_are_looked_at(content: bytes, said: str | None) -> None:
+def test_large_files_are_looked_at(content: bytes, reason: str | None) -> None:
     found = damage(io.BytesIO(content), SMALL)
-    assert (found is None) == (said is None) and (said or "") in (found or "")
+    assert (found is None) == (reason is None) and (reason or "") in (found or "")
 
 
 def test_large_tokenizers_are_not_in_memory_as_a_whole() -> None:

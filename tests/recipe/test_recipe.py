@@ -134,9 +134,9 @@ allow: {nonfinite: true}
         ("method: ram\nshard_size: " + "1" * 400, "more than 63 bits"),
         # Python prints and reads no whole number of so many digits
         *[
-            (text, f"recipe.yaml:2: {said}a whole number of more than 63 bits is no value of a key")
+            (text, f"recipe.yaml:2: {label}a whole number of more than 63 bits is no value of a key")
             for number in ("0x" + "f" * 5000, "-0o" + "7" * 5000)
-            for text, said in (
+            for text, label in (
                 (f"base: b\nrounding_seed: {number}", "rounding_seed: "),
                 (f"base: b\nshard_size: {number}", "shard_size: "),
                 (f"base: b\nparameters: {{weights: {{a: [{number}]}}}}", "parameters.weights.a.0: "),
@@ -147,9 +147,9 @@ allow: {nonfinite: true}
         *[
             (
                 f"base: b\nagents: {{a: x, {key}: y}}",
-                f"recipe.yaml:2: agents.{said}: is no text in YAML, so it is no name",
+                f"recipe.yaml:2: agents.{label}: is no text in YAML, so it is no name",
             )
-            for key, said in (
+            for key, label in (
                 ("~", "null"),
                 ("Null", "null"),
                 ("", "null"),
@@ -189,11 +189,11 @@ def test_a_recipe_that_is_remote_is_named_as_it_was_given(recipe: str | Path) ->
 
 
 def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
-    said = "a whole number of more than 63 bits is no value of a key"
+    message = "a whole number of more than 63 bits is no value of a key"
     for text in ("0x" + "f" * 5000, "9" * 5000, "[1, -" + "9" * 5000 + "]", "{a: 0b" + "1" * 64 + "}"):
-        with pytest.raises(RecipeError, match=f"^--set parameters[.]r=.*: {said}"):
+        with pytest.raises(RecipeError, match=f"^--set parameters[.]r=.*: {message}"):
             parse_scalar(text, "--set parameters.r")
-        with pytest.raises(RecipeError, match=f"--vary parameters.r=.*: {said}"):
+        with pytest.raises(RecipeError, match=f"--vary parameters.r=.*: {message}"):
             read_varied([f"parameters.r=[{text}]"])
     assert not stays_text("9" * 5000) and stays_text("x" * 5000)
     assert parse_scalar(str(2**63 - 1)) == 2**63 - 1
@@ -201,9 +201,9 @@ def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
     for values in ({"rounding_seed": large}, {"shard_size": large}, {"rules": [{"layers": large, "keep": "base"}]}):
         with pytest.raises(RecipeError, match=r"63 bits|not int of too many digits to print"):
             Recipe(**agents, **values)
-    with pytest.raises(RecipeError, match=f"^rounding_seed: {said}"):
+    with pytest.raises(RecipeError, match=f"^rounding_seed: {message}"):
         Recipe(**agents).with_(rounding_seed=large)
-    with pytest.raises(RecipeError, match=f"^--vary parameters.r: {said}"):
+    with pytest.raises(RecipeError, match=f"^--vary parameters.r: {message}"):
         make_points(Document({**agents}), {"parameters.r": [0, large]})
     for limits in ({"max_memory": large, "threads": None}, {"max_memory": None, "threads": large}):
         with pytest.raises(RecipeError, match=r"more than 63 bits is no size|threads: must be 1 to 1024"):

@@ -39,9 +39,9 @@ def test_a_file_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.
     spec, events = f"{tmp_path / 's.py'}:score", list[float]()
     with pytest.raises(EvaluationError) as error:
         FunctionScorer(spec, tmp_path / "log", 0.1, lambda: events.append(time.monotonic()))
-    (said,) = error.value.problems
-    assert said.startswith(f"--score {spec}: {tmp_path / 's.py'} did not load within 2.5 seconds: ")
-    assert f"what it printed in {tmp_path / 'log'}" in said and "did not end" not in said
+    (problem,) = error.value.problems
+    assert problem.startswith(f"--score {spec}: {tmp_path / 's.py'} did not load within 2.5 seconds: ")
+    assert f"what it printed in {tmp_path / 'log'}" in problem and "did not end" not in problem
     assert len(events) >= 3  # at once, and every second
 
 

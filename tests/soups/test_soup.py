@@ -339,8 +339,8 @@ def test_a_greedy_soup_stops_at_once_though_python_drops_the_stop(tmp_path: Path
     words = ["soup", "run", "out", "--strategy", "greedy", "--score", "even.py:score", "--quiet"]
     command = [sys.executable, "-c", _DROPS, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
-    said = "error: stopped by SIGINT; nothing was scored yet\n"
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", said)
+    message = "error: stopped by SIGINT; nothing was scored yet\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", message)
     assert not list((tmp_path / "out").glob("trials/*"))
 
 

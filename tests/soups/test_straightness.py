@@ -65,8 +65,8 @@ def test_a_random_walk_is_not_straight(count: int, tmp_path: Path, monkeypatch: 
     assert merged.returncode == 0, merged.stderr
     # both say the same of the same checkpoint, also where the whole run's share alone looks straight
     if count > 3:
-        [said] = [line for line in analyzed.splitlines() if "holds only" in line]
-        assert f"{said.partition(':')[0]}: the run does not follow one line" in merged.stderr
+        [shares] = [line for line in analyzed.splitlines() if "holds only" in line]
+        assert f"{shares.partition(':')[0]}: the run does not follow one line" in merged.stderr
     found = json.loads(command("soup", "run", "--base", "base", "--analyze", "--json").stdout)
     record = json.loads((tmp_path / "out/ramerge.json").read_text())
     assert found["shares"] == pytest.approx([agent["straight"] for agent in record["agents"].values()])

@@ -29,7 +29,7 @@ def unknown_method(name: str) -> str:
     """The message about a method that does not exist, with the one whose name or title is most like it."""
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
-    titles = {_letters(title): known for known, method in METHODS.usable().items() for title in _heads(method.title)}
+    titles = {_letters(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)}
     found = titles.get(_letters(name))
     if found is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
         found = titles.get(nearest(_letters(name), titles, cutoff=_ALIKE) or "")

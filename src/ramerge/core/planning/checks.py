@@ -132,8 +132,8 @@ def _other_companions(
     """Differences of an agent, and what `companions` would take from it."""
     # what a damaged file would say is not known: `warn_of_damaged` says so
     ours, own = reader.template_of(given), reader.template_of(agent)
-    known = not reader.damaged(given, "chat template") and not reader.damaged(agent, "chat template")
-    if known and own not in (None, ours):
+    readable = not reader.damaged(given, "chat template") and not reader.damaged(agent, "chat template")
+    if readable and own not in (None, ours):
         gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
         yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
     digests = reader.digest_of(given), reader.digest_of(agent)
