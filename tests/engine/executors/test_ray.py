@@ -383,13 +383,13 @@ GB = 1e9
 )
 def test_tasks_are_laid_out(nodes: list, workers: int, found: tuple[int, int, int]) -> None:
     processors = 64 if workers > 4 else 2
-    slots = executors.ray_slots(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
+    slots = executors._ray_slots(nodes, workers, processors, lambda threads: int(threads * 0.2 * GB))
     assert (slots.cpus, slots.threads, slots.count) == found
 
 
 def test_no_node_is_large_enough() -> None:
     with pytest.raises(ramerge.RayError, match="no node of the Ray cluster has 1 CPU and 3,000 MB"):
-        executors.ray_slots([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
+        executors._ray_slots([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
 
 
 def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
