@@ -123,7 +123,7 @@ def _classes_tested_for(node: ast.Call | ast.MatchClass) -> set[str]:
 
 
 def test_the_source_stays_plain() -> None:
-    """No long function, and few values whose type nobody states."""
+    """No long function, and few values without a stated type."""
     texts = {path.relative_to(SOURCE): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
     functions = [
         (path, node)

@@ -10,7 +10,7 @@ stream             merged tensors one after another, for the loop over `Plan.ten
 journal            `Journal`, `PassJournal`: which blocks are done, and what was counted in them, so that a run can be
                    resumed; opened by `outputs`, asked and written by `reads`
 fingerprint        what a run depends on, as text, for the journals of merges and deltas; for `api` also whether a plan
-                   goes on from what an interrupted run left
+                   resumes an interrupted run
 
 Before the passes, for `execute`:
 

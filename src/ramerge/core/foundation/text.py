@@ -39,7 +39,6 @@ _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 # How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
-_LISTED = 3
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
 
@@ -96,8 +95,8 @@ def few_quoted(names: Sequence[str], count: int | None = None) -> str:
 
 def brief_list(items: Sequence[str]) -> str:
     """The first items, separated by commas, and the number of the others."""
-    more = f", and {len(items) - _LISTED} more" if len(items) > _LISTED else ""
-    return ", ".join(items[:_LISTED]) + more
+    more = f", and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return ", ".join(items[:MOST_NAMED]) + more
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:

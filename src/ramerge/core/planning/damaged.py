@@ -63,12 +63,12 @@ def warn_of_damaged(
         if path not in reasons and (found := _damage_of(reader, path, name)) is not None:
             reasons[path] = found
     for path, reason in reasons.items():
-        tokens = uncompared.get(path, [])
+        kinds = uncompared.get(path, [])
         effects = ["the output gets it as it is"] if path in copied else []
-        if tokens:
-            are = "are" if len(tokens) > 1 or tokens[0].endswith("s") else "is"
+        if kinds:
+            are = "are" if len(kinds) > 1 or kinds[0].endswith("s") else "is"
             whose = owners[path] or "the base"
-            effects.append(f"{enumerated(tokens)} of {whose} {are} not compared with those of others")
+            effects.append(f"{enumerated(kinds)} of {whose} {are} not compared with those of others")
         if effects:
             advice = _advice(reader, models, copied[path]) if is_tokenizer(copied.get(path, "")) else ""
             yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))

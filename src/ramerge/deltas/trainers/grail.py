@@ -84,10 +84,10 @@ class _GrailDelta(Link):
             raise CheckpointError(problems)
 
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        return _Pass(self, files)
+        return _FramePass(self, files)
 
 
-class _Pass(LinkPass):
+class _FramePass(LinkPass):
     def __init__(self, link: _GrailDelta, files: Files) -> None:
         self._link = link
         for name, required in link.manifest.items():  # the sha256 that the publisher noted

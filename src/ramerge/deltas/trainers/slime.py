@@ -60,7 +60,7 @@ class Payload:
         return overwritten(self.frame, files, tensor.nbytes)
 
 
-class _Pass(LinkPass):
+class _PayloadPass(LinkPass):
     """The pass of tensors that were changed one by one, each with a checksum of its own."""
 
     def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
@@ -121,7 +121,7 @@ class DeltaOfPayloads(Link):
             raise CheckpointError(problems)
 
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
-        return _Pass(self.payloads, files)
+        return _PayloadPass(self.payloads, files)
 
 
 def _is_delta(folder: Location) -> bool:
