@@ -1,8 +1,10 @@
 """Calibration of the demo's agents: what is recorded, what a merge makes of it, and what bad input gets."""
 
 import json
+import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -644,10 +646,14 @@ def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_pa
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
 
 
-def test_an_edited_reward_function_scores_again(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_an_edited_reward_function_scores_again(
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
     for reward in (1.0, 0.5):
         (tmp_path / "r.py").write_text(f"def compute_score(**about):\n    return {reward}\n")
+        os.utime(tmp_path / "r.py", (1e9, 1e9))  # to Python's cache of compiled files, the same file
         options = ramerge.Options(overwrite=True)
         arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
         calibrate(*arguments, settings=settings, options=options)

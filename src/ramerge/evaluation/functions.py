@@ -8,8 +8,9 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -27,12 +28,14 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
         raise ValueError(f"{place!r} is neither a module nor a Python file; write file.py:function")
     if place.endswith(".py"):
         path = Path(place).expanduser()
-        found = importlib.util.spec_from_file_location(path.stem, path)
-        if found is None or found.loader is None or not path.is_file():
+        if not path.is_file():
             raise ValueError(f"{path}: there is no such Python file")
         _look_in(path.parent.absolute())
+        loader = _FromSource(path.stem, str(path))
+        found = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+        assert found is not None  # a spec is always made where a loader is given
         module = sys.modules[path.stem] = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
+        loader.exec_module(module)
     else:
         _look_in(Path.cwd())
         module = importlib.import_module(place)
@@ -43,6 +46,13 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
         known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
         raise ValueError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
     return module, function
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles a file anew. Python's cache takes an edit of the same second and size for the file as it was."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _look_in(folder: Path) -> None:
