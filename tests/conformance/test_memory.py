@@ -273,7 +273,7 @@ def test_many_misfits_are_a_few_lines() -> None:
     with pytest.raises(ramerge.PlanError) as error:
         ramerge.merge_state_dicts(base, agents, method="linear", out={})
     (said,) = error.value.problems
-    assert said.startswith("out: lacks 'w00', 'w01', ") and ", and 2" in said and " more, which the merge has" in said
+    assert said.startswith("out: lacks 'w00', 'w01', ") and " and 2" in said and " more, which the merge has" in said
     with pytest.raises(ramerge.PlanError) as error:
         ramerge.merge_state_dicts(base, agents, method="linear", out={name: np.zeros(3) for name in base})
     assert len(error.value.problems) == 11 and error.value.problems[-1] == "and 20 more"

@@ -54,7 +54,8 @@ def chromium() -> Iterator[Any]:
 
 
 TWO_FRAMES = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-"""A field that was filled tells its value to the page in the frame after. No person clicks sooner."""
+"""A field that was filled tells its value to the page in the frame after, and a tab that was opened sets its fields.
+No person is as fast."""
 
 
 @dataclass
@@ -72,6 +73,13 @@ class Visit:
         self.page.get_by_role(role, name=name, exact=True, **more).click()
         self.clicks += 1
 
+    def fill(self, label: str, text: str) -> None:
+        """Fill the first field that can be seen with this label, which a hint may follow."""
+        found = self.page.get_by_label(re.compile(rf"^\s*{label}\b")).locator("visible=true").first
+        found.wait_for()
+        self.page.evaluate(TWO_FRAMES)
+        found.fill(text)
+
     def fold(self, name: str) -> None:
         """Open or close an accordion, whose name ends with a sign."""
         self.page.get_by_role("button", name=name).click()
@@ -83,8 +91,15 @@ class Visit:
 
     def wait(self, selector: str, seconds: float = 120, **more: Any) -> Any:
         """What can be seen of a selector, once it can."""
+        from playwright.sync_api import TimeoutError
+
         found = self.page.locator(f"{selector}:visible", **more).first
-        found.wait_for(timeout=1000 * seconds)
+        try:
+            found.wait_for(timeout=1000 * seconds)
+        except TimeoutError as error:
+            fields = [each.input_value() for each in self.page.locator("input:visible, textarea:visible").all()]
+            error.add_note(f"{self.page.locator('body').inner_text()}\nvalues of the fields: {fields}")
+            raise
         return found
 
     def merged(self, name: str) -> None:
@@ -109,7 +124,8 @@ def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
     one.page.on("console", lambda message: message.type == "error" and one.complaints.append(message.text))
     one.page.on("pageerror", lambda error: one.complaints.append(str(error)))
     inside.on("request", lambda request: one.requests.append(request.url))
-    one.page.goto(address)
+    with one.page.expect_response(re.compile("/queue/join"), timeout=60_000):  # the stream of events is open
+        one.page.goto(address)
     one.page.get_by_role("tab", name="Agents").wait_for(timeout=60_000)
     try:
         yield one

@@ -62,7 +62,7 @@ def merge(opened: Visit, name: str) -> None:
     opened.click("Use the demo's agents")
     opened.wait("table.plain", has_text="safetensors files")
     opened.tab("Run")
-    opened.page.get_by_label("Output").fill(name)
+    opened.fill("Output", name)
     opened.click("Merge")
 
 

@@ -17,6 +17,7 @@ _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "mo
 def build_page(desk: Desk) -> gr.Blocks:
     """Build the page with all tabs. Nothing is read before a browser asks."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
+        page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)  # before all other events
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
         size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
         recipe = gr.Code(desk.start, language="yaml", label="Recipe", interactive=True, render=False, **size)
@@ -44,7 +45,6 @@ def build_page(desk: Desk) -> gr.Blocks:
                 _next(tabs, "share", "Share: card, report and upload")
             with gr.Tab("Share", id="share"):
                 share.build(desk)
-        page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 

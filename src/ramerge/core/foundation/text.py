@@ -89,14 +89,13 @@ def enumerated(names: Sequence[str]) -> str:
 
 def few_quoted(names: Sequence[str], count: int | None = None) -> str:
     """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
-    more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
-    return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
+    return brief_list([*map(quoted, names[:MOST_NAMED])], len(names) if count is None else count)
 
 
-def brief_list(items: Sequence[str]) -> str:
-    """The first items, separated by commas, and the number of the others."""
-    more = f", and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return ", ".join(items[:MOST_NAMED]) + more
+def brief_list(items: Sequence[str], count: int | None = None) -> str:
+    """The first three items of `count`, and how many there are more; without a count, these are all."""
+    more = (len(items) if count is None else count) - min(len(items), MOST_NAMED)
+    return ", ".join(items[:MOST_NAMED]) + (f" and {more:,} more" if more else "")
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:
