@@ -211,6 +211,23 @@ def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ({3: "x"}, "3: "),
+        ({None: "x"}, "None: "),
+        ({"agents": {3: "x"}}, "agents.3: "),
+        ({"agents": {"a": {"model": "x", 3: 1}}}, "agents.a.3: "),
+        ({"rules": [{3: 1}]}, "rule 1: 3: "),
+    ],
+)
+def test_keys_of_a_mapping_are_text(more: dict, place: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{place}a key must be text, not "):
+        ramerge.read_recipe({"base": "b", "agents": {"a": "x"}, **more})
+    with pytest.raises(RecipeError, match=r"^self: unknown key 'self'; known: method"):
+        Recipe(self="x", agents={"a": "x"})
+
+
+@pytest.mark.parametrize(
     ("key", "message"),
     [
         ("a.b", "unknown key 'a'; known: "),

@@ -30,7 +30,7 @@ from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, change_method
 from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
-from ramerge.core.recipe.sentences import describe
+from ramerge.core.recipe.sentences import describe, not_text
 
 AUTO = "auto"
 """In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
@@ -331,7 +331,7 @@ class Recipe(_Strict):
 
     _document: Document = PrivateAttr(default_factory=lambda: Document({}))
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
@@ -433,12 +433,12 @@ class Recipe(_Strict):
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
     """The recipe of a document, or the problems of its structure."""
+    if others := [key for key in document.values if not isinstance(key, str)]:
+        return None, [document.where((str(key),), not_text(key)) for key in others]
     try:
         recipe = Recipe(**document.values)
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
-    except TypeError as error:
-        return None, [document.where((), str(error))]
     recipe._document = document  # noqa: SLF001  # set by this module alone
     return recipe, []

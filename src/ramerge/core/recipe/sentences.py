@@ -64,8 +64,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
         return f"{quoted(value)}: {NOT_UTF8}"
     if kind == "dict_type" and item["loc"] == ("agents",):
         return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
-    if "[key]" in item["loc"] and kind == "string_type":
-        return f"a key must be text, not {quoted(value)}; write it in quotes"
+    if kind == "invalid_key" or ("[key]" in item["loc"] and kind == "string_type"):
+        return not_text(value)
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
@@ -77,6 +77,11 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
     message = str(item["msg"]).removeprefix("Input ")
     shown = literal(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+
+
+def not_text(key: object) -> str:
+    """The message of a key that is no text, which only a mapping in Python can have."""
+    return f"a key must be text, not {quoted(key)}; write it in quotes"
 
 
 def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
