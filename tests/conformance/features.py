@@ -14,6 +14,7 @@ import ramerge
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.methods import ROWS as METHODS
+from tests.conformance.test_merge import importances_for
 from tests.deltas.writing import write_delta
 from tests.reference import NUMBERS, Stored, encode
 
@@ -21,7 +22,12 @@ Tensors = Mapping[str, Stored]
 
 NAMES = tuple(f"model.layers.{layer}.weight" for layer in range(6))
 KEPT, TAKEN, APART, WIDER, LACKED, _ = NAMES
-OTHER_PARAMETERS = {"ram+": {"epsilon": 0.004}, "ties": {"density": 0.5}, "task_arithmetic": {"scale": 0.3}}
+OTHER_PARAMETERS = {
+    "ram+": {"epsilon": 0.004},
+    "ties": {"density": 0.5},
+    "task_arithmetic": {"scale": 0.3},
+    "fisher": {"scale": 0.3},
+}
 SAFETENSORS_DTYPES = {"bfloat16": "BF16", "float32": "F32", "float16": "F16"}
 
 
@@ -35,6 +41,7 @@ class Case:
         agents: the agents' tensors by name, as they are merged.
         recipe: what is merged.
         stored: those of agents that are stored otherwise.
+        importances: the importances of agents, for a method that takes them.
         options: how it is merged.
         kind: the kind of output.
         out: where the output is, or what was made of it.
@@ -47,6 +54,7 @@ class Case:
     agents: dict[str, Tensors]
     recipe: dict[str, Any]
     stored: dict[str, Tensors] = field(default_factory=dict)
+    importances: dict[str, Tensors] = field(default_factory=dict)
     options: ramerge.Options = field(default_factory=ramerge.Options)
     kind: str = "checkpoint"
     out: Path = Path()
@@ -56,6 +64,11 @@ class Case:
     def add_rule(self, match: str, **rule: Any) -> None:
         """Add a rule to the recipe."""
         self.recipe.setdefault("rules", []).append({"match": match, **rule})
+
+    def store(self, agent: str, **keys: object) -> None:
+        """Say in the recipe where an agent is."""
+        side = {"importance": str(self.folder / f"{agent}-importance")} if self.importances else {}
+        self.recipe["agents"][agent] = {**keys, **side}
 
     def merge(self, **more: Any) -> object:
         """Merge what the recipe says now."""
@@ -74,7 +87,12 @@ def new_case(folder: Path, method: str) -> Case:
         for agent, share in (("code", 0.1), ("tool", 0.4), ("memory", 0.5))
     }
     source = recipe(folder, list(agents), method)
-    return Case(folder, {name: floats(values) for name, values in base.items()}, agents, source, out=folder / "out")
+    case = Case(folder, {name: floats(values) for name, values in base.items()}, agents, source, out=folder / "out")
+    if method == "fisher":
+        case.importances = importances_for(agents)
+        for agent in agents:
+            source["agents"][agent] = {"model": str(folder / agent), "importance": str(folder / f"{agent}-importance")}
+    return case
 
 
 def wanted(case: Case) -> dict[str, Stored]:
@@ -96,7 +114,8 @@ def wanted(case: Case) -> dict[str, Stored]:
         base, *agents = ({name: model[name] for name in names} for model in (case.base, *case.agents.values()))
         given = dict(zip(case.agents, agents, strict=True))
         for dtype in {dtypes[name] for name in names}:
-            merged = method(base, given, dtype, **rule.get("parameters", {}))
+            side = {"importances": case.importances} if case.importances else {}
+            merged = method(base, given, dtype, **rule.get("parameters", {}), **side)
             found |= {name: merged[name] for name in names if dtypes[name] == dtype}
     return found
 
@@ -160,20 +179,20 @@ def sharded(case: Case) -> None:
 def delta(case: Case) -> None:
     """An agent is a delta on the base."""
     out = write_delta(case.folder / "delta", case.folder / "base", case.folder / "tool")
-    case.recipe["agents"]["tool"] = {"delta": str(out)}
+    case.store("tool", delta=str(out))
 
 
 def soup(case: Case) -> None:
     """An agent is the mean of two checkpoints that are the same."""
     both = {step: {"model": str(case.folder / "code")} for step in ("step-1", "step-2")}
-    case.recipe["agents"]["code"] = {"soup": {"method": "uniform", "agents": both}}
+    case.store("code", soup={"method": "uniform", "agents": both})
 
 
 def renamed(case: Case) -> None:
     """An agent's tensors have other names."""
     tensors = case.stored.get("memory", case.agents["memory"])
     write_checkpoint(case.folder / "named", {f"inner.{name}": tensor for name, tensor in tensors.items()})
-    case.recipe["agents"]["memory"] = str(case.folder / "named")
+    case.store("memory", model=str(case.folder / "named"))
     case.recipe["rename"] = [{"from": r"^inner\.", "to": "", "agent": "memory"}]
 
 
@@ -246,6 +265,8 @@ def outcome(case: Case, *features: Callable[[Case], None]) -> dict[str, Stored]:
         feature(case)
     for name, tensors in {"base": case.base, **case.agents, **case.stored}.items():
         write_checkpoint(case.folder / name, tensors)
+    for agent, tensors in case.importances.items():
+        write_checkpoint(case.folder / f"{agent}-importance", tensors)
     for feature in (each for each in (*STORED, *RUN) if each in features):
         feature(case)
     for step in case.prepare:
@@ -264,6 +285,8 @@ def outcome_in_memory(case: Case, *features: Callable[[Case], None]) -> dict[str
     base, *agents = (arrays(case.stored.get(name, model)) for name, model in {"base": case.base, **case.agents}.items())
     more = {key: value for key, value in case.recipe.items() if key not in ("base", "agents", "method")}
     given = dict(zip(case.agents, agents, strict=True))
+    if case.importances:
+        given = {name: {"model": model, "importance": arrays(case.importances[name])} for name, model in given.items()}
     found = ramerge.merge_state_dicts(base, given, case.recipe["method"], recipe=more)
     return {name: floats(array, SAFETENSORS_DTYPES[array.dtype.name]) for name, array in found.items()}
 
