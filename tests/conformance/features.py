@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ramerge
+from ramerge.core.methods.registry import METHODS as REGISTRY
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.methods import ROWS as METHODS
@@ -44,6 +45,7 @@ class Case:
         importances: the importances of agents, for a method that takes them.
         options: how it is merged.
         kind: the kind of output.
+        vary: the values of a sweep.
         out: where the output is, or what was made of it.
         prepare: called before the merge.
         finish: called after it, one after another; these make checkpoints of outputs.
@@ -57,6 +59,7 @@ class Case:
     importances: dict[str, Tensors] = field(default_factory=dict)
     options: ramerge.Options = field(default_factory=ramerge.Options)
     kind: str = "checkpoint"
+    vary: dict[str, list[Any]] = field(default_factory=dict)
     out: Path = Path()
     prepare: list[Callable[[Case], object]] = field(default_factory=list)
     finish: list[Callable[[Case], Path]] = field(default_factory=list)
@@ -72,6 +75,8 @@ class Case:
 
     def merge(self, **more: Any) -> object:
         """Merge what the recipe says now."""
+        if self.vary:
+            return ramerge.sweep(self.recipe, self.out, vary=self.vary, options=self.options, **more)
         return ramerge.merge(self.recipe, self.out, kind=self.kind, options=self.options, **more)
 
 
@@ -95,12 +100,12 @@ def new_case(folder: Path, method: str) -> Case:
     return case
 
 
-def wanted(case: Case) -> dict[str, Stored]:
+def expected(case: Case) -> dict[str, Stored]:
     """The tensors of the merge, from the reference: rules in turn, and one merge for each set of parameters."""
     method, rules = METHODS[case.recipe["method"]].reference, case.recipe.get("rules", [])
     found, counted = {}, dict[str, list[str]]()
-    asked = SAFETENSORS_DTYPES.get(case.recipe.get("dtype", ""))
-    dtypes = {**reference.dtypes(case.base, asked)}
+    dtype_of_output = SAFETENSORS_DTYPES.get(case.recipe.get("dtype", ""))
+    dtypes = {**reference.dtypes(case.base, dtype_of_output)}
     for name, tensor in case.base.items():
         rule: dict[str, Any] = next((rule for rule in rules if fnmatch(name, rule["match"])), {})
         dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or tensor.dtype
@@ -112,10 +117,10 @@ def wanted(case: Case) -> dict[str, Stored]:
     for rule in [{}, *rules]:
         names = counted.pop(repr(rule.get("parameters")), [])
         base, *agents = ({name: model[name] for name in names} for model in (case.base, *case.agents.values()))
-        given = dict(zip(case.agents, agents, strict=True))
+        by_name = dict(zip(case.agents, agents, strict=True))
         for dtype in {dtypes[name] for name in names}:
             side = {"importances": case.importances} if case.importances else {}
-            merged = method(base, given, dtype, **rule.get("parameters", {}), **side)
+            merged = method(base, by_name, dtype, **rule.get("parameters", {}), **side)
             found |= {name: merged[name] for name in names if dtypes[name] == dtype}
     return found
 
@@ -254,9 +259,21 @@ def repeated(case: Case) -> None:
     case.finish.insert(0, again)
 
 
+def swept(case: Case) -> None:
+    """The merge is one of a sweep."""
+    [(name, other)] = OTHER_PARAMETERS[case.recipe["method"]].items()
+    usual = REGISTRY[case.recipe["method"]].parameters.model_fields[name].default
+
+    def point(case: Case) -> Path:
+        return case.out / f"{name}={usual}"
+
+    case.vary = {f"parameters.{name}": [other, usual]}
+    case.finish.insert(0, point)
+
+
 WHAT = (kept, taken, apart, wider, converted, agent_in_float32, lacking, extra)
 STORED = (sharded, delta, soup, renamed)
-RUN = (small_shards, one_thread, overwritten, resumed, as_delta, repeated)
+RUN = (small_shards, one_thread, overwritten, resumed, as_delta, repeated, swept)
 
 
 def outcome(case: Case, *features: Callable[[Case], None]) -> dict[str, Stored]:
@@ -284,10 +301,12 @@ def outcome_in_memory(case: Case, *features: Callable[[Case], None]) -> dict[str
         feature(case)
     base, *agents = (arrays(case.stored.get(name, model)) for name, model in {"base": case.base, **case.agents}.items())
     more = {key: value for key, value in case.recipe.items() if key not in ("base", "agents", "method")}
-    given = dict(zip(case.agents, agents, strict=True))
+    by_name = dict(zip(case.agents, agents, strict=True))
     if case.importances:
-        given = {name: {"model": model, "importance": arrays(case.importances[name])} for name, model in given.items()}
-    found = ramerge.merge_state_dicts(base, given, case.recipe["method"], recipe=more)
+        by_name = {
+            name: {"model": model, "importance": arrays(case.importances[name])} for name, model in by_name.items()
+        }
+    found = ramerge.merge_state_dicts(base, by_name, case.recipe["method"], recipe=more)
     return {name: floats(array, SAFETENSORS_DTYPES[array.dtype.name]) for name, array in found.items()}
 
 

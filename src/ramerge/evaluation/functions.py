@@ -32,9 +32,9 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
             raise ValueError(f"{path}: there is no such Python file")
         _look_in(path.parent.absolute())
         loader = _FromSource(path.stem, str(path))
-        found = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
-        assert found is not None  # a spec is always made where a loader is given
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(found)
+        module_spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+        assert module_spec is not None  # one is always made where a loader is given
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(module_spec)
         loader.exec_module(module)
     else:
         _look_in(Path.cwd())
@@ -49,7 +49,7 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
 
 
 class _FromSource(SourceFileLoader):
-    """Compiles a file anew. Python's cache takes an edit of the same second and size for the file as it was."""
+    """Compiles a file each time. Python's cache takes an edit of the same second and size for the file as it was."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
