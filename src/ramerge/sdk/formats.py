@@ -7,7 +7,7 @@
 """
 
 from ramerge.core.formats import safetensors
-from ramerge.core.formats.adapter import PREFIX, module_of
+from ramerge.core.formats.adapter_model import PREFIX, module_of
 from ramerge.core.formats.files import check_files, check_index, indexed_files, opened_each, read_config, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked

@@ -12,7 +12,7 @@ Formats, whose `find` and `open_folder` only `open` calls:
 
 safetensors      safetensors files, as `save_pretrained` writes them; the usual file names, for all that write them
 pickled          `pytorch_model.bin`
-adapter          LoRA adapters of PEFT over their base; modules by names of factors, for `deltas/adapter_plan`
+adapter          LoRA adapters of PEFT over their base
 fsdp             shards of FSDP, a file for each rank, as verl and SkyRL save them
 dcp              folders of torch.distributed.checkpoint
 megatron         torch_dist of Megatron: `dcp` reads the files, this translates names and layouts
@@ -20,8 +20,10 @@ deepspeed        partitions of ZeRO, with the float32 weights of the optimizer
 
 Helpers of formats, by who calls them:
 
+adapter_model    the tensors of base and adapter together: for `adapter`; modules of factors, for `deltas/adapter_plan`
+adapter_pairs    the factors of a module, and the parameters that they fit: for `adapter_model`
 peft             `adapter_config.json`: ranks, scalings, what was trained as a whole: for `adapter`
-expert_adapters  names of adapters on experts, and where a base has these experts: for `adapter`
+expert_adapters  names of adapters on experts, and where a base has these experts: for `adapter_model`
 series           which files are the model's, by an index or by numbers: for `safetensors` and `pickled`; gaps in
                  numbers, for `sidecars`, too; numbers of the output's files, for `planning/layout`
 sharded          models in pieces, and the parts that ranks save: for `dcp` and `fsdp`

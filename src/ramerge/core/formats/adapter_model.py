@@ -1,0 +1,645 @@
+"""The model that base and LoRA adapter are together: which tensors change, are replaced or added.
+
+What the adapter changes is computed from the base in float32 (`tensors.lowrank`), what it replaces is as stored, and
+everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
+`peft.utils.other` of peft 0.21.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+
+from ramerge.core.formats.adapter_pairs import AdaptedParameter, Pair
+from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
+from ramerge.core.formats.files import UNGATHERED
+from ramerge.core.formats.peft import CONFIG, AdapterSettings
+from ramerge.core.formats.views import unwrapped
+from ramerge.core.foundation.text import few_quoted, quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding, untied
+from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
+from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.core.tensors.origins import reshaped, stacked
+from ramerge.core.tensors.prefixes import aligned
+from ramerge.core.tensors.tensor import Tensor
+
+PREFIX = "base_model.model."
+"""In front of the names in an adapter's file."""
+# Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
+# they were before, and once more under the wrapper's name.
+_BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
+_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+# Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
+_ANY_RANK = 1024
+# What names of models end in that are quantized for training adapters.
+IN_4_BITS = re.compile(r"-(?:unsloth-)?bnb-4bit$")
+_PART = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
+)
+_PARTS = {
+    ("lora_A", "weight"): "A",
+    ("lora_B", "weight"): "B",
+    ("lora_B", "bias"): "bias",
+    ("lora_embedding_A", None): "embedding A",
+    ("lora_embedding_B", None): "embedding B",
+    ("lora_magnitude_vector", None): "magnitudes",
+    ("lora_magnitude_vector", "weight"): "magnitudes",
+    ("trainable_tokens_delta", None): "tokens",
+}
+_PAIRS = (("A", "B"), ("embedding A", "embedding B"))
+# Parameters of all experts in place of which files may have tensors for each expert, one below the other.
+_EXPERTS = {"gate_up_proj": "gate_up", "down_proj": "down"}
+# Projections that files may have as one tensor, one below the other, or each by itself.
+_ROWS = (
+    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+    ("gate_up_proj", ("gate_proj", "up_proj")),
+    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v")),
+)
+# In which order modules of transformers declare them. PEFT wraps the first of them first.
+_DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+
+
+@dataclass
+class AdaptedModel:
+    """The tensors of base and adapter, as they are put together, and the problems of it.
+
+    A tied base has output embeddings of their own here, because PEFT trains them apart.
+    """
+
+    path: Location
+    settings: AdapterSettings
+    base: Checkpoint
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    products: int = 0
+    ranks: set[int] = field(default_factory=set)
+    others: int = 0
+    added: list[str] = field(default_factory=list)
+    scaled: set[str] = field(default_factory=set)
+    done: dict[tuple[str, str], str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    heights: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.as_given, embedding = self.base, tied_embedding(self.base)
+        # names of output and input embeddings, if the base ties them
+        self.tied = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
+        self.base = untied(self.base)
+        self.tensors = dict(self.base.tensors)
+        self.experts = BaseExperts(self._named, self.base.tensors)
+
+    def told(self) -> str:
+        """How many tensors are changed and replaced, and how: for a note."""
+        ranks = sorted(self.ranks)
+        of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        kind = "DoRA" if self.settings.use_dora else "LoRA"
+        more = f", {self.others} others replaced" if self.others else ""
+        more += f", {len(self.added)} added that the base does not have: {_ten(self.added)}" if self.added else ""
+        return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
+
+    @property
+    def vocabulary(self) -> int | None:
+        """The rows of the embeddings, which the adapter may have resized."""
+        for name, tensor in self.base.tensors.items():
+            if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
+                return self.tensors[name].shape[0]
+        return self.base.vocabulary
+
+    @contextmanager
+    def _about(self, what: str) -> Iterator[None]:
+        """Collect a ValueError as what is wrong with a module or a tensor."""
+        try:
+            yield
+        except ValueError as error:
+            self.problems.append(f"{quoted(what)}: {error}")
+
+    def _note(self, kind: str, name: str, what: str) -> None:
+        """Note what is done to a tensor of the base. Raises ValueError if it is done a second time."""
+        if (before := self.done.get((kind, name))) is not None:
+            both = f"as {quoted(before)} and as {quoted(what)}"
+            raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
+        self.done[kind, name] = what
+
+    def add(self, stored: Sequence[Tensor]) -> None:
+        """Put the tensors of the adapter's file into the model; problems, warnings and notes are collected."""
+        modules, others = self._sorted(stored)
+        if IN_4_BITS.search(self.settings.base_model_name_or_path):
+            self.notes.append(
+                f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
+                "updates are added to the base as it is"
+            )
+        for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
+            with self._about(key):
+                self._replace(key, tensor)
+        wrapped: dict[str, list[Pair]] = {}
+        empty = [
+            name
+            for name, parts in modules.items()
+            if not any(tensor.elements for tensor in parts.values()) and not self._is_in_base(name)
+        ]
+        modules = {name: parts for name, parts in modules.items() if name not in empty}
+        if empty:
+            self.notes.append(
+                f"{self.path}: {few_quoted(empty)}: placeholders without elements for what the base lacks; skipped"
+            )
+        for module, parts in modules.items():
+            plain = module.replace(".base_layer", "")
+            with self._about(module):
+                if (pair := self._pair(module, parts)) is not None:
+                    wrapped.setdefault(plain, []).append(pair)
+                if "tokens" in parts:
+                    self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        self._align(wrapped)
+        experts: dict[Projection, dict[int | None, Pair]] = {}
+        for module, pairs in wrapped.items():
+            with self._about(module):
+                if targets := self._targets(module):
+                    self._add_to_parameters(module, pairs, targets)
+                    continue
+                of_experts = projection_of(module) if self._named(f"{module}.weight") is None else None
+                for pair in pairs:
+                    if of_experts is not None:
+                        experts.setdefault(of_experts[0], {})[of_experts[1]] = pair
+                    else:
+                        self._add_to_module(pair, modules[pair.module])
+        for projection, found in experts.items():
+            with self._about(f"{projection.stem} ({projection.kind})" if None not in found else found[None].module):
+                self._add_to_experts(projection, found)
+        if not modules and not others:
+            self.problems.append("holds no tensors")
+        for option, keys in self.settings.idle(self.scaled).items():
+            self.warnings.append(
+                f"{option} in {CONFIG} has {_ten(keys)}, which matches no module that the adapter changes"
+            )
+        if self.settings.unread:
+            names = ", ".join(map(quoted, self.settings.unread[:10]))
+            self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
+
+    # --- what the file holds -----------------------------------------------------------------------------------------
+
+    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Parts of LoRA by module, and tensors that replace others by their names in the file."""
+        modules: dict[str, dict[str, Tensor]] = {}
+        others: dict[str, Tensor] = {}
+        before = set()
+        for tensor in stored:
+            key = unwrapped(tensor.name).removeprefix(PREFIX)
+            found = _PART.fullmatch(key)
+            if found is None:
+                if _BEFORE in key:
+                    before.add(key.replace(_BEFORE, "."))
+                else:
+                    others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
+                continue
+            with self._about(tensor.name):
+                part = _PARTS.get((found["part"], found["leaf"]))
+                if part is None:
+                    raise ValueError("is of a kind of adapter that is not read")
+                if part in modules.setdefault(found["module"], {}):
+                    raise ValueError("is there twice")
+                if tensor.dtype not in WIDENED:
+                    raise ValueError(f"has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read")
+                modules[found["module"]][part] = tensor
+        keys = {tensor.name for tensor in others.values()}
+        again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
+        return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
+
+    def _is_in_base(self, module: str) -> bool:
+        """Whether the base has what a module changes; factors for what it lacks may be empty, as a gate of experts."""
+        plain = module.replace(".base_layer", "")
+        if self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain):
+            return True
+        found = projection_of(plain)
+        with self._about(module):
+            return found is not None and bool(self.experts.places_of(found[0]))
+        return True  # what is wrong with it was collected
+
+    @staticmethod
+    def _pair(module: str, parts: Mapping[str, Tensor]) -> Pair | None:
+        """A and B of a module, if it has them. Raises ValueError if one lacks, or their shapes do not fit."""
+        for a, b in _PAIRS:
+            if (a in parts) != (b in parts):
+                raise ValueError(f"has {a if a in parts else b}, but not the other factor")
+            if a in parts:
+                pair = Pair(module, parts[a], parts[b], is_embedding=a != "A")
+                shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
+                if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
+                    raise ValueError(f"{shapes}; {UNGATHERED}")
+                if projection_of(pair.plain) is not None and {len(pair.a.shape), len(pair.b.shape)} == {3}:
+                    if pair.a.shape[1] != pair.b.shape[2]:
+                        raise ValueError(f"{shapes}, which are no factors of a product for each expert")
+                    return pair
+                if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
+                    raise ValueError(f"{shapes}; adapters of convolutions are not read")
+                if pair.a.shape[0] != pair.b.shape[1]:
+                    raise ValueError(f"{shapes}, which are no factors of a product")
+                return pair
+        return None
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _named(self, name: str) -> str | None:
+        moved = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
+        return next(
+            (spelled for start in (name, *moved) for spelled in name_aliases(start) if spelled in self.base.tensors),
+            None,
+        )
+
+    def _align(self, wrapped: Mapping[str, Sequence[Pair]]) -> None:
+        """Find prefixes under which the base has the modules, if these follow from no other convention."""
+        shapes = {
+            f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
+            for module, (pair, *_) in wrapped.items()
+            if not pair.is_stacked and self._named(f"{module}.weight") is None
+        }
+        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in wrapped.items()}
+        if shapes:
+            self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
+
+    def tie_again(self) -> None:
+        """Go back to the base as it was given if the adapter leaves input and output embeddings the same."""
+        if not self.tied:
+            return
+        head, embedding = (self.tensors[name] for name in self.tied)
+        if head.origin != embedding.origin:
+            start = self.base.tensors[embedding.name].origin
+            changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
+            self.notes.append(
+                f"{self.path}: changes {changed} by itself, although the base ties input and output embeddings: as a "
+                "model of its own it has both, and a config.json that says tie_word_embeddings: false"
+            )
+            if head.shape != embedding.shape:
+                both = f"{quoted(embedding.name)} {list(embedding.shape)} and {quoted(head.name)} {list(head.shape)}"
+                self.problems.append(f"leaves {both} with other numbers of rows; save it with save_embedding_layers")
+            return
+        del self.tensors[head.name]
+        before = self.as_given.tensors
+        if head.name in before and embedding.origin == before[embedding.name].origin:
+            self.tensors = {name: self.tensors.get(name, before[name]) for name in before}
+        self.base = self.as_given
+
+    def _shared(self, name: str) -> tuple[str, ...]:
+        return self.tied if name in self.tied else (name,)
+
+    def _trained_with(self, name: str) -> tuple[str, ...]:
+        return self._shared(name) if self.settings.ensure_weight_tying else (name,)
+
+    # --- what replaces -----------------------------------------------------------------------------------------------
+
+    def _replace(self, key: str, tensor: Tensor) -> None:
+        plain = _plain(tensor)
+        name = self._named(plain) or plain
+        together = self._trained_with(name) if self._is_trained(tensor) else self._shared(name)
+        if len(together) > 1 and any(("replaces", each) in self.done for each in together):
+            return  # one tensor, which PEFT saves under both names
+        self._note("replaces", name, key)
+        if name in self.base.tensors:
+            self.others += 1
+        else:
+            self.added.append(name)
+        for each in together:
+            self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
+
+    def _is_trained(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a copy that was trained in the base's place, and not the base's own with other rows."""
+        return _BASE_LAYER not in tensor.name and self.settings.saves(_plain(tensor).rpartition(".")[0])
+
+    def _replace_rows(self, module: str, values: Tensor) -> None:
+        rows = self.settings.tokens_of(module)
+        name = self._named(f"{module}.weight")
+        if name is None:
+            raise ValueError("the base has no such tensor, of which tokens have values")
+        if name in self.tied[:1] and not self._has_own_rows():
+            return  # those of the input embeddings
+        tensor = self.tensors[name]
+        if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
+            raise ValueError(
+                f"the values of tokens have the shape {list(values.shape)}, but trainable_token_indices names "
+                f"{len(set(rows))} rows of {list(tensor.shape)}"
+            )
+        if rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
+            raise ValueError(f"trainable_token_indices names rows that {list(tensor.shape)} does not have")
+        self._check_wide(name)
+        self._note("replaces rows of", name, module)
+        places = sorted(range(len(rows)), key=rows.__getitem__)
+        origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
+        for each in (name,) if self._has_own_rows() else self._shared(name):
+            self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
+        self.others += 1
+
+    def _has_own_rows(self) -> bool:
+        if not self.tied or not isinstance(self.settings.trainable_token_indices, dict):
+            return False
+        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.tied)
+        return bool(head) and head != embedding
+
+    # --- what is added -----------------------------------------------------------------------------------------------
+
+    def _check_wide(self, name: str) -> None:
+        dtype = self.tensors[name].dtype
+        if dtype not in WIDENED:
+            raise ValueError(
+                f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
+            )
+
+    def _scaling(self, name: str, rank: int) -> float:
+        """Factor of a product. Raises ValueError if the weights have another rank than the one stated."""
+        self.scaled.add(name)
+        if rank != (stated := self.settings.rank(name)):
+            raise ValueError(
+                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {stated}, so its factor, alpha by "
+                "rank, is not known; correct them to what it was trained with"
+            )
+        return self.settings.scaling(name, rank)
+
+    def _put(self, name: str, origin: LowRank) -> None:
+        most = max(_ANY_RANK, *origin.base.shape[-2:])
+        if origin.ranks > most:
+            raise ValueError(
+                f"has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
+                f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
+            )
+        for each in self._trained_with(name):
+            self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
+        self.products += 1
+        self.ranks.add(origin.ranks)
+
+    def _add_to_module(self, pair: Pair, parts: Mapping[str, Tensor]) -> None:
+        name = self._named(f"{pair.plain}.weight")
+        if name is None and self._add_to_rows(pair):
+            return
+        if self.settings.ensure_weight_tying and name in self.tied[:1]:
+            return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+        self._note("changes", name or f"{pair.plain}.weight", pair.module)
+        if name is None:
+            raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
+        tensor = self.tensors[name]
+        out, width = pair.b.shape[0], pair.a.shape[1]
+        fits = [turned for turned in (False, True) if tensor.shape == ((width, out) if turned else (out, width))]
+        if pair.is_embedding:
+            fits = [turned for turned in fits if turned]
+        if not fits:
+            raise ValueError(
+                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
+                f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
+            )
+        # a square one fits both ways
+        is_turned = self.settings.fan_in_fan_out or self.base.orientation.is_conv1d
+        transposed = fits[0] if len(fits) == 1 else is_turned
+        magnitudes = parts.get("magnitudes")
+        if (magnitudes is not None) != self.settings.use_dora:
+            what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
+            raise ValueError(what)
+        if magnitudes is not None and math.prod(magnitudes.shape) != tensor.shape[1 if transposed else 0]:
+            raise ValueError(f"{list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
+        self._check_wide(name)
+        left, right, rank = pair.factors(1, transposed=transposed)
+        scaling = self._scaling(pair.plain, rank)
+        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
+        if (bias := parts.get("bias")) is None:
+            return
+        name = self._named(f"{pair.plain}.bias")
+        if name is None or self.tensors[name].shape != bias.shape:
+            what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
+            raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
+        self._check_wide(name)
+        factor = Factor(bias, index=1, rank=bias.elements)
+        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
+
+    def _add_to_rows(self, pair: Pair) -> bool:
+        """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
+
+        Returns:
+            Whether the base has such matrices.
+        """
+        stem, _, last = pair.plain.rpartition(".")
+        out = pair.b.shape[0]
+        found: list[tuple[str, int, Region | None]] = []
+        for whole, parts in _ROWS:
+            if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
+                heights = [self.heights.get(f"{stem}.{part}", out) for part in parts]
+                if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
+                    return False  # the rows before it are not known
+                found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
+            elif last == whole and all(names := [self._named(f"{stem}.{part}.weight") for part in parts]):
+                row = 0
+                for name in filter(None, names):
+                    found.append((name, row, None))
+                    row += self.tensors[name].shape[0]
+                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in found):
+                    return False
+        if found and self.settings.use_dora:
+            raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
+        for name, row, region in found:
+            self._check_wide(name)
+            self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
+            left, right, rank = pair.factors(1, transposed=False, row=row)
+            self._put(
+                name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
+            )
+        return bool(found)
+
+    # --- parameters by name ------------------------------------------------------------------------------------------
+
+    def _targets(self, module: str) -> list[str]:
+        found = [name.rpartition(".") for name in self.settings.target_parameters]
+        names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
+        return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
+
+    def _add_to_parameters(self, module: str, pairs: Sequence[Pair], targets: Sequence[str]) -> None:
+        """Add the pairs of a module to the parameters that it targets.
+
+        Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
+        """
+        found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
+        chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
+        clear = [fits for pair, parameter in chosen if len(fits := parameter.orientations(pair)) == 1]
+        shown = set[bool]().union(*clear)
+        for pair, parameter in chosen:
+            fits = parameter.orientations(pair)
+            if len(fits) > 1:
+                fits = shown or ({True} if self.settings.is_older else self._stored(*parameter.parts[0][:2])) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
+                    "on which side; merge the adapter into its base with PEFT"
+                )
+            (transposed,), experts = fits, parameter.experts
+            scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
+            for name, expert, row in parameter.parts:
+                self._check_wide(name)
+                self._note("changes", name, pair.module)
+                left, right, rank = pair.factors(experts, transposed=transposed, expert=expert or 0, row=row)
+                self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+
+    def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, Pair]) -> None:
+        """Add pairs of single experts, or one of all, to a projection of experts."""
+        places = self.experts.places_of(projection)
+        every = pairs.get(None)
+        shown = every or next(iter(pairs.values()))
+        shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
+        if not places:
+            raise ValueError(f"is an adapter of experts ({shapes}), and the base has no such projection of experts")
+        if self.settings.use_dora:
+            raise ValueError(f"is an adapter of experts ({shapes}), and DoRA of experts is not read")
+        if every is not None and len(pairs) > 1:
+            raise ValueError("has factors for all experts, and others for single ones; only one of them can be meant")
+        last = places[-1].expert
+        count = self.base.tensors[places[0].name].shape[0] if last is None else 1 + last
+        if every is not None:
+            if not every.is_stacked and every.a.shape[0] == count * self.settings.rank(every.plain) and count > 1:
+                raise ValueError(
+                    f"{shapes} have ranks for {count} experts in an order that is not said; name the parameter in "
+                    "target_parameters if PEFT wrote them"
+                )
+            stack = every.as_stack
+            if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
+                raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
+            self._add_stack(projection, places, every.plain, stack)
+        elif places[0].expert is None:
+            self._add_stack(projection, places, *self._stacked(pairs, count))
+        else:
+            if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
+                raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
+            for expert, pair in pairs.items():
+                here = [replace(place, expert=0) for place in places if place.expert == expert]
+                self._add_stack(projection, here, pair.plain, pair.as_stack)
+
+    @staticmethod
+    def _stacked(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
+        """The pairs of single experts as a stack, and the place of each expert in it."""
+        numbers = sorted(expert for expert in pairs if expert is not None)
+        if numbers[-1] >= count:
+            raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
+        found = [pairs[number] for number in numbers]
+        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in found}
+        if len(kinds) > 1:
+            raise ValueError("has other shapes, ranks or dtypes for some experts, which are one tensor in the base")
+        a, b = (
+            reshaped(stacked("", factors), (len(found), *factors[0].shape))
+            for factors in ([pair.a for pair in found], [pair.b for pair in found])
+        )
+        places = tuple(numbers.index(expert) if expert in pairs else -1 for expert in range(count))
+        return found[0].plain, replace(found[0], a=a, b=b), places
+
+    def _add_stack(
+        self,
+        projection: Projection,
+        places: Sequence[ExpertPlace],
+        name: str,
+        stack: Pair,
+        order: tuple[int, ...] = (),
+    ) -> None:
+        (_, rank, width), out = stack.a.shape, stack.b.shape[1]
+        rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
+        scaling = self._scaling(name, rank)
+        for place in places:
+            fits = place.orientations(out, width) if place.expert is None else {False}
+            if not fits:
+                raise ValueError(
+                    f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} "
+                    "for each expert; is it an adapter of another model?"
+                )
+            if len(fits) > 1:
+                fits = self._stored(place.name, None) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                    "which factor is on which side; merge the adapter into its base with its trainer's tools"
+                )
+            if place.expert is not None and (place.shape[1] != width or rows != out):
+                raise ValueError(
+                    f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
+                    f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
+                )
+            (turned,) = fits
+            self._check_wide(place.name)
+            kind = "changes" if place.half is None else f"changes the {projection.kind} of"
+            self._note(kind, place.name, stack.module)
+            left, right = stack.of_stack(transposed=turned, expert=place.expert or 0, row=place.row)
+            interleaved = interleaves_gates(self.base.config)
+            region = place.region(out, turned=turned, interleaved=interleaved)
+            self._put(
+                place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
+            )
+
+    def _stored(self, name: str, expert: int | None) -> set[bool]:
+        """Whether the base stores experts as (in, out), if it tells: those in a tensor each are (out, in)."""
+        transposed = self.base.orientation.stacks.get(name) if expert is None else False
+        return set() if transposed is None else {transposed}
+
+    @staticmethod
+    def _assigned(group: Sequence[Pair], found: Sequence[AdaptedParameter]) -> list[tuple[Pair, AdaptedParameter]]:
+        """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
+        if len(found) < len(group):
+            names = ", ".join(parameter.name for parameter in found) or "none"
+            raise ValueError(
+                f"changes {len(group)} parameters, but of those that target_parameters names the base has {names}"
+            )
+        orders = [
+            list(zip(group, order, strict=True))
+            for order in permutations(found[:6], len(group))
+            if all(parameter.orientations(pair) for pair, parameter in zip(group, order, strict=True))
+        ]
+        declared = [order for order in orders if [parameter for _, parameter in order] == list(found)]
+        if declared and all(parameter.name in _DECLARED for parameter in found):
+            return declared[0]
+        if len(orders) == 1:
+            return orders[0]
+        shapes = "; ".join(f"A {list(pair.a.shape)}, B {list(pair.b.shape)}" for pair in group)
+        known = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in found)
+        why = "fit them in more than one way" if orders else "do not fit them; is it an adapter of another model?"
+        raise ValueError(f"the base has {known}, and the factors ({shapes}) {why}")
+
+    def _parameter(self, module: str, name: str) -> AdaptedParameter | None:
+        whole = self._named(f"{module}.{name}")
+        if whole is not None:
+            shape = self.base.tensors[whole].shape
+            return AdaptedParameter(name, shape, ((whole, None, 0),)) if len(shape) in (2, 3) else None
+        kind = _EXPERTS.get(name)
+        if kind is None or (kind == "gate_up" and interleaves_gates(self.base.config)):
+            return None
+        places = self.experts.of_each(module, kind)
+        heights: dict[int | None, int] = {}
+        for place in places:
+            heights[place.expert] = place.row + place.shape[0]
+        shapes = {(heights[place.expert], place.shape[1]) for place in places}
+        parts = tuple((place.name, place.expert, place.row) for place in places)
+        return AdaptedParameter(name, (len(heights), *shapes.pop()), parts) if len(shapes) == 1 else None
+
+
+def module_of(factor: Tensor) -> str | None:
+    """The name of the module that a stored factor of LoRA belongs to, as its trainer has it."""
+    found = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    return found["module"].replace(".base_layer", "") if found is not None else None
+
+
+def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
+    """Advice for a pair that is the part of one of several ranks; None if it is whole."""
+    if len(tensor.shape) != 2:
+        return None
+    for stored, whole, same in (
+        (pair.b.shape[0], tensor.shape[0], pair.a.shape[1] == tensor.shape[1]),
+        (pair.a.shape[1], tensor.shape[1], pair.b.shape[0] == tensor.shape[0]),
+    ):
+        if same and stored < whole and whole % stored == 0:
+            return (
+                f"is it an adapter of another model, or what one of {whole // stored} ranks has of it (tensor "
+                "parallel)? In that case save it again with the slices of all ranks gathered"
+            )
+    return None
+
+
+def _ten(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names[:10])) + (" and others" if len(names) > 10 else "")
+
+
+def _plain(tensor: Tensor) -> str:
+    return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
