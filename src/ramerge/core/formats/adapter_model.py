@@ -90,10 +90,10 @@ class AdaptedModel:
     def __post_init__(self) -> None:
         self.as_given, embedding = self.base, tied_embedding(self.base)
         # names of output and input embeddings, if the base ties them
-        self.tied = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
+        self.tied: tuple[str, ...] = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
         self.base = untied(self.base)
-        self.tensors = dict(self.base.tensors)
-        self.experts = BaseExperts(self._named, self.base.tensors)
+        self.tensors: dict[str, Tensor] = dict(self.base.tensors)
+        self.experts: BaseExperts = BaseExperts(self._named, self.base.tensors)
 
     def told(self) -> str:
         """How many tensors are changed and replaced, and how: for a note."""
