@@ -123,11 +123,14 @@ def merge_state_dicts(
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
     if options.ray is not None:
         raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
+    if keys := [key for key in _KEYS if key in parameters]:
+        raise RecipeError(f"{key}: is a key of recipes and no parameter; write recipe={{{key!r}: ...}}" for key in keys)
     if others := (recipe or {}).keys() - set(_KEYS):
         raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
     entries = {name: _entry(agent) for name, agent in agents.items()}
     models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
     own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
+    _refuse_factors({"base": own} | {f"agents.{name}": tensors for name, tensors in models.items()})
     tied = _tied(own)
     folders = _Folders(own, tied, config)
     values = {
@@ -261,6 +264,18 @@ def _tensors(model: Any, label: str) -> dict[str, _Held]:
     return found
 
 
+def _refuse_factors(models: Mapping[str, Mapping[str, _Held]]) -> None:
+    """Raise RecipeError for the module of a LoRA adapter: what it changes would be no part of the merge."""
+    problems = [
+        f"{label}: is a model of PEFT, with factors of LoRA such as {quoted(name)}; give the whole model, "
+        "copy.deepcopy(MODEL).merge_and_unload(), or save the adapter and merge its folder with ramerge.merge"
+        for label, tensors in models.items()
+        if (name := next((name for name in tensors if ".lora_A." in name), None)) is not None
+    ]
+    if problems:
+        raise RecipeError(problems)
+
+
 def _is_torch(value: Any) -> bool:
     torch = sys.modules.get("torch")  # a program that has a tensor has imported it
     return torch is not None and isinstance(value, torch.Tensor)
@@ -384,7 +399,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
                 f"out: {quoted(name)} is {found.dtype} {list(found.shape)}, and the merged tensor is {part.dtype} "
-                f"{list(part.shape)}; `dtype` sets that of the result"
+                f"{list(part.shape)}; recipe={{'dtype': ...}} sets that of the result"
             )
     lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
     frozen = [f"out: {brief_list(fixed)} cannot be written, being read-only; give other arrays"] if fixed else []

@@ -504,3 +504,23 @@ def test_tensors_of_torch_that_are_refused(make: str, text: str) -> None:
     tensor = eval(make, {"torch": torch})  # noqa: S307
     with pytest.raises(ramerge.RecipeError, match=text):
         ramerge.merge_tensors(tensor, {"a": torch.zeros(2)})
+
+
+def test_keys_of_a_recipe_are_no_parameters() -> None:
+    base, agents = {"w": np.zeros(2, np.float32)}, {"a": {"w": np.ones(2, np.float32)}}
+    with pytest.raises(ramerge.RecipeError, match=r"^dtype: is a key of recipes .* write recipe=\{'dtype': \.\.\.\}$"):
+        ramerge.merge_state_dicts(base, agents, method="linear", dtype="float16")
+    with pytest.raises(ramerge.PlanError, match=r"recipe=\{'dtype': \.\.\.\} sets that of the result"):
+        ramerge.merge_state_dicts(base, agents, method="linear", out={"w": np.zeros(2, np.float16)})
+
+
+def test_a_model_of_peft_is_refused_whatever_is_allowed() -> None:
+    base = {"layers.0.q_proj.weight": np.zeros((4, 4), np.float32)}
+    tuned = {
+        "base_model.model.layers.0.q_proj.base_layer.weight": np.zeros((4, 4), np.float32),
+        "base_model.model.layers.0.q_proj.lora_A.default.weight": np.ones((2, 4), np.float32),
+        "base_model.model.layers.0.q_proj.lora_B.default.weight": np.ones((4, 2), np.float32),
+    }
+    allow = {"missing_tensors": True, "extra_tensors": True}
+    with pytest.raises(ramerge.RecipeError, match=r"^agents\.lora: is a model of PEFT, .*merge_and_unload"):
+        ramerge.merge_state_dicts(base, {"lora": tuned, "code": base}, recipe={"allow": allow})

@@ -167,7 +167,7 @@ def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
     assert ramerge.merge(relative, tmp_path / "relative", options=ramerge.Options(strict=True)).warnings == ()
 
 
-def test_sparse_float32_agents_and_dense_bfloat16_agents_are_not_warned_of(tmp_path: Path) -> None:
+def test_sparse_float32_agents_are_not_warned_of_and_dense_bfloat16_agents_are(tmp_path: Path) -> None:
     (tmp_path / "sparse").mkdir()
     names = write_simple(tmp_path / "sparse", {"code": 0.05, "tool": 0.3}, dtype="F32")
     record = ramerge.merge(recipe(tmp_path / "sparse", names, "ram"), tmp_path / "one")
@@ -176,7 +176,10 @@ def test_sparse_float32_agents_and_dense_bfloat16_agents_are_not_warned_of(tmp_p
     names = dense(tmp_path / "dense", "BF16")
     assert ramerge.plan(recipe(tmp_path / "dense", names, "ram")).forecast == ()
     record = ramerge.merge(recipe(tmp_path / "dense", names, "ram"), tmp_path / "two")
-    assert not any("epsilon" in text for text in record.warnings)
+    (warning,) = record.warnings
+    assert warning.startswith("training moved 9") and "RAM averages that" in warning and "--method core+" in warning
+    alone = ramerge.merge(recipe(tmp_path / "dense", names[:1], "ram"), tmp_path / "three")
+    assert alone.warnings == ()
 
 
 def test_counts_with_different_thresholds_have_none() -> None:

@@ -107,18 +107,27 @@ def warnings_of(
         densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
     erased = _erased(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
-    dense: Sequence[str] = () if densities else forecast_of_density(plan)
-    epsilon = absolute(parameters)
-    if densities and epsilon is not None and len(plan.inputs.agents) > 1:
-        moved = {name: why for name, why in fine_agents(plan).items() if densities[name] > _DENSE}
-        counts = ", ".join(f"{densities[name]:.0%} of {name} ({why})" for name, why in moved.items())
+    dense = _dense(plan, absolute(parameters), densities) if densities else forecast_of_density(plan)
+    return (*plan.findings.warnings, *seen, *erased, *dense)
+
+
+def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
+    """A warning if agents have moved so much that most is shared, which is averaged."""
+    moved = {name: density for name, density in densities.items() if density > _DENSE}
+    if epsilon is None or len(densities) == 1 or not moved:
+        return ()
+    averaged = "so most is shared, and RAM averages that over the agents that moved it. "
+    if fine := {name: why for name, why in fine_agents(plan).items() if name in moved}:
+        counts = ", ".join(f"{moved[name]:.0%} of {name} ({why})" for name, why in fine.items())
         text = (
             f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {counts} as "
-            "moved, so most is shared, and RAM averages that over the agents that moved it. "
+            f"moved, {averaged}"
         )
-        text += ONLY_ADAPTERS if of_adapters(plan) else f"{ADVICE}; {GUIDE}"
-        dense = [SaysWhereToBegin(text)] if moved else []
-    return (*plan.findings.warnings, *seen, *erased, *dense)
+        return [SaysWhereToBegin(text + (ONLY_ADAPTERS if of_adapters(plan) else f"{ADVICE}; {GUIDE}"))]
+    if len(moved) == 1:
+        return ()
+    counts = ", ".join(f"{density:.0%} of {name}" for name, density in moved.items())
+    return [SaysWhereToBegin(f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{ADVICE}")]
 
 
 def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
