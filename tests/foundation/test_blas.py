@@ -1,5 +1,6 @@
 """BLAS has the threads that it had, in whatever order merges end."""
 
+import threading
 from contextlib import ExitStack
 
 import numpy as np
@@ -22,3 +23,17 @@ def test_the_first_to_end_leaves_the_limit_to_the_others() -> None:
     assert set(threads()) == {1}
     second.close()
     assert threads() == before
+
+
+def test_a_thread_holds_what_another_one_has_set() -> None:
+    before, inside = threads(), list[int]()
+    threadpoolctl.threadpool_limits(before[0], "blas")  # since then, threadpoolctl heeds this thread alone
+
+    def merge() -> None:
+        with one_blas_thread():
+            inside.extend(threads())
+
+    merging = threading.Thread(target=merge)
+    merging.start()
+    merging.join()
+    assert set(inside) == {1} and threads() == before

@@ -157,6 +157,7 @@ class _Adapter:
                 done += self._plan.tensors[matrix.tensor].base.elements
                 self._passes.listen(Progress("factoring", done, total, "parameters"))
 
+    @one_blas_thread()
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
         planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
         m, n = planned.base.shape

@@ -198,9 +198,6 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
     def runs(self) -> Sequence[Sequence[DeltaBlock]]:
         return self.batches
 
-    def limits(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
     def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[_DeltaWorker]:
         """Open the worker of one thread."""
         reader = Reader(self.files, Arena(self.buffer_bytes))

@@ -1,7 +1,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,6 @@ class Blocks:
     function: Callable[[Any, int], Any]
     worker: Callable[[Callable[[Any], None]], Any] = nullcontext
     prefetched: list[Sequence[int]] = field(default_factory=list)
-
-    def limits(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
     def open_worker(self, report: Callable[[Any], None]) -> Any:
         return self.worker(report)

@@ -19,9 +19,6 @@ class Wrapped:
     work: Any
     around: Callable[[Callable[[Any, Any], Any], Any, Any], Any]
 
-    def limits(self) -> Any:
-        return self.work.limits()
-
     def open_worker(self, report: Any) -> Any:
         return self.work.open_worker(report)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TypeVar
@@ -49,19 +49,18 @@ class PlanPass(ABC):
     counted: Mapping[int, Sequence[Statistic]]
     operators: Operators = field(kw_only=True)
 
-    def limits(self) -> AbstractContextManager[object]:
-        """Hold BLAS to one thread where workers solve for whole matrices, or multiply by operators.
-
-        Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
-        """
-        if not any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors):
-            return nullcontext()
-        return one_blas_thread()
-
     @contextmanager
     def open_worker(self, report: Callable[[Message], None]) -> Iterator[Worker]:
-        """Resources of one thread. It reports what happens in the middle of a block, such as a kernel's compilation."""
-        with notifying_compilation(lambda done: report(Compiling(done))):
+        """Resources of one thread. It reports what happens in the middle of a block, such as a kernel's compilation.
+
+        BLAS has one thread where workers solve for whole matrices, or multiply by operators: workers are already as
+        many as processors, and so the bytes of a result do not depend on the number of threads.
+        """
+        solves = any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors)
+        with (
+            one_blas_thread() if solves else nullcontext(),
+            notifying_compilation(lambda done: report(Compiling(done))),
+        ):
             yield self._worker(report)
 
     def _worker(self, report: Callable[[Message], None]) -> Worker:

@@ -20,10 +20,6 @@ NumberedRun: TypeAlias = Sequence[tuple[int, Block]]
 class Pass(Protocol[Taken, Given]):
     """Work on blocks, as a value that can be sent to another node. Open files in it open themselves again there."""
 
-    def limits(self) -> AbstractContextManager[object]:
-        """Context of all workers of a process."""
-        ...
-
     def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[Any]:
         """Resources of one thread: buffers, open files. It may report at any time, even in the middle of a block."""
         ...

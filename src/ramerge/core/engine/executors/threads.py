@@ -54,27 +54,26 @@ class ThreadExecutor:
             for number in range(self.workers)
         ]
         running = 0
-        with work.limits():
-            try:
-                for thread in threads:
-                    try:
-                        thread.start()
-                    except RuntimeError:  # the system allows no more
-                        if not running:
-                            raise
-                        break
-                    running += 1
-                while running:
-                    result = results.get()
-                    if result is None:
-                        running -= 1
-                    elif isinstance(result, BaseException):
-                        raise result
-                    else:
-                        yield result
-            finally:
-                stop.set()
-                for thread in threads:
-                    while thread.is_alive():  # it may wait for room among results that are no longer taken
-                        with suppress(Empty):
-                            results.get(timeout=0.01)
+        try:
+            for thread in threads:
+                try:
+                    thread.start()
+                except RuntimeError:  # the system allows no more
+                    if not running:
+                        raise
+                    break
+                running += 1
+            while running:
+                result = results.get()
+                if result is None:
+                    running -= 1
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    yield result
+        finally:
+            stop.set()
+            for thread in threads:
+                while thread.is_alive():  # it may wait for room among results that are no longer taken
+                    with suppress(Empty):
+                        results.get(timeout=0.01)
