@@ -364,3 +364,14 @@ def test_isolate_names_an_agent(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     with pytest.raises(ramerge.RecipeError, match="did you mean 'code'"):
         ramerge.plan(recipe(tmp_path, names, "isolate", parameters={"agent": "cod"}))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_stochastic_rounding_to_any_dtype_counts_the_same(dtype: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    plain, drawn = (
+        ramerge.analyze(recipe(tmp_path, names, dtype=dtype, rounding=rounding))
+        for rounding in ("nearest", "stochastic")
+    )
+    for nearest, stochastic in zip(plain.model.agents, drawn.model.agents, strict=True):
+        assert nearest.density == stochastic.density > 0 and nearest.unique_share == stochastic.unique_share

@@ -189,7 +189,7 @@ class Piece:
 
     def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
         """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
-        loop, inputs = self._taken(self.out_format)
+        loop, inputs = self._taken(result_format(self.formats, self.out_format, stochastic=self.seed is not None))
         if loop.out.name == self.out_format:
             return kernel(loop, inputs, loop.out.array(self.out, self.elements))
         result = self._row(-1, loop.out.name)
