@@ -148,3 +148,19 @@ def test_agents_in_float32_are_told_of_the_base_to_give(tmp_path: Path) -> None:
     record = ramerge.merge({**source, "base": str(tmp_path / "start")}, tmp_path / "right")
     assert not any("rounded" in text for text in record.warnings)
     assert "quantization_config" not in json.loads((tmp_path / "right/config.json").read_text())
+
+
+def test_a_soup_of_quantized_checkpoints_is_compared_exactly(tmp_path: Path) -> None:
+    """As the same soup in float32 is: no trainer has rounded the base for it."""
+    source = {**write(tmp_path, {}), "dtype": "float32"}
+    for seed, name in enumerate(("early", "late", "tool")):
+        write_quantized(tmp_path / name, SAMPLE, trained(original(), seed))
+    run = {name: str(tmp_path / name) for name in ("early", "late")}
+    tool = {"tool": str(tmp_path / "tool")}
+    ramerge.merge({**source, "method": "uniform", "agents": run}, tmp_path / "mean")
+    ramerge.merge({**source, "agents": {"code": str(tmp_path / "mean"), **tool}}, tmp_path / "wanted")
+    soup = {**source, "agents": {"code": {"soup": {"agents": run}}, **tool}}
+    assert notes_of(soup) == [] and ramerge.plan(soup).details.input_dtypes["code"].startswith("float8")
+    ramerge.merge(soup, tmp_path / "out")
+    weights = "model.safetensors"
+    assert (tmp_path / "out" / weights).read_bytes() == (tmp_path / "wanted" / weights).read_bytes()

@@ -32,6 +32,7 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
 from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.weighted import is_quantized
 
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
@@ -446,7 +447,7 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     if made:
         first = made[0]
         kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
-        names = [source.owner for source in first.sources if source.owner != BASE and not source.tensor.encoding]
+        names = [source.owner for source in first.sources if source.owner != BASE and not is_quantized(source.tensor)]
         are = "is" if len(names) == 1 else "are"
         yield note(
             f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "

@@ -26,7 +26,7 @@ from ramerge.core.tensors.origins import reshaped, rows_of
 from ramerge.core.tensors.rounded import rounded
 from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted, mean_of
+from ramerge.core.tensors.weighted import Weighted, is_quantized, mean_of
 
 _Entry = tuple[str, str, Sequence[int], int]
 
@@ -328,12 +328,12 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
     kinds = {
         tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
         for tensor in others
-        if not tensor.encoding
+        if not is_quantized(tensor)
     }
     if not base.tensor.encoding or len(kinds) != 1 or itemsize(kind := kinds.pop()) != 2:
         yield from (base, *agents)
         return
-    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if tensor.encoding}
+    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if is_quantized(tensor)}
     yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
 
 

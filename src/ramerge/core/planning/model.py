@@ -28,7 +28,7 @@ from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.arena import room
 from ramerge.core.tensors.scaled import Scaled
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted
+from ramerge.core.tensors.weighted import Weighted, is_quantized
 
 if TYPE_CHECKING:
     from ramerge.core.planning.kinds import PlannedKind
@@ -307,7 +307,9 @@ def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    return tensor.encoding or (tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype)
+    if isinstance(tensor.origin, Weighted):
+        return _stored_dtype(tensor.origin.terms[0]) if is_quantized(tensor) else tensor.usual_dtype
+    return tensor.encoding or tensor.dtype
 
 
 def scope_of(name: str, scope: str) -> str:

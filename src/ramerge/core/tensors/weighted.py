@@ -186,3 +186,9 @@ def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> T
     if len(terms) == 1 and arithmetic([terms[0].dtype]) == real:
         return used[0][0]
     return Tensor(name, real, terms[0].shape, Weighted(terms, factors))
+
+
+def is_quantized(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are those of codes, or means of such numbers."""
+    origin = tensor.origin
+    return bool(tensor.encoding) or (isinstance(origin, Weighted) and all(map(is_quantized, origin.terms)))
