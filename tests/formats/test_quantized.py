@@ -180,6 +180,17 @@ def test_tensors_in_memory_are_codes_and_scales(tmp_path: Path) -> None:
     assert seen == {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(tmp_path / "out").items()}
 
 
+def test_nan_is_refused_where_a_block_would_share_its_scale(tmp_path: Path) -> None:
+    source = {**family(tmp_path, "fp8 blocks"), "method": "linear", "allow": {"non_finite": True}}
+    agent = model(1, moved=0.3)
+    name = next(name for name, tensor in agent.items() if tensor.bits.ndim == 2)
+    agent[name].bits.reshape(-1)[5] = 0x7FC0
+    write_checkpoint(tmp_path / "a", agent)
+    ramerge.merge({**source, "dtype": "bfloat16"}, tmp_path / "out")
+    with pytest.raises(ramerge.WeightsError, match=f"{name}.*holds 1 NaN.* dtype: like base computes each element"):
+        ramerge.merge({**source, "dtype": "like base"}, tmp_path / "like")
+
+
 def test_what_quantizing_erases_is_counted(tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
     record = ramerge.merge({**source, "method": "task_arithmetic", "dtype": "like base"}, tmp_path / "out")

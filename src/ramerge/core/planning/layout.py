@@ -210,7 +210,9 @@ def _merged(
     transposed = any(one.transposed for one in recorded) if recorded else transposed and is_matrix(alone)
     layer = replace(alone, rows=recorded_rows(recorded), transposed=transposed)
     merges = [(point.method, point.parameters[plan.rule]) for point in points]
-    together = (method.name for method, values in merges if method.together(alone, values, agents))
+    together = [method.name for method, values in merges if method.together(alone, values, agents)]
+    # the elements of a block share a scale
+    together += [f"dtype: {LIKE_BASE}"] if plan.quantized is not None else []
     return replace(
         plan,
         base=plan.sources[0].tensor if plan.sources[0].owner == BASE else plan.base,
