@@ -197,6 +197,9 @@ def renamed(case: Case) -> None:
     """An agent's tensors have other names."""
     tensors = case.stored.get("memory", case.agents["memory"])
     write_checkpoint(case.folder / "named", {f"inner.{name}": tensor for name, tensor in tensors.items()})
+    if case.importances:
+        named = {f"inner.{name}": tensor for name, tensor in case.importances["memory"].items()}
+        write_checkpoint(case.folder / "memory-importance", named)
     case.store("memory", model=str(case.folder / "named"))
     case.recipe["rename"] = [{"from": r"^inner\.", "to": "", "agent": "memory"}]
 

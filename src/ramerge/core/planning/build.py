@@ -204,6 +204,8 @@ def _match(
     fitted, findings = fit_agents(recipe, base, inputs.opened_agents)
     agents, differences = split({name: match(name, base, agent, recipe.allow) for name, agent in fitted.items()})
     numbers, sides = recipe.rules_of(base.tensors) if inputs.opened_sides else {}, inputs.opened_sides.items()
+    if side is IMPORTANCE:  # they have the names of their agent, or the base's; what does not fit is lacking below
+        sides = fit_agents(recipe, base, inputs.opened_sides)[0].items()
     wanted = {
         name: base.tensors[name]
         for name, number in numbers.items()

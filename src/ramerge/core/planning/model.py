@@ -124,8 +124,8 @@ class TensorPlan:
         chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
         quantized: the base's codes and scales if the result is stored like them.
         seed: of the random draws that round the method's result; None to round to nearest.
-        together: the methods, or the `dtype`, that compute its elements from one another, if NaN and Inf are allowed in other tensors:
-            here they are not.
+        together: the methods, or the `dtype`, that compute its elements from one another, if NaN and Inf are allowed in
+            other tensors: here they are not.
         recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
         transposed: whether it is a linear weight that is stored as (in, out).
         originals: the sources of the whole tensor, where this is a part of it, for methods that take recorded inputs.
