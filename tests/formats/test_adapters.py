@@ -19,7 +19,7 @@ from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import read_checkpoint, write_checkpoint
-from tests.reference import NUMBERS
+from tests.reference import NUMBERS, encode
 
 pytestmark = pytest.mark.full  # PEFT
 
@@ -319,6 +319,23 @@ def test_agents_beside_one_that_unties_are_untied_too(writer: Writer, tmp_path: 
     assert {name: tensor.bits.tobytes() for name, tensor in ours.items()} == {
         name: tensor.bits.tobytes() for name, tensor in wanted.items()
     }
+
+
+def test_importances_of_tied_embeddings_serve_both(writer: Writer, tmp_path: Path) -> None:
+    """An agent's program may have one tensor where another agent made two of it."""
+    base = writer.base("tied")
+    other = writer.adapter("q", "tied", {"target_modules": ["q_proj"]})
+    agents = {"a": writer.adapter("saved input", "tied", _TIED["saved input"][0]), "b": other}
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    tensors = {name: encode(np.ones(t.bits.shape, np.float32), "F32") for name, t in read_checkpoint(base).items()}
+    write_checkpoint(tmp_path / "one", tensors)
+    write_checkpoint(tmp_path / "both", {**tensors, head: tensors[embedding]})
+    for out in ("one", "both"):
+        with_sides = {name: {"model": str(model), "importance": str(tmp_path / out)} for name, model in agents.items()}
+        ramerge.merge({"method": "fisher", "base": str(base), "agents": with_sides}, tmp_path / f"from {out}")
+    assert (tmp_path / "from one" / "model.safetensors").read_bytes() == (
+        tmp_path / "from both" / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore")

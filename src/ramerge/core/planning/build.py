@@ -212,7 +212,11 @@ def _match(
         if base.tensors[name].is_float and (number == 0 or recipe.rules[number - 1].merges)
     }
     importances, lacking = split(
-        {name: match_importance(name, wanted, opened) for name, opened in sides if side is IMPORTANCE}
+        {
+            name: match_importance(name, wanted, opened, untied=base.untied)
+            for name, opened in sides
+            if side is IMPORTANCE
+        }
     )
     recorded, unfit = split(
         {name: match_inputs(name, wanted, base, opened) for name, opened in sides if side is INPUTS}

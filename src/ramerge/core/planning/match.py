@@ -78,11 +78,17 @@ def _tied(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:
 
 
 def match_importance(
-    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint
+    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool = False
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
-    """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems."""
-    missing = [key for key in wanted if key not in importance.tensors]
+    """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems.
+
+    `untied`: the models tied their embeddings before an agent changed them apart, so importances of one serve both.
+    """
     found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
+    for key in wanted.keys() - found.keys() if untied else ():
+        if (embedding := embedding_of(key, wanted[key].shape, importance.tensors.values())) is not None:
+            found[key] = embedding
+    missing = [key for key in wanted if key not in found]
     shapes = [
         f"{key!r}: the base has {list(wanted[key].shape)}, the importances {list(tensor.shape)}"
         for key, tensor in found.items()
