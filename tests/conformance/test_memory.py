@@ -365,6 +365,26 @@ def test_tied_tensors_are_counted_and_merged_once() -> None:
         ramerge.merge_state_dicts(twice, copied)
 
 
+@pytest.mark.parametrize("tower", [False, True])
+@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "base_model.model.", "policy."])
+def test_an_output_embedding_that_the_base_ties_is_compared_under_any_prefix(prefix: str, tower: bool) -> None:
+    base = {"model.embed_tokens.weight": np.ones((6, 4), np.float32)}
+    base |= {f"model.layers.{layer}.mlp.up_proj.weight": np.ones((4, 4), np.float32) for layer in range(2)}
+    agent = {f"{prefix}{name}": 2 * values for name, values in base.items()}
+    if tower:
+        agent[f"{prefix}visual.blocks.0.attn.weight"] = np.ones((3, 3), np.float32)
+    head, embedding = f"{prefix}lm_head.weight", 2 * base["model.embed_tokens.weight"]
+    notes = ramerge.merge_state_dicts(base, {"a": {**agent, head: embedding}}).record.notes
+    assert any("'lm_head.weight' must equal 'model.embed_tokens.weight'" in note for note in notes)
+    assert any("next to the text model" in note for note in notes) is tower
+    with pytest.raises(ramerge.WeightsError, match=r"'lm_head.weight' differs from 'model.embed_tokens.weight'"):
+        ramerge.merge_state_dicts(base, {"a": {**agent, head: embedding + 1}})
+    with pytest.raises(ramerge.PlanError, match=r"unknown to the base: 'lm_head.weight' \[7, 4\]"):
+        ramerge.merge_state_dicts(base, {"a": {**agent, head: np.ones((7, 4), np.float32)}})
+    with pytest.raises(ramerge.WeightsError, match="differs from"):
+        ramerge.merge_state_dicts(base, {"a": {**agent, f"wrapper.{head}": embedding + 1}})
+
+
 def test_without_a_base() -> None:
     _, agents = family()
     found = ramerge.merge_state_dicts(None, agents, method="linear")

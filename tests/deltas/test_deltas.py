@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS, by_tier
-from tests.conformance.test_merge import plain
+from tests.conformance.test_merge import plain, same
 from tests.deltas.foreign import write_slime
 from tests.deltas.writing import blocks_of_elements
 from tests.e2e.kills import killed, left_behind
@@ -255,6 +256,26 @@ def test_the_commands(tmp_path: Path) -> None:
     assert said.returncode == 2 and "model.layers.0.weight" in said.stderr and not (tmp_path / "other").exists()
     said = command("merge", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'd'}", "--as-delta", tmp_path / "m")
     assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
+
+
+def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path: Path) -> None:
+    for name, model in {"base": simple(0), "a": simple(1, moved=0.1), "f32": simple(1, "F32")}.items():
+        write_checkpoint(tmp_path / name, model)
+        (tmp_path / name / "generation_config.json").write_text("{}")
+    told: list[ramerge.Progress] = []
+    for agent in ("a", "f32"):
+        ramerge.delta(tmp_path / "base", tmp_path / agent, tmp_path / f"delta of {agent}")
+    (tmp_path / "base/generation_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing") as refused:
+        ramerge.apply(tmp_path / "base", tmp_path / "delta of a", tmp_path / "out", on_progress=told.append)
+    assert told == [] and not (tmp_path / "out").exists()
+    program, *words = shlex.split(str(refused.value).rpartition("other files of this base: ")[2].strip("`"))
+    said = command(*words)
+    assert program == "ramerge" and said.returncode == 0, said.stderr
+    same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "a"))
+    # a merge would round these to the base's dtype
+    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing[^`]*$"):
+        ramerge.apply(tmp_path / "base", tmp_path / "delta of f32", tmp_path / "other")
 
 
 @pytest.mark.parametrize(("dtype", "wide"), [("F32", "float32"), ("F64", "float64")])

@@ -167,6 +167,13 @@ def test_resized_embeddings_set_the_vocabulary(tmp_path: Path) -> None:
     assert config["vocab_size"] == config["text_config"]["vocab_size"] == 40
     with pytest.raises(PlanError, match=re.escape(f"write {tmp_path / 'base'}+{adapter} as the model, without a base")):
         ramerge.convert(adapter, tmp_path / "out 2", base=tmp_path / "base")
+    source = {"base": str(tmp_path / "base"), "agents": {"a": str(adapter)}, "method": "task_arithmetic"}
+    shapes, config = ramerge.plan(source).problems
+    assert (
+        "(8 rows of vocabulary more); in a merge, `--set allow.vocabulary=common` (in a recipe `allow: {voc" in shapes
+    )
+    assert f"{adapter}: config.json, with what this model changes, differs from the base's" in config
+    assert ramerge.plan({**source, "allow": {"vocabulary": "common"}}).problems == ()
 
 
 def test_tensors_that_the_base_lacks_are_said_to_be_added(models: Path) -> None:

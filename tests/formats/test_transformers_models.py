@@ -151,7 +151,7 @@ def test_text_agents_of_a_larger_model(kind: str, tmp_path: Path) -> None:
         found = {f"{prefix}.{key}": values for key, values in state(text).items()}
         agents.append(found | {f"{output}.weight": state(agent.get_output_embeddings())["weight"]})
     plan = merge(tmp_path)
-    assert any("parts for images and sound" in note for note in plan.notes)
+    assert any("parts next to the text model" in note for note in plan.notes)
     check(tmp_path, base, agents)
 
 

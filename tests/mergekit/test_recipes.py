@@ -281,17 +281,25 @@ def test_a_dtype_in_which_mergekit_computes_less_exactly_is_noted_where_it_matte
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("more", "chosen"),
     [
-        {"tokenizer_source": "base"},
-        {"tokenizer_source": None, "tokenizer": None, "chat_template": None, "slices": None, "modules": {}},
-        {"tokenizer": {"source": "base"}},
-        {"chat_template": "auto"},
-        {"tokenizer": {"source": "base", "tokens": {}, "pad_to_multiple_of": None}},
+        ({"tokenizer_source": "base"}, True),
+        ({"tokenizer_source": None, "tokenizer": None, "chat_template": None, "slices": None, "modules": {}}, False),
+        ({"tokenizer": {"source": "base"}}, True),
+        ({"chat_template": "auto"}, False),
+        ({"tokenizer": {"source": "base", "tokens": {}, "pad_to_multiple_of": None}}, True),
     ],
 )
-def test_what_means_the_bases_tokenizer_is_accepted(more: dict[str, Any]) -> None:
-    assert said(recipe(**more)) == said(recipe())
+def test_what_means_the_bases_tokenizer_is_accepted(more: dict[str, Any], chosen: bool) -> None:
+    assert said(recipe(**more)) == said(recipe()) | ({"companions": "base"} if chosen else {})
+    assert said(recipe(**more, companions="code"))["companions"] == "code"
+
+
+def test_whose_tokenizer_the_base_has() -> None:
+    assert said(recipe(base_model="org/base", tokenizer_source="org/base"))["companions"] == "base"
+    models = [{"model": "code", "parameters": {"weight": 1}}, {"model": "tool", "parameters": {"weight": 1}}]
+    values = {"merge_method": "linear", "models": models, "tokenizer_source": "base"}
+    assert said(values)["companions"] == "code"
 
 
 def test_keys_of_ramerge_that_mergekit_has_no_word_for() -> None:

@@ -16,6 +16,7 @@ import ramerge
 from ramerge.core.foundation.errors import RecipeError
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_safetensors
 from tests.commands import ramerge as command
+from tests.planning.test_vocabulary import write as with_vocabulary
 
 SET = Path(__file__).parent / "mergekit_recipes"
 RECIPES = sorted(path.stem for path in SET.glob("*.yaml"))
@@ -172,6 +173,26 @@ def test_an_agents_tokenizer_is_its_companions(project: Path) -> None:
         assert str(made.details.companions["tokenizer.json"]).endswith(f"models/{owner}/tokenizer.json")
     with pytest.raises(RecipeError, match=r"'org/other' is neither base, union nor a model of this recipe"):
         ramerge.plan(recipe(project / "others", text + "tokenizer_source: org/other"))
+
+
+def test_the_bases_tokenizer_with_an_agent_that_has_more_tokens(tmp_path: Path) -> None:
+    for seed, (name, rows, added) in enumerate([("base", 10, []), ("a", 10, []), ("b", 11, ["<x>"])]):
+        with_vocabulary(tmp_path / name, seed, rows, added)
+    text = "merge_method: task_arithmetic\nbase_model: base\nmodels: [{model: a}, {model: b}]\n"
+    text += "parameters: {weight: 0.5}\nallow: {vocabulary: common}\n"
+    for name, line, owner in (("none", "", "b"), ("theirs", "tokenizer_source: base", "base")):
+        record = ramerge.merge(recipe(tmp_path, text + line), tmp_path / name)
+        assert (tmp_path / name / "tokenizer.json").read_bytes() == (tmp_path / owner / "tokenizer.json").read_bytes()
+        # all rows are there, as with `companions: base` in ramerge's own form
+        assert read_checkpoint(tmp_path / name)["lm_head.weight"].bits.shape == (11, 4)
+        advice = [each for each in (*record.notes, *record.warnings) if "companions: base" in each]
+        assert advice == [] and any("the tokenizer of the output lacks" in each for each in record.notes) is bool(line)
+    # without more rows, too, nothing advises what the recipe says
+    with_vocabulary(tmp_path / "b", 2, 10, ["<x>"])
+    text = text.replace("allow: {vocabulary: common}\n", "")
+    for line, advised in (("", True), ("tokenizer_source: base", False), ("tokenizer: {source: base}", False)):
+        warnings = ramerge.plan(recipe(tmp_path, text + line)).warnings
+        assert any("companions: base accepts it" in each for each in warnings) is advised
 
 
 # --- what is said of rules, and of recipes for other programs ---

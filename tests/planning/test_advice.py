@@ -78,14 +78,19 @@ def test_a_vocabulary_of_another_size(rows: int, head: bool, tmp_path: Path) -> 
     text = problems(source, tmp_path / "out")
     assert "3 rows of vocabulary" in text
     # the one advice: keep the base's
-    assert "or allow.different_shapes: true keeps the base's" in text and "allow.config: [vocab_size]" in text
-    ramerge.merge({**source, "allow": {"different_shapes": True, "config": ["vocab_size"]}}, tmp_path / "kept")
+    assert "or allow.different_shapes: true keeps the base's" in text
+    assert (
+        f"a/config.json differs from the base's in what the weights mean: vocab_size: base has 12, agent has {rows}"
+        in text.replace("text_config.", "")
+    )
+    assert "(what accepts the other shapes accepts this, too)" in text and "allow.config" not in text
+    ramerge.merge({**source, "allow": {"different_shapes": True}}, tmp_path / "kept")
     kept = read_checkpoint(tmp_path / "kept")
     assert kept[EMBEDDING].bits.tobytes() == base[EMBEDDING].bits.tobytes()
     assert kept[LAYER].bits.tobytes() == agent[LAYER].bits.tobytes()
     # the other: give the agent the base's rows
     words = "cut the last 3 rows from these" if rows > 12 else "add the base's last 3 rows to these"
-    assert f"{words} tensors of the agent, and set vocab_size as the base has it" in text
+    assert f"{words} tensors of the agent, and set its vocab_size to that of the base" in text
     for name in (EMBEDDING, HEAD) if head else (EMBEDDING,):
         bits = agent[name].bits
         agent[name] = Stored("BF16", bits[:12] if rows > 12 else np.concatenate([bits, base[name].bits[rows:]]))

@@ -346,4 +346,11 @@ def test_not_without_being_asked(tmp_path: Path) -> None:
     write(tmp_path / "base", 0, 8)
     write(tmp_path / "a", 1, 10)
     text = str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
-    assert "2 rows of vocabulary more" in text and "allow.vocabulary: common" in text
+    assert "2 rows of vocabulary more" in text and "--set allow.vocabulary=common" in text
+    assert "(in a recipe `allow: {vocabulary: common}`) merges the common rows and keeps the others" in text
+    write(tmp_path / "a", 1, 9)
+    text = str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    assert "(1 row of vocabulary more)" in text and "cut the last row from these tensors" in text
+    ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "delta")
+    _, config = ramerge.plan(recipe(tmp_path, ["delta"])).problems
+    assert f"{tmp_path / 'delta/companions/config.json'} differs from the base's" in config

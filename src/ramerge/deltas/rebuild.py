@@ -51,13 +51,22 @@ class _Blocks:
 
 
 def write_agent(
-    agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence
+    agent: Checkpoint, staging: StagingDir, *, workers: int | None = None, listen: Listener = silence, advice: str = ""
 ) -> Index:
-    """Write the files of the agent that a delta gives, byte-identical."""
+    """Write the files of the agent that a delta gives, byte-identical.
+
+    Args:
+        agent: the delta, opened over its base.
+        staging: gets the files.
+        workers: how many threads.
+        listen: called with the progress.
+        advice: for a base whose other files are not those that the delta was made with.
+    """
     if agent.delta is None:
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / DELTA_INDEX)
     shards = _shards(agent, agent.delta, index)
+    _copy_companions(agent, index, staging, advice)  # before the weights, as these may take hours
     memory = max(map(arena_bytes, agent.tensors.values()), default=0)
     blocks = _blocks(agent, shards)
     size = _RUN if any(map(is_far, agent.files)) else 1
@@ -87,7 +96,6 @@ def write_agent(
             writer.finish()
         finally:
             writer.close()
-    _copy_companions(agent, index, staging)
     if staging.needs_index and INDEX not in index.companions:
         staging.write(INDEX, _index_of(shards))
     check_unchanged(agent.files)
@@ -174,15 +182,17 @@ def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:
                 yield _Blocks(tensor, start, stop, shard.name, offset + start * itemsize(tensor.dtype))
 
 
-def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir) -> None:
-    problems = []
+def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir, advice: str) -> None:
+    problems, are_of_base = [], True
     for name, companion in index.companions.items():
         source = (agent.companions or {})[name]
         if not source.is_file():
             problems.append(f"{source}: is missing; the delta {agent.directory} says that the base has it")
         elif digest_of_file(source) != companion.digest:
             problems.append(f"{source}: is not the file that belongs to the agent, by the digest in {agent.directory}")
+            are_of_base &= companion.same
         else:
             staging.copy(name, source)
     if problems:
+        problems[-1] += advice if are_of_base else ""
         raise CheckpointError(problems)

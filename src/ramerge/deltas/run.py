@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -141,9 +142,28 @@ def apply(
     _refuse(place, [*below.folders, *folders, *opened.files], size, overwrite=options.overwrite)
     workers = _workers(limits, opened.files, partial(memory_of, opened))
     with build_output(place, overwrite=options.overwrite) as folder:
-        index = write_agent(opened, folder, workers=workers, listen=on_progress or silence)
+        index = write_agent(
+            opened,
+            folder,
+            workers=workers,
+            listen=on_progress or silence,
+            advice=_weights_alone(below, above, place, opened_base, opened),
+        )
     stored = sum(map(size_of, folders))
     return _record(str(base), str(place), index, opened, stored, began)
+
+
+def _weights_alone(
+    base: FoundModel, deltas: Sequence[FoundModel], out: OutputTarget, opened_base: Checkpoint, opened: Checkpoint
+) -> str:
+    """The command that writes the same weights next to the base's own other files; empty if no merge does."""
+    kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in (opened_base, opened)]
+    if kinds[0] != kinds[1]:
+        return ""
+    agent = "+".join(without_secrets(delta.written) for delta in deltas)
+    words = ["ramerge", "merge", "--base", without_secrets(base.written), "--agent", f"m={agent}"]
+    command = shlex.join([*words, "--method", "passthrough", without_secrets(str(out))])
+    return f"; for the same weights with the other files of this base: `{command}`"
 
 
 def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:

@@ -481,6 +481,7 @@ class _Translation:
         Then neither the union of all vocabularies nor an agent's vocabulary moves a row of the embeddings.
         """
         if source == "base":
+            self.put_companions("base" if base is not None else next(iter(agents), "base"), key)
             return
         model = self.read_model(source, key) if source != "union" else base
         names = [name for name, agent in agents.items() if model is not None and agent.written == model.written]
@@ -490,8 +491,13 @@ class _Translation:
         elif source == "union" or not is_base:
             self.result.same_tokenizers = key
             self.mark(key, key)
-        if source != "union" and names and not is_base and "companions" not in self.values:
-            self.put(("companions",), names[0], key)
+        if source != "union" and (is_base or names):
+            self.put_companions("base" if is_base else names[0], key)
+
+    def put_companions(self, owner: str, key: Key) -> None:
+        """Write whose tokenizer the output gets, unless the recipe has ramerge's own key for it."""
+        if "companions" not in self.values:
+            self.put(("companions",), owner, key)
 
     def keep_own_keys(self) -> None:
         for key in _ADDED_KEYS:

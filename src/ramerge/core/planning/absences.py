@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ramerge.core.recipe.layers import counts_of, layer_of
-from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, embedding_of
 from ramerge.core.tensors.prefixes import stack_of
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import has_more_than_text, text_configs
@@ -30,7 +30,7 @@ BUFFERS = "buffers that follow from config.json"
 SHARED = "keys and values of layers that share those of earlier layers"
 FURTHER = "heads for several tokens at once, which transformers does not load"
 BEYOND = "layers beyond those that config.json counts, which transformers does not load"
-PARTS = "parts for images and sound, and others next to the text model"
+PARTS = "parts next to the text model, for example for images and sound"
 
 
 def is_buffer(tensor: Tensor) -> bool:
@@ -89,7 +89,7 @@ def _text_layers(names: Collection[str]) -> dict[str, int]:
     return texts or {name: layer.number for name, layer in found.items()}
 
 
-def _of_other_parts(tensors: Collection[str], absent: Collection[str]) -> list[str]:
+def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
     """The absent tensors of towers, projectors and other models, of which nothing is there.
 
     A part is what a stack of layers lies in. Of parts that are there, nothing may lack.
@@ -110,11 +110,16 @@ def _of_other_parts(tensors: Collection[str], absent: Collection[str]) -> list[s
         for part in around
         if name.startswith(parts[part])
     }
+    embeddings = [tensor for name, tensor in tensors.items() if name not in absent]
     found = []
-    for name in tensors:
+    for name, tensor in tensors.items():
         starts = [name.removesuffix(end) for end in HEADS if name.endswith(end)]
         if name not in absent or any(f"{part}.".startswith(start) for start in starts for part in there):
             continue  # output embeddings of a part that is there lie next to it
+        if embedding_of(name, tensor.shape, embeddings) and not any(
+            inner.startswith(start) for start in starts for inner in parts.values()
+        ):
+            continue  # or under another prefix, as a wrapper writes it, where nothing else lies
         part = max((part for part, start in parts.items() if name.startswith(start)), key=len, default=None)
         if part not in there:
             found.append(name)

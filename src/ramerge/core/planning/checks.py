@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.core.formats.encodings.decode import OF_MODELOPT
+from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.recorded import name_of
 from ramerge.core.formats.safetensors import INDEX
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
@@ -23,6 +24,7 @@ from ramerge.core.planning.layout import unlike_base
 from ramerge.core.planning.model import TensorPlan, Tie, caught
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.tokens import TokenReader
+from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.globs import catches_any
 from ramerge.core.recipe.layers import counts_of
@@ -68,16 +70,32 @@ def check_configs(
         refused = {key: text for key, text in found.refused.items() if key not in allowed}
         warned = {key: text for key, text in found.warned.items() if key not in allowed}
         if refused:
-            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)}"
+            text = f"{_config_of(agent)} differs from the base's in what the weights mean: {_pairs(refused)}"
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            yield problem(f"{agent.metadata_folder}/{text} ({accept})", name)
+            if all(key.rpartition(".")[2] == "vocab_size" for key in refused) and _has_other_rows(base, agent):
+                accept = "what accepts the other shapes accepts this, too"
+            yield problem(f"{text} ({accept})", name)
         if warned:
-            text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
+            text = f"{_config_of(agent)} differs from the base's, which may change what the weights mean"
             accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
-            yield warning(f"{agent.metadata_folder}/{text} ({accept})", name)
+            yield warning(f"{text}: {_pairs(warned)} ({accept})", name)
         accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
         if accepted:
             yield note(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def _config_of(agent: Checkpoint) -> str:
+    """The file with a model's configuration, or the model itself if it has none and changes that of its base."""
+    if agent.vocabulary is not None or (agent.untied and agent.format == ADAPTER):
+        return f"{agent.directory}: config.json, with what this model changes,"
+    own = (agent.companions or {}).get("config.json")  # of a delta
+    return f"{agent.metadata_folder / 'config.json' if own is None else own}"
+
+
+def _has_other_rows(base: Checkpoint, agent: Checkpoint) -> bool:
+    """Whether an embedding has another number of rows than that of the base."""
+    pairs = ((tensor, agent.tensors.get(name)) for name, tensor in base.tensors.items())
+    return any(other is not None and is_vocabulary(tensor, other) for tensor, other in pairs)
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:

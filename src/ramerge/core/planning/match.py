@@ -20,7 +20,10 @@ from ramerge.core.tensors.tensor import Tensor
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
 _RENAME = "if it has the same tensors under other names, `rename` in the recipe maps these to the base's"
-_KEEP = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
+_KEEP = (
+    "`--set allow.vocabulary=common` (in a recipe `allow: {vocabulary: common}`) merges the common rows and keeps the "
+    "others"
+)
 
 
 @dataclass(frozen=True)
@@ -178,9 +181,11 @@ def _compare(
             kept[tensor.name] = tensor
         elif other.shape != tensor.shape:
             more = other.shape[0] - tensor.shape[0] if is_vocabulary(tensor, other) else 0
-            further = f", {abs(more):,} rows of vocabulary {'more' if more > 0 else 'fewer'}" if more else ""
-            text = f"the base has {list(tensor.shape)}, the agent {list(other.shape)}{further}"
-            shapes.append(f"{tensor.name!r}: {text}")
+            text = f"{tensor.name!r}: the base has {list(tensor.shape)}, the agent {list(other.shape)}"
+            if more:
+                kind = f"row{'s' if abs(more) > 1 else ''} of vocabulary"
+                text += f" ({abs(more):,} {kind} {'more' if more > 0 else 'fewer'})"
+            shapes.append(text)
             rows.add(more)
             kept[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
@@ -192,15 +197,16 @@ def _compare(
         findings.append(note(f"{name}: {len(shapes)} tensors of another shape ({policy})"))
     elif shapes and agent.vocabulary is not None and 0 not in rows:
         both = f"{base.directory}+{agent.directory}"
-        advice = f"to keep the adapter's rows, write {both} as the model, without a base; in a recipe, {_KEEP}"
-        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)} ({advice})", name))
+        advice = f"in a merge, {_KEEP}; to convert it, write {both} as the model, without a base"
+        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)}; {advice}", name))
     elif shapes:
-        advice = f"allow.{policy}"
+        advice = f" (allow.{policy})"
         if len(rows) == 1 and (more := rows.pop()) != 0:
-            do = f"cut the last {more:,} rows from" if more > 0 else f"add the base's last {-more:,} rows to"
-            resize = f"{do} these tensors of the agent, and set vocab_size as the base has it"
-            advice = f"{_KEEP}; or {resize}; or {advice}"
-        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)} ({advice})", name))
+            last = "last row" if abs(more) == 1 else f"last {abs(more):,} rows"
+            do = f"cut the {last} from" if more > 0 else f"add the base's {last} to"
+            resize = f"{do} these tensors of the agent, and set its vocab_size to that of the base"
+            advice = f"; {_KEEP}; or {resize}; or allow.{policy}"
+        findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)}{advice}", name))
     if dtypes:
         findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {brief_list(dtypes)}", name))
     return kept, findings

@@ -23,6 +23,7 @@ from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.model import Recipe, Rename
 from ramerge.core.recipe.patterns import replace_all
 from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import HEADS
 from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.core.tensors.origins import Pieces, PlacedPiece, Transposed, box_of, reshaped
 from ramerge.core.tensors.prefixes import aligned, stack_of
@@ -444,6 +445,11 @@ def _move(base: Checkpoint, agent: Checkpoint, fitted: _Fitted) -> None:
     names, prefixes = aligned(
         unknown, missing, kept=set(map(stack_of, base.tensors)), preferred=[key.removesuffix("_config") for key in path]
     )
+    # an output embedding that the base ties is none of the tensors that are looked for, and has the same prefix
+    for head in (name for name in unknown if name.endswith(HEADS) and name not in names):
+        moved = next((new + head[len(old) :] for old, new in prefixes.items() if old and head.startswith(old)), head)
+        if moved != head and moved.endswith(HEADS) and moved not in (*base.tensors, *names.values()):
+            names[head] = moved
     names = {old: new for old, new in names.items() if new not in agent.tensors}
     for old, new in names.items():
         fitted.tensors[new] = replace(fitted.tensors.pop(old), name=new)
