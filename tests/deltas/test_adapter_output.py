@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,16 @@ from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.cli.main import cli
-from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import (
+    floats,
+    read_checkpoint,
+    read_safetensors,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_safetensors,
+    write_simple,
+)
 from tests.formats.test_adapters import Writer, units, values_of
 from tests.reference import Stored
 
@@ -272,6 +282,53 @@ def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
     source = agents_of(tmp_path) | {"method": "task_arithmetic", "parameters": {"scale": 0.0}}
     with pytest.raises(ramerge.WeightsError, match="the merge changes nothing of the base"):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_updates_that_are_not_finite_have_no_factors(value: float, tmp_path: Path) -> None:
+    """A single element would spread to all of both factors, and must not drop the update of the matrix either."""
+    names = write_simple(tmp_path, dtype="F32")
+    tensors = {name: tensor.numbers(np.float32) for name, tensor in read_checkpoint(tmp_path / names[0]).items()}
+    first, second, *_ = tensors
+    for name in (first, second):
+        tensors[name][1, 2] = value
+    write_checkpoint(tmp_path / names[0], {name: floats(values, "F32") for name, values in tensors.items()})
+    source = recipe(tmp_path, names, "task_arithmetic") | {"allow": {"non_finite": True}}
+    text = f"the updates of these matrices hold NaN or Inf, so they have no factors: '{first}', '{second}'; "
+    with pytest.raises(ramerge.WeightsError, match=text):
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert not (tmp_path / "adapter").exists()
+    rules = [{"match": [first, second], "keep": "base"}]
+    record = ramerge.merge(source | {"rules": rules}, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert sorted(record.adapter) == sorted(name.removesuffix(".weight") for name in list(tensors)[2:])
+
+
+@pytest.mark.needs("torch", "peft")
+@pytest.mark.parametrize("rank", [None, 2])
+def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(
+    rank: int | None, writer: Writer, tmp_path: Path
+) -> None:
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(writer.adapter("spoiled", "llama", {"target_modules": ["q_proj"], "r": 4}), spoiled)
+    tensors = {name: tensor.numbers(np.float32) for name, tensor in adapter_in(spoiled)[0].items()}
+    name = next(name for name in tensors if name.endswith("lora_B.weight"))
+    tensors[name][3, 1] = np.nan
+    write_safetensors(
+        spoiled / "adapter_model.safetensors", {name: floats(values, "F32") for name, values in tensors.items()}
+    )
+    source = {"base": str(writer.base("llama")), "agents": {"a": str(spoiled)}, "method": "task_arithmetic"}
+    source |= {"allow": {"non_finite": True}}
+    if rank is not None:
+        with pytest.raises(
+            ramerge.WeightsError, match=r"the update of this matrix holds NaN or Inf, so it has no factors: '.*q_proj"
+        ):
+            ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=rank))
+        return
+    ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    ramerge.merge(source, tmp_path / "full")
+    merged, full = writer.merged("llama", tmp_path / "adapter"), values_of(tmp_path / "full")
+    assert sum(np.isnan(values).sum() for values in full.values())
+    assert all((np.isnan(merged[name]) == np.isnan(full[name])).all() for name in full)
 
 
 PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
