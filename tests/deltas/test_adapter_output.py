@@ -336,6 +336,8 @@ PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "rank 0": ({}, {"rank": 0}, "--rank: must be at least 1, not 0"),
     "energy": ({}, {"energy": 1.5}, "--energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
     "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
+    "dtype of a rule": ({"rules": [{"match": "*0*", "dtype": "float16"}]}, {}, ": an adapter is float32"),
+    "wide rule": ({"rules": [{"take": "code"}, {"match": "*0*", "dtype": "float64"}]}, {}, ": an adapter is float32"),
     "no base": ({"base": None, "method": "linear"}, {}, "the recipe has no base"),
 }
 
@@ -346,6 +348,16 @@ def test_problems_of_plans(case: str, tmp_path: Path) -> None:
     source = {key: value for key, value in (agents_of(tmp_path) | changes).items() if value is not None}
     plan = ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(**asked))
     assert any(text in problem for problem in plan.problems), plan.problems
+
+
+@pytest.mark.parametrize("base", ["BF16", "F64"])
+def test_rules_of_float32_are_what_an_adapter_is(base: str, tmp_path: Path) -> None:
+    source = agents_of(tmp_path, base) | {"rules": [{"match": "*0*", "take": "code"}]}
+    wide = source | {"rules": [{"match": "*0*", "take": "code", "dtype": "float32"}]}
+    for name, each in {"plain": source, "wide": wide}.items():
+        ramerge.merge(each, tmp_path / name, kind=ramerge.AsAdapter(rank=3))
+    made = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("plain", "wide")]
+    assert made[0] == made[1]
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:

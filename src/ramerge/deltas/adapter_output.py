@@ -203,9 +203,8 @@ class _Adapter:
             return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
 
     def _merged(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
-        planned = self._plan.tensors[number]
-        data = self._spool.read_bytes(self._slots[number], start, stop)
-        return data.view(np.float64 if planned.dtype == "F64" else np.float32).astype(np.float64)
+        assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
+        return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
     # --- what is no matrix -------------------------------------------------------------------------------------------
 

@@ -159,9 +159,12 @@ def check(
         yield problem(f"--as-adapter: no adapter is possible for {base.directory}: {why}; write the model instead")
     if recipe.allow.vocabulary is not None:
         yield problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
+    text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
     if recipe.dtype not in (None, "float32"):
-        text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
         yield problem(text, ("dtype",))
+    for number, rule in enumerate(recipe.rules):
+        if rule.dtype not in (None, "float32"):
+            yield problem(f"{rule}: {text}", ("rules", str(number), "dtype"))
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
