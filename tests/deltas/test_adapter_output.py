@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from tests.checkpoints import (
     recipe,
     simple,
     write_checkpoint,
-    write_safetensors,
     write_simple,
 )
 from tests.formats.test_adapters import Writer, units, values_of
+from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
 from tests.reference import Stored
 
 # PEFT uses what transformers deprecates, and warns of embeddings that are tied
@@ -303,32 +302,30 @@ def test_updates_that_are_not_finite_have_no_factors(value: float, tmp_path: Pat
     assert sorted(record.adapter) == sorted(name.removesuffix(".weight") for name in list(tensors)[2:])
 
 
-@pytest.mark.needs("torch", "peft")
-@pytest.mark.parametrize("rank", [None, 2])
-def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(
-    rank: int | None, writer: Writer, tmp_path: Path
-) -> None:
-    spoiled = tmp_path / "spoiled"
-    shutil.copytree(writer.adapter("spoiled", "llama", {"target_modules": ["q_proj"], "r": 4}), spoiled)
-    tensors = {name: tensor.numbers(np.float32) for name, tensor in adapter_in(spoiled)[0].items()}
-    name = next(name for name in tensors if name.endswith("lora_B.weight"))
-    tensors[name][3, 1] = np.nan
-    write_safetensors(
-        spoiled / "adapter_model.safetensors", {name: floats(values, "F32") for name, values in tensors.items()}
-    )
-    source = {"base": str(writer.base("llama")), "agents": {"a": str(spoiled)}, "method": "task_arithmetic"}
-    source |= {"allow": {"non_finite": True}}
-    if rank is not None:
-        with pytest.raises(
-            ramerge.WeightsError, match=r"the update of this matrix holds NaN or Inf, so it has no factors: '.*q_proj"
-        ):
-            ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=rank))
-        return
+def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(tmp_path: Path) -> None:
+    tensors = factors(*UP)
+    name = f"base_model.model.{UP[0]}.lora_B.weight"
+    values = tensors[name].numbers(np.float32).copy()
+    values[3, 1] = np.nan
+    write_base(tmp_path / "base", "F32")
+    write_adapter(tmp_path / "a", tensors | {name: floats(values, "F32")})
+    source = recipe(tmp_path, ["a"], "task_arithmetic") | {"allow": {"non_finite": True}}
+    with pytest.raises(ramerge.WeightsError, match=f"update of this matrix holds NaN or Inf, .*: '{UP[0]}.weight'; "):
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
     ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
-    ramerge.merge(source, tmp_path / "full")
-    merged, full = writer.merged("llama", tmp_path / "adapter"), values_of(tmp_path / "full")
-    assert sum(np.isnan(values).sum() for values in full.values())
-    assert all((np.isnan(merged[name]) == np.isnan(full[name])).all() for name in full)
+    found = adapter_in(tmp_path / "adapter")[0][name].numbers(np.float32)
+    assert np.array_equal(np.isnan(found), np.isnan(values))
+
+
+def test_agents_that_untie_the_base_are_named(tmp_path: Path) -> None:
+    write_base(tmp_path / "base", tie_word_embeddings=True)
+    write_adapter(tmp_path / "a", factors(*UP))
+    write_adapter(tmp_path / "unties", of_embeddings())
+    source = recipe(tmp_path, ["a", "unties"], "task_arithmetic")
+    problems = ramerge.plan(source, kind=ramerge.AsAdapter()).problems
+    assert any(": unties changed the embeddings that it ties apart" in text for text in problems), problems
+    (text,) = ramerge.plan(source, kind="delta").problems
+    assert text.startswith(f"--as-delta: unties changed the embeddings that {tmp_path / 'base'} ties apart")
 
 
 PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
