@@ -317,6 +317,20 @@ def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(tmp_path: Path)
     assert np.array_equal(np.isnan(found), np.isnan(values))
 
 
+def test_no_adapter_is_for_a_base_with_an_adapter(tmp_path: Path) -> None:
+    """PEFT would load it over the base alone, which is what its configuration and its card could name."""
+    write_base(tmp_path / "base", "F32")
+    for seed, name in enumerate(("below", "a")):
+        write_adapter(tmp_path / name, factors(*UP, seed=seed))
+    base = f"{tmp_path / 'base'}+{tmp_path / 'below'}"
+    source = recipe(tmp_path, ["a"], "task_arithmetic") | {"base": base}
+    (text,) = ramerge.plan(source, kind=ramerge.AsAdapter()).problems
+    assert f"{base} is a model with adapters or deltas on it" in text and "ramerge convert" in text
+    ramerge.convert(base, tmp_path / "whole")
+    ramerge.merge(source | {"base": str(tmp_path / "whole")}, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert adapter_in(tmp_path / "adapter")[1]["base_model_name_or_path"] == str(tmp_path / "whole")
+
+
 def test_agents_that_untie_the_base_are_named(tmp_path: Path) -> None:
     write_base(tmp_path / "base", tie_word_embeddings=True)
     write_adapter(tmp_path / "a", factors(*UP))

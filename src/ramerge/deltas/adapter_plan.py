@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
-from ramerge.sdk.formats import module_of
+from ramerge.sdk.formats import CONFIG, module_of
 from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
@@ -154,6 +154,11 @@ def check(
         yield problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
     if recipe.base is None:
         yield problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
+    elif inputs.base.adapters:
+        yield problem(
+            f"--as-adapter: {where} is a model with adapters or deltas on it, and {CONFIG} can name only one model as "
+            "base; write it as one model first, with ramerge convert, and name that as base"
+        )
     elif base is not None and base.lineage:
         yield problem(f"--as-adapter: no adapter is possible for {where}: it is a delta; write the model instead")
     elif inputs.untied_by:
