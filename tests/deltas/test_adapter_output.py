@@ -15,8 +15,17 @@ from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.cli.main import cli
-from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import (
+    floats,
+    read_checkpoint,
+    read_safetensors,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_simple,
+)
 from tests.formats.test_adapters import Writer, units, values_of
+from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
 from tests.reference import Stored
 
 # PEFT uses what transformers deprecates, and warns of embeddings that are tied
@@ -274,11 +283,72 @@ def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_updates_that_are_not_finite_have_no_factors(value: float, tmp_path: Path) -> None:
+    """A single element would spread to all of both factors, and must not drop the update of the matrix either."""
+    names = write_simple(tmp_path, dtype="F32")
+    tensors = {name: tensor.numbers(np.float32) for name, tensor in read_checkpoint(tmp_path / names[0]).items()}
+    first, second, *_ = tensors
+    for name in (first, second):
+        tensors[name][1, 2] = value
+    write_checkpoint(tmp_path / names[0], {name: floats(values, "F32") for name, values in tensors.items()})
+    source = recipe(tmp_path, names, "task_arithmetic") | {"allow": {"non_finite": True}}
+    text = f"the updates of these matrices hold NaN or Inf, so they have no factors: '{first}', '{second}'; "
+    with pytest.raises(ramerge.WeightsError, match=text):
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert not (tmp_path / "adapter").exists()
+    rules = [{"match": [first, second], "keep": "base"}]
+    record = ramerge.merge(source | {"rules": rules}, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert sorted(record.adapter) == sorted(name.removesuffix(".weight") for name in list(tensors)[2:])
+
+
+def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(tmp_path: Path) -> None:
+    tensors = factors(*UP)
+    name = f"base_model.model.{UP[0]}.lora_B.weight"
+    values = tensors[name].numbers(np.float32).copy()
+    values[3, 1] = np.nan
+    write_base(tmp_path / "base", "F32")
+    write_adapter(tmp_path / "a", tensors | {name: floats(values, "F32")})
+    source = recipe(tmp_path, ["a"], "task_arithmetic") | {"allow": {"non_finite": True}}
+    with pytest.raises(ramerge.WeightsError, match=f"update of this matrix holds NaN or Inf, .*: '{UP[0]}.weight'; "):
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
+    ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    found = adapter_in(tmp_path / "adapter")[0][name].numbers(np.float32)
+    assert np.array_equal(np.isnan(found), np.isnan(values))
+
+
+def test_no_adapter_is_for_a_base_with_an_adapter(tmp_path: Path) -> None:
+    """PEFT would load it over the base alone, which is what its configuration and its card could name."""
+    write_base(tmp_path / "base", "F32")
+    for seed, name in enumerate(("below", "a")):
+        write_adapter(tmp_path / name, factors(*UP, seed=seed))
+    base = f"{tmp_path / 'base'}+{tmp_path / 'below'}"
+    source = recipe(tmp_path, ["a"], "task_arithmetic") | {"base": base}
+    (text,) = ramerge.plan(source, kind=ramerge.AsAdapter()).problems
+    assert f"{base} is a model with adapters or deltas on it" in text and "ramerge convert" in text
+    ramerge.convert(base, tmp_path / "whole")
+    ramerge.merge(source | {"base": str(tmp_path / "whole")}, tmp_path / "adapter", kind=ramerge.AsAdapter())
+    assert adapter_in(tmp_path / "adapter")[1]["base_model_name_or_path"] == str(tmp_path / "whole")
+
+
+def test_agents_that_untie_the_base_are_named(tmp_path: Path) -> None:
+    write_base(tmp_path / "base", tie_word_embeddings=True)
+    write_adapter(tmp_path / "a", factors(*UP))
+    write_adapter(tmp_path / "unties", of_embeddings())
+    source = recipe(tmp_path, ["a", "unties"], "task_arithmetic")
+    problems = ramerge.plan(source, kind=ramerge.AsAdapter()).problems
+    assert any(": unties changed the embeddings that it ties apart" in text for text in problems), problems
+    (text,) = ramerge.plan(source, kind="delta").problems
+    assert text.startswith(f"--as-delta: unties changed the embeddings that {tmp_path / 'base'} ties apart")
+
+
 PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "rank and energy": ({}, {"rank": 1, "energy": 0.5}, "give only one"),
     "rank 0": ({}, {"rank": 0}, "--rank: must be at least 1, not 0"),
     "energy": ({}, {"energy": 1.5}, "--energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
     "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
+    "dtype of a rule": ({"rules": [{"match": "*0*", "dtype": "float16"}]}, {}, ": an adapter is float32"),
+    "wide rule": ({"rules": [{"take": "code"}, {"match": "*0*", "dtype": "float64"}]}, {}, ": an adapter is float32"),
     "no base": ({"base": None, "method": "linear"}, {}, "the recipe has no base"),
 }
 
@@ -289,6 +359,16 @@ def test_problems_of_plans(case: str, tmp_path: Path) -> None:
     source = {key: value for key, value in (agents_of(tmp_path) | changes).items() if value is not None}
     plan = ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(**asked))
     assert any(text in problem for problem in plan.problems), plan.problems
+
+
+@pytest.mark.parametrize("base", ["BF16", "F64"])
+def test_rules_of_float32_are_what_an_adapter_is(base: str, tmp_path: Path) -> None:
+    source = agents_of(tmp_path, base) | {"rules": [{"match": "*0*", "take": "code"}]}
+    wide = source | {"rules": [{"match": "*0*", "take": "code", "dtype": "float32"}]}
+    for name, each in {"plain": source, "wide": wide}.items():
+        ramerge.merge(each, tmp_path / name, kind=ramerge.AsAdapter(rank=3))
+    made = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("plain", "wide")]
+    assert made[0] == made[1]
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:

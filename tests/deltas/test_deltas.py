@@ -35,6 +35,7 @@ from tests.conformance.test_merge import plain, same
 from tests.deltas.foreign import write_slime
 from tests.deltas.writing import blocks_of_elements
 from tests.e2e.kills import killed, left_behind
+from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
 from tests.planning.test_vocabulary import COMMON
 from tests.planning.test_vocabulary import write as with_vocabulary
 from tests.reference import Stored
@@ -350,6 +351,26 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
     text = (tmp_path / "model/README.md").read_text()
     assert "# A merged model" in text and 'from_pretrained("MODEL")' in text and "packed" not in text
     assert "recipe is in `ramerge.yaml`" in text and (tmp_path / "model/ramerge.yaml").is_file()
+
+
+@pytest.mark.parametrize("unties", [False, True])
+def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Path) -> None:
+    """Also where that adapter has untied the embeddings: the delta's base is then untied as it is, by no agent."""
+    write_base(tmp_path / "base", tie_word_embeddings=True)
+    write_adapter(tmp_path / "below", of_embeddings() if unties else factors(*UP, seed=2))
+    write_adapter(tmp_path / "a", factors(*UP))
+    base = f"{tmp_path / 'base'}+{tmp_path / 'below'}"
+    source = recipe(tmp_path, ["a"], "task_arithmetic") | {"base": base}
+    ramerge.merge(source, tmp_path / "model")
+    made = ramerge.merge(source, tmp_path / "packed", kind="delta")
+    assert f"written as a delta on {base}: " in made.notes[-1]
+    assert "if BASE is base+below, each by" in (tmp_path / "packed/README.md").read_text()
+    ramerge.apply(base, tmp_path / "packed", tmp_path / "back")
+    assert files(tmp_path / "back") == files(tmp_path / "model")
+    assert json.loads((tmp_path / "back/config.json").read_text())["tie_word_embeddings"] is not unties
+    ramerge.delta(base, tmp_path / "model", tmp_path / "d")
+    text = (tmp_path / "d/README.md").read_text()
+    assert "# A delta on base+below" in text and "if BASE is base+below, each by" in text
 
 
 @pytest.mark.needs("altair")

@@ -49,6 +49,17 @@ def factors(*modules: str, seed: int = 1, rank: int = 4) -> dict[str, Stored]:
     return found
 
 
+def of_embeddings() -> dict[str, Stored]:
+    """Factors of the input embedding, which so is no longer what a tied base's output embedding is."""
+    rng = np.random.default_rng(3)
+    rows, width = SHAPES["model.embed_tokens.weight"]
+    shapes = {"A": (4, rows), "B": (width, 4)}
+    return {
+        f"base_model.model.model.embed_tokens.lora_embedding_{side}": floats(rng.normal(0, 0.1, shape), "F32")
+        for side, shape in shapes.items()
+    }
+
+
 def write_adapter(folder: Path, tensors: Mapping[str, Stored], **config: object) -> Path:
     folder.mkdir(parents=True)
     write_safetensors(folder / "adapter_model.safetensors", tensors)

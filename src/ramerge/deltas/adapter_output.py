@@ -134,8 +134,12 @@ class _Adapter:
     # --- factors -----------------------------------------------------------------------------------------------------
 
     def factor(self) -> None:
-        """Append the factors of each matrix that has changed to the adapter."""
-        matrices = self._adapter.matrices
+        """Append the factors of each matrix that has changed to the adapter.
+
+        Raises:
+            WeightsError: an update holds NaN or Inf, and so has no factors.
+        """
+        matrices, spoiled = self._adapter.matrices, []
         done, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", done, total, "parameters"))
         # as many matrices at a time as fit the memory of the workers that merged
@@ -145,7 +149,9 @@ class _Adapter:
         with one_blas_thread():
             made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
             for matrix, found in zip(matrices, made, strict=True):
-                if found is not None:
+                if found is not None and not found.is_finite:
+                    spoiled.append(self._plan.tensors[matrix.tensor].name)
+                elif found is not None:
                     transposed = found.right.T, found.left.T
                     left, right = transposed if matrix.transposed else (found.left, found.right)
                     embedding = ("lora_embedding_A", "lora_embedding_B")
@@ -156,6 +162,14 @@ class _Adapter:
                     self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
                 done += self._plan.tensors[matrix.tensor].base.elements
                 self._passes.listen(Progress("factoring", done, total, "parameters"))
+        if spoiled:
+            one, more = ("update of this matrix holds", "it has"), ("updates of these matrices hold", "they have")
+            holds, has = one if len(spoiled) == 1 else more
+            raise WeightsError(
+                f"--as-adapter: allow.non_finite: true does not help: the {holds} NaN or Inf, so {has} no "
+                f"factors: {brief_list(list(map(quoted, spoiled)))}; use another checkpoint of that training, keep the "
+                "base's with a rule (keep: base), or write the model or a delta (--as-delta)"
+            )
 
     @one_blas_thread()
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
@@ -186,12 +200,12 @@ class _Adapter:
 
     def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
         """The merged task vector of elements of a tensor."""
-        return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
+        with np.errstate(invalid="ignore"):  # Inf less Inf, if allow.non_finite accepts them
+            return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
 
     def _merged(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
-        planned = self._plan.tensors[number]
-        data = self._spool.read_bytes(self._slots[number], start, stop)
-        return data.view(np.float64 if planned.dtype == "F64" else np.float32).astype(np.float64)
+        assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
+        return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
     # --- what is no matrix -------------------------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
-from ramerge.sdk.formats import module_of
+from ramerge.sdk.formats import CONFIG, module_of
 from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
-from ramerge.sdk.text import brief_list, quoted
+from ramerge.sdk.text import brief_list, enumerated, quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
@@ -149,19 +149,29 @@ def check(
         yield problem(f"--rank: must be at least 1, not {settings.rank}")
     if settings.energy is not None and not 0 < settings.energy <= 1:
         yield problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
-    recipe, base = points[0].recipe, inputs.opened_base
+    recipe, base, where = points[0].recipe, inputs.opened_base, inputs.base.location
     if in_memory or points[0].name:
         yield problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
     if recipe.base is None:
         yield problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
-    elif base is not None and (base.untied or base.lineage):
-        why = "agents changed the embeddings that it ties apart from each other" if base.untied else "it is a delta"
-        yield problem(f"--as-adapter: no adapter is possible for {base.directory}: {why}; write the model instead")
+    elif inputs.base.adapters:
+        yield problem(
+            f"--as-adapter: {where} is a model with adapters or deltas on it, and {CONFIG} can name only one model as "
+            "base; write it as one model first, with ramerge convert, and name that as base"
+        )
+    elif base is not None and base.lineage:
+        yield problem(f"--as-adapter: no adapter is possible for {where}: it is a delta; write the model instead")
+    elif inputs.untied_by:
+        why = f"{enumerated(inputs.untied_by)} changed the embeddings that it ties apart from each other"
+        yield problem(f"--as-adapter: no adapter is possible for {where}: {why}; write the model instead")
     if recipe.allow.vocabulary is not None:
         yield problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
+    text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
     if recipe.dtype not in (None, "float32"):
-        text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
         yield problem(text, ("dtype",))
+    for number, rule in enumerate(recipe.rules):
+        if rule.dtype not in (None, "float32"):
+            yield problem(f"{rule}: {text}", ("rules", str(number), "dtype"))
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:

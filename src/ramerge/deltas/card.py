@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from ramerge.deltas.record import DeltaRecord
+from ramerge.sdk.storage import FoundModel
 from ramerge.sdk.text import dumped, markdown
 
 
-def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:
-    """Card of a delta: its size, its saving, and how to get the model."""
-    base = markdown(hub_id or folder)
+def named(base: FoundModel) -> str:
+    """The name of a delta's base in Markdown; of a model with adapters or deltas, all names, as `--base` has them."""
+    return markdown("+".join(part.hub_id or part.folder.resolve().name for part in base.parts))
+
+
+def card(record: DeltaRecord, base: FoundModel) -> str:
+    """Card of a delta on a base: its size, its saving, and how to get the model."""
+    name = named(base)
+    place = f"{name}, each by its folder or hub id" if base.adapters else f"the folder or hub id of {name}"
+    ids = [part.hub_id for part in base.parts if part.hub_id]
     # JSON is YAML, and a library for YAML takes longer to load than a small delta to make
-    front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}
+    front = {**({"base_model": ids} if ids else {}), "tags": ["ramerge", "delta"]}
     return f"""---
 {"".join(f"{key}: {dumped(value, indent=None).strip()}" + chr(10) for key, value in front.items())}---
 
-# A delta on {base}
+# A delta on {name}
 
 This folder holds what a model has changed of its base, and nothing else: {record.moved:,} of {record.elements:,}
 parameters. It takes {record.delta_bytes / 1e6:,.1f} MB, where the model takes {record.agent_bytes / 1e6:,.1f} MB
 ({_share(record)}).
 
-This gives the model, byte-identical, if BASE is the folder or hub id of {base}:
+This gives the model, byte-identical, if BASE is {place}:
 
 ```sh
 ramerge apply --base BASE THIS_FOLDER MODEL

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ramerge import Record
+from ramerge.deltas.card import named
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
@@ -132,8 +133,8 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
             (record,) = records_of(plan, passes, writer.written, seen, began)
             size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
             said = (
-                f"written as a delta on {below.directory}: {size:,} bytes, {size / whole if whole else 0.0:.1%} of the "
-                f"{whole:,} of the model; ramerge apply gives the model"
+                f"written as a delta on {plan.inputs.base.location}: {size:,} bytes, "
+                f"{size / whole if whole else 0.0:.1%} of the {whole:,} of the model; ramerge apply gives the model"
             )
             record = replace(record, notes=(*record.notes, said))
             theirs = sidecar_files(below, allow_outside_links=True)
@@ -143,16 +144,18 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
                 writer.companion(name, content, theirs.get(name))
             writer.finish()
     # card and record are also written next to the delta's own files
-    card = model_card(plan, plan.points[0], record, _usage(size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
+    card = model_card(plan, plan.points[0], record, _usage(plan, size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
     output.staging.write("README.md", card)
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
 
-def _usage(size: int, whole: int) -> str:
+def _usage(plan: MergePlan, size: int, whole: int) -> str:
+    base = plan.inputs.base
+    place = f"{named(base)}, each by its folder or hub id" if base.adapters else "the folder or hub id of the base"
     delta, model = (f"{each / 1e6:,.1f} MB" for each in (size, whole))
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
-{delta}, where the model takes {model}. This gives the model, if BASE is the folder or hub id of the base:
+{delta}, where the model takes {model}. This gives the model, if BASE is {place}:
 
 ```sh
 ramerge apply --base BASE THIS_FOLDER MODEL

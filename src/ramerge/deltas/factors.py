@@ -96,7 +96,7 @@ class Factors(NamedTuple):
         left: of shape (m, r).
         right: of shape (r, n).
         lost: the squared norm of what the product lacks of the update.
-        energy: the squared norm of the update.
+        energy: the squared norm of the update; NaN or Inf if no factors stand for it, because an element is.
         is_exact: whether it lacks nothing but rounding of the factors.
     """
 
@@ -111,9 +111,17 @@ class Factors(NamedTuple):
         return len(self.right)
 
     @property
+    def is_finite(self) -> bool:
+        """Whether there are factors of the update: a single NaN or Inf would spread to all elements of both."""
+        return math.isfinite(self.energy)
+
+    @property
     def error(self) -> float:
         """The norm of what the factors lack, as a share of the norm of the update."""
         return math.sqrt(self.lost / self.energy) if self.energy else 0.0
+
+
+_NOT_FINITE = Factors(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32), math.nan, math.nan)
 
 
 def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdapter) -> Factors | None:
@@ -129,6 +137,8 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
         return None
     if settings.energy is None and (settings.rank is None or len(right) <= settings.rank):
         return Factors(left.astype(np.float32), right.astype(np.float32), 0.0, 1.0, is_exact=True)
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return _NOT_FINITE
     outer, inner = np.linalg.qr(left), np.linalg.qr(right.T)
     u, sizes, v = np.linalg.svd(outer[1] @ inner[1].T)
     if sizes[0] <= _CANCELED * np.linalg.norm(left) * np.linalg.norm(right):
@@ -156,6 +166,8 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     energy = update.energy
     if not energy:
         return None
+    if not math.isfinite(energy):
+        return _NOT_FINITE
     if settings.rank is None and settings.energy is None:
         settings = AsAdapter(energy=ENERGY)
     made = _cut(*_leading(update, name, energy, settings), energy, settings)

@@ -15,6 +15,7 @@ from ramerge.sdk.plans import MergePlan, OpenedInputs, PlanFinding, Resources, T
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint
+from ramerge.sdk.text import enumerated
 
 if TYPE_CHECKING:
     from ramerge.deltas.adapter_plan import AdapterPlan
@@ -28,20 +29,20 @@ class AsDelta(OutputKind):
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
 
     def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
-        recipe, base = points[0].recipe, inputs.opened_base
+        recipe, base, where = points[0].recipe, inputs.opened_base, inputs.base.location
         if in_memory or points[0].name:
             yield problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
         if recipe.base is None:
             yield problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
         elif base is not None and base.quantized is not None:
-            yield problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
-        elif base is not None and base.untied:
+            yield problem(f"--as-delta: {where} is quantized; deltas are for models that are not")
+        elif base is not None and inputs.untied_by:
             yield problem(
-                f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a "
-                "delta cannot untie them; leave --as-delta out"
+                f"--as-delta: {enumerated(inputs.untied_by)} changed the embeddings that {where} ties apart from each "
+                "other, and a delta cannot untie them; leave --as-delta out"
             )
         elif base is not None and base.lineage:
-            yield problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")
+            yield problem(f"--as-delta: {where} is a delta itself; write the model first, with ramerge apply")
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]

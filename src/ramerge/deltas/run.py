@@ -93,7 +93,7 @@ def delta(
         )
         made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
         record = replace(made, warnings=tuple(_doubts(opened_base, opened, made)))
-        output.staging.write("README.md", card(record, below.hub_id, below.folder.resolve().name))
+        output.staging.write("README.md", card(record, below))
     return record
 
 

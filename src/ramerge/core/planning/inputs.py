@@ -41,11 +41,13 @@ class OpenedInputs(FoundModels):
         opened_base: None if it could not be opened.
         opened_agents: the agents that could be opened.
         opened_sides: the side inputs that could be opened.
+        untied_by: the agents that changed input and output embeddings apart, if `opened_base` is untied only for them.
     """
 
     opened_base: Checkpoint | None
     opened_agents: Mapping[str, Checkpoint]
     opened_sides: Mapping[str, Checkpoint]
+    untied_by: tuple[str, ...] = ()
 
     @property
     def opened(self) -> list[Checkpoint]:
@@ -154,10 +156,12 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
         opened_base = next(iter(opened_agents.values()), None)
     if opened_base is not None:
         findings += _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base)
+    untied_by: tuple[str, ...] = ()
     if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
         was_tied = not opened_base.untied
         opened_base, opened_agents = untied(opened_base), {name: untied(agent) for name, agent in opened_agents.items()}
         if was_tied and opened_base.untied:
+            untied_by = tuple(apart)
             text = f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart"
             findings.append(note(f"{text}: the output has both, and its config.json says tie_word_embeddings: false"))
     if needs_base:
@@ -169,7 +173,7 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
     findings += _warn_of_same_folders(agents)
     opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
     opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
-    inputs = OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides)
+    inputs = OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides, untied_by)
     return inputs, findings + found
 
 
