@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ramerge import Recipe
+from ramerge import EvaluationError, Recipe
 from ramerge.evaluation.intervals import Floats
 from ramerge.sdk.text import quoted, shown, unknown
 
@@ -131,6 +131,17 @@ class Objective:
     def value(self, scores: Scores) -> float:
         """The value of the objective, from the scores of a model."""
         return float(self.combined([measure.value for measure in self.measures(scores)]))
+
+
+class WrongObjectiveError(EvaluationError):
+    """Error of a search: its objective is no figure of the score, whatever else is scored."""
+
+
+def check_objectives(objectives: Iterable[Objective], scores: Scores) -> None:
+    """Refuse objectives that the first scores do not have, since no further ones would have them."""
+    for each in objectives:
+        if (name := each.missing(scores)) is not None:
+            raise WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
 
 
 def of_items(items: ArrayLike) -> Measure:
