@@ -87,6 +87,22 @@ def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: 
     assert tried(more) == list(GRID.listed()) and len(scorer.asked) == 3
 
 
+def test_a_search_that_is_done_still_has_the_warnings_of_its_best(tmp_path: Path) -> None:
+    shutil.copytree(AGENTS / "base", tmp_path / "same")
+    agents = {"coder": str(AGENTS / "coder"), "same": str(tmp_path / "same")}
+    request = SearchRequest(GRID, trials=1, sampler="grid")
+
+    def again() -> tuple[str, ...]:
+        return search(recipe(agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)).notes
+
+    notes = again()
+    assert any("same" in note and "adds nothing" in note for note in notes), notes
+    assert again() == notes
+    (tmp_path / "out" / "best" / "ramerge.json").write_text("{")
+    assert again() == notes
+    assert json.loads((tmp_path / "out" / "search.json").read_text())["notes"] == list(notes)
+
+
 @pytest.mark.parametrize("sampler", ["grid", "tpe"])
 def test_a_single_method_of_the_space_is_merged_in_place_of_the_recipes(tmp_path: Path, sampler: str) -> None:
     space = vary_space(recipe(), {"method": ["ties"], "parameters.density": [0.2, 0.5]})

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, plan
+from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, RecipeError, plan
 from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
+from ramerge.sdk.records import read_record
+from ramerge.sdk.storage import RECORDS
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder, search_folder
@@ -408,13 +410,14 @@ class _Search:
         )
 
     def _merge_best(self, best: Trial) -> list[str]:
-        """Merge the best point to `best`, where another one is there. Returns its warnings."""
+        """Merge the best point to `best`, unless it is there already. Returns its warnings."""
         name = f"trials/{best.number}.yaml"
         text = self._folder.text(name)
         if text is None:
             raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
         if self._folder.text("recipe.yaml") == text and self._folder.has_best():
-            return []
+            with suppress(RecipeError):  # a damaged record: it is merged anew
+                return list(read_record(self._folder.best / RECORDS[0]).warnings)
         record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
         self._folder.write("recipe.yaml", text)
         return list(record.warnings)
