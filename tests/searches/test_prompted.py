@@ -183,6 +183,37 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
 
 
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"code": "nosuch.jsonl"}, "nosuch.jsonl: no such file"),
+        ({"tool": ""}, "tool: has no prompts; give --prompts tool=FILE"),
+        ({"tool": "bad.jsonl"}, "bad.jsonl"),
+        ({"tool": "one.jsonl"}, "one.jsonl: gives one prompt"),
+    ],
+)
+def test_recommend_reads_prompts_before_weights(
+    changed: dict[str, str], problem: str, asked: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("bad.jsonl").write_text('{"prompt": \n')
+    Path("one.jsonl").write_text('{"prompt": "111+222="}\n')
+    prompts = {name: path for name, path in (asked | changed).items() if path}
+    words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
+    monkeypatch.setattr("ramerge.analysis.analyze.analyze", _not_called)
+    monkeypatch.setattr("ramerge.analysis.recommend.analyze", _not_called)
+    done = command("recommend", "--base", "base", *words)
+    assert done.returncode == 2 and problem in done.stderr, done.stderr
+    with pytest.raises(ramerge.RamergeError) as error:
+        ramerge.recommend({"base": "base", "agents": AGENTS, "prompts": prompts})
+    assert problem in str(error.value)
+    assert not own_cache.exists()
+
+
+def _not_called(*_: object, **__: object) -> None:
+    raise AssertionError("weights are read")
+
+
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))

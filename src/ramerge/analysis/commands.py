@@ -111,12 +111,13 @@ def recommend(
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import recommended
-    from ramerge.analysis.recommend import by_prompts, warnings_for
+    from ramerge.analysis.recommend import by_prompts, check_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
     document = recipe_of_words(paths, flags)
+    check_prompts(document, options)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis, trained_by=trained_by)
