@@ -279,7 +279,7 @@ PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "rank 0": ({}, {"rank": 0}, "--rank: must be at least 1, not 0"),
     "energy": ({}, {"energy": 1.5}, "--energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
     "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
-    "no base": ({"base": None, "method": "linear"}, {}, "the recipe has no base"),
+    "no base": ({"base": None, "method": "linear"}, {}, "there is no base; name the model"),
 }
 
 

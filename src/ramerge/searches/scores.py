@@ -160,7 +160,7 @@ def read_scores(returned: object) -> dict[str, Measure]:
         returned = {"score": returned}
     if not isinstance(returned, Mapping) or not returned:
         raise ScoreFailedError(
-            f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
         )
     if len(returned) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
