@@ -90,7 +90,10 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
     assert head.split() == ["candidate", "mean", "code", "tool", "memory", "to", "the", "best", "(95", "%)"]
     assert {row.split()[0] for row in rows[:2]} == {"task_arithmetic", "ram+"}
     assert "agreement with the agents, not skill" in done.stdout
+    assert "not tried" not in done.stdout
     assert (Path("found") / "best" / "model.safetensors").exists()
+    done = command("search", "--base", "base", *models, *words, *space, "--trials", "1", "few")
+    assert "tried: 1 of 2 points; methods not tried: ram+; a larger --trials goes on" in done.stdout
 
 
 @pytest.mark.parametrize(
