@@ -436,6 +436,7 @@ def test_one_method_is_described() -> None:
     assert [line.split(":")[0] for line in done.stdout.splitlines() if line[:1].strip()] == ["ties", "linear"]
     assert "normalize = true" in done.stdout
     assert "did you mean 'ties'" in ramerge("methods", "tties").stderr
+    assert "decay = 0.9  (0 or more, below 1)" in ramerge("methods", "ema").stdout
 
 
 def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:

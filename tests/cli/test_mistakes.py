@@ -81,6 +81,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("soup runs OUT", "error: runs: holds no checkpoints with a step in their names, such as global_step_10"),
         ("convert coder OUT --dtype int8", "error: --dtype: unknown value 'int8'; known: bfloat16, float16"),
         ("report coder", "error: coder: is no finished merge, there is no ramerge.yaml and no ramerge.json"),
+        ("report coder page.html", "error: got page.html next to coder: name one merge; a page is written to another "),
+        ("report coder page.html", " file with --html page.html"),
+        (
+            "soup runs/code OUT --as-delta",
+            "error: --as-delta: there is no base; name the model that it shall be for (--base",
+        ),
         ("plan --base empty --agent code=coder", "empty: is an empty folder; give the folder that holds config.json"),
         ("plan --base adapter --agent code=coder", "needs its base model: give the model as the base (--base MODEL)"),
         (

@@ -349,7 +349,7 @@ PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
     "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
     "dtype of a rule": ({"rules": [{"match": "*0*", "dtype": "float16"}]}, {}, ": an adapter is float32"),
     "wide rule": ({"rules": [{"take": "code"}, {"match": "*0*", "dtype": "float64"}]}, {}, ": an adapter is float32"),
-    "no base": ({"base": None, "method": "linear"}, {}, "the recipe has no base"),
+    "no base": ({"base": None, "method": "linear"}, {}, "there is no base; name the model"),
 }
 
 

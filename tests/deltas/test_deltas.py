@@ -199,7 +199,7 @@ def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="only a merge into a folder"):
         ramerge.plan(source, kind="delta").tensors()
     without = {key: value for key, value in source.items() if key != "base"}
-    with pytest.raises(PlanError, match="the recipe has no base"):
+    with pytest.raises(PlanError, match=r"there is no base; name the model .* \(--base MODEL"):
         ramerge.merge({**without, "method": "linear"}, tmp_path / "out", kind="delta")
     swept = ramerge.plan(source, tmp_path / "out", kind="delta", vary={"parameters.r": [0, 0.1]})
     assert any("not a sweep" in text for text in swept.problems)

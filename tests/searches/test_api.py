@@ -20,6 +20,7 @@ from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import EvaluationError
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
+from ramerge.searches.text import findings
 from tests.searches.scorers import answers, quality
 
 pytestmark = pytest.mark.full  # Optuna
@@ -295,6 +296,8 @@ def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
     found = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
     assert {(point.point["method"], point.point.get("parameters.scale")) for point in found.points} == tried
     assert found.agents == {"a": pytest.approx(0.9), "b": pytest.approx(0.9)}
+    last = findings(found)[-1]
+    assert last.startswith(f"tried: {len(tried)} of 7 points; ") and last.endswith("decides which points come next")
     scored, agents = log.read_text().split(), len(RECIPE["agents"])
     assert scored[: agents + 1] == [*["passthrough"] * agents, "task_arithmetic"]
     again = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)

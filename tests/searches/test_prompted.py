@@ -90,7 +90,10 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
     assert head.split() == ["candidate", "mean", "code", "tool", "memory", "to", "the", "best", "(95", "%)"]
     assert {row.split()[0] for row in rows[:2]} == {"task_arithmetic", "ram+"}
     assert "agreement with the agents, not skill" in done.stdout
+    assert "not tried" not in done.stdout
     assert (Path("found") / "best" / "model.safetensors").exists()
+    done = command("search", "--base", "base", *models, *words, *space, "--trials", "1", "few")
+    assert "tried: 1 of 2 points; methods not tried: ram+; a larger --trials goes on" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -181,6 +184,37 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert f"--method {found.method}" in first and ("--prompts" in first) == (found.method == "regmean")
     assert "negative log-likelihood" in why and "apart, 95 %)" in why
     assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"code": "nosuch.jsonl"}, "nosuch.jsonl: no such file"),
+        ({"tool": ""}, "tool: has no prompts; give --prompts tool=FILE"),
+        ({"tool": "bad.jsonl"}, "bad.jsonl"),
+        ({"tool": "one.jsonl"}, "one.jsonl: gives one prompt"),
+    ],
+)
+def test_recommend_reads_prompts_before_weights(
+    changed: dict[str, str], problem: str, asked: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("bad.jsonl").write_text('{"prompt": \n')
+    Path("one.jsonl").write_text('{"prompt": "111+222="}\n')
+    prompts = {name: path for name, path in (asked | changed).items() if path}
+    words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
+    monkeypatch.setattr("ramerge.analysis.analyze.analyze", _not_called)
+    monkeypatch.setattr("ramerge.analysis.recommend.analyze", _not_called)
+    done = command("recommend", "--base", "base", *words)
+    assert done.returncode == 2 and problem in done.stderr, done.stderr
+    with pytest.raises(ramerge.RamergeError) as error:
+        ramerge.recommend({"base": "base", "agents": AGENTS, "prompts": prompts})
+    assert problem in str(error.value)
+    assert not own_cache.exists()
+
+
+def _not_called(*_: object, **__: object) -> None:
+    raise AssertionError("weights are read")
 
 
 @pytest.fixture

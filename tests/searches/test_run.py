@@ -27,7 +27,7 @@ from ramerge.searches.run import SearchRequest, search
 from ramerge.searches.scores import Objective, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
-from ramerge.searches.text import summary
+from ramerge.searches.text import findings, summary
 from tests.commands import ramerge as command
 from tests.searches.scorers import ITEMS, Fake, answers, fingerprint, known, quality
 from tests.tiers import unavailable
@@ -85,6 +85,32 @@ def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: 
     assert scorer.asked == [] and again == first
     more = found(tmp_path / "out", scorer=scorer)
     assert tried(more) == list(GRID.listed()) and len(scorer.asked) == 3
+
+
+def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
+    first = found(tmp_path / "out", trials=1)
+    sentence = "tried: 1 of 4 points; methods not tried: ram+; a larger --trials goes on"
+    assert sentence in summary(first, tmp_path / "out")
+    assert "tried: 3 of 4 points; a larger --trials" in "".join(findings(found(tmp_path / "out", trials=3)))
+    assert not any("not tried" in line or "goes on" in line for line in findings(found(tmp_path / "out")))
+    if not missing_libraries("report"):
+        assert sentence in render(first, "")
+
+
+def test_a_search_that_is_done_still_has_the_warnings_of_its_best(tmp_path: Path) -> None:
+    shutil.copytree(AGENTS / "base", tmp_path / "same")
+    agents = {"coder": str(AGENTS / "coder"), "same": str(tmp_path / "same")}
+    request = SearchRequest(GRID, trials=1, sampler="grid")
+
+    def again() -> tuple[str, ...]:
+        return search(recipe(agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)).notes
+
+    notes = again()
+    assert any("same" in note and "adds nothing" in note for note in notes), notes
+    assert again() == notes
+    (tmp_path / "out" / "best" / "ramerge.json").write_text("{")
+    assert again() == notes
+    assert json.loads((tmp_path / "out" / "search.json").read_text())["notes"] == list(notes)
 
 
 @pytest.mark.parametrize("sampler", ["grid", "tpe"])

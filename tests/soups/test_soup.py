@@ -314,8 +314,59 @@ def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.Mon
     assert done.returncode != 0
     assert "no checkpoint got a score" in done.stderr
     assert "no luck" in done.stderr
+    assert "is in out/score.log" in done.stderr
     done = command("soup", "run", "out2", "--strategy", "greedy")
     assert "needs --score" in done.stderr
+
+
+_COUNTED = """
+def score(model):
+    with open("scored", "a") as count:
+        count.write("x")
+    {}
+"""
+
+
+def test_a_wrong_objective_of_a_greedy_soup_costs_one_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 4)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.py").write_text(_COUNTED.format('return {"loss": 0.3, "other": 0.5}'))
+    words = ["soup", "run", "out", "--strategy", "greedy", "--score", "s.py:score", "--quiet", "--objective"]
+    done = command(*words, "los=min")
+    assert done.returncode == 2
+    assert done.stderr == "error: unknown --objective 'los'; did you mean 'loss'?\n"
+    assert (tmp_path / "scored").read_text() == "x"
+    assert command(*words, "loss=min").returncode == 0
+    assert (tmp_path / "scored").read_text() == "x" * 7
+    assert command(*words, "other").returncode == 0  # all of the same score: the same soups
+    assert (tmp_path / "scored").read_text() == "x" * 7
+
+
+def test_soups_that_another_objective_tries_are_scored_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 3)
+    monkeypatch.chdir(tmp_path)
+    steps = 'len(json.load(open(f"{model}/ramerge.json"))["agents"])'
+    returns = f'import json; members = {steps}; return {{"fewer": 1.0 / members, "more": float(members)}}'
+    (tmp_path / "s.py").write_text(_COUNTED.format(returns))
+    words = ["soup", "run", "out", "--strategy", "greedy", "--score", "s.py:score", "--json", "--objective"]
+    fewer, more, again = (json.loads(command(*words, figure).stdout) for figure in ("fewer", "more", "fewer"))
+    assert [len(one["members"]) for one in (fewer, more, again)] == [1, 3, 1]
+    assert again == fewer
+    assert (tmp_path / "scored").read_text() == "x" * 6  # each alone, two of two, and all three
+
+
+def test_a_greedy_soup_stops_when_a_score_always_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 7)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.py").write_text(_COUNTED.format("raise ValueError('no luck')"))
+    words = ["soup", "run", "out", "--strategy", "greedy", "--score", "s.py:score", "--quiet"]
+    done = command(*words)
+    assert done.returncode == 2
+    assert "5 in a row got no score; the last, step-50: ValueError: no luck (--most-failures 0" in done.stderr
+    assert "all that the score printed, with tracebacks, is in out/score.log" in done.stderr
+    assert (tmp_path / "scored").read_text() == "x" * 5
+    assert "no checkpoint got a score" in command(*words, "--most-failures", "0").stderr
+    assert (tmp_path / "scored").read_text() == "x" * 12
 
 
 _DROPS = """

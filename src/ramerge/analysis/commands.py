@@ -111,12 +111,13 @@ def recommend(
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import recommended
-    from ramerge.analysis.recommend import by_prompts, warnings_for
+    from ramerge.analysis.recommend import by_prompts, check_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
     document = recipe_of_words(paths, flags)
+    check_prompts(document, options)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis, trained_by=trained_by)
@@ -130,7 +131,7 @@ def recommend(
         say(recommended(found, document, options, evidence=evidence))
 
 
-@command(short_help="Make an HTML page of a finished merge.")
+@command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})
 @options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache"))
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
@@ -141,6 +142,11 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import open_recipe
 
+    if more := click.get_current_context().args:
+        page = next((word for word in more if word.endswith((".html", ".htm"))), "FILE")
+        raise click.UsageError(
+            f"got {more[0]} next to {out}: name one merge; a page is written to another file with --html {page}"
+        )
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
     document = open_recipe(recipe)

@@ -185,8 +185,9 @@ def recommend(
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
     if isinstance(source, Analysis):
         return _by_weights(source, trained_by)
-    by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
     document = open_recipe(source, tensors_of_base)
+    check_prompts(document, options)
+    by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
     return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
 
 
@@ -244,6 +245,18 @@ def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
         evidence=tuple(_evidence(known, advice)) if known else (),
         unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
     )
+
+
+def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
+    """Check a recipe's prompts, if it has any, before weights are read, which takes long.
+
+    Raises:
+        RamergeError: as for `rank`, as far as headers, configuration and prompts show.
+    """
+    if recipe.values.get("prompts"):
+        import ramerge  # what is done with prompts is found by its public name
+
+        ramerge.rank(recipe, {}, options=options)
 
 
 def by_prompts(

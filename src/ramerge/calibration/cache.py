@@ -119,7 +119,7 @@ def rank(
         recipe: with a base, agents and prompts, as for `plan`.
         merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Rules, dtype and so on
             are the recipe's; its method, and what belongs to that, are not. Recorded inputs are there for methods that
-            need them.
+            need them. Without any, no agent is asked: only extras, prompts and headers of the models are checked.
         settings: as for `calibrate`.
         options: how prompts are gathered and merges carried out.
         on_progress: called with the number of prompts done, as `calibrate`.
@@ -134,6 +134,7 @@ def rank(
         >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
         ['regmean', 'sum']
     """
+    require_extras()
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)
     names = list(models.agents)
@@ -146,6 +147,8 @@ def rank(
     recipes = {name: start.with_(**values) for name, values in merges.items()}
     for one in recipes.values():
         check(one.as_document())
+    if not merges:
+        return Ranking({}, rewarded=False, notes=())
     with request.gathered(options, on_progress or silence) as (live, notes):
         replies = replies_of(request.folder, names, settings.right_at)
         for name, one in recipes.items():

@@ -153,7 +153,9 @@ def check(
     if in_memory or points[0].name:
         yield problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
     if recipe.base is None:
-        yield problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
+        yield problem(
+            "--as-adapter: there is no base; name the model that it shall be for (--base MODEL, or base in a recipe)"
+        )
     elif inputs.base.adapters:
         yield problem(
             f"--as-adapter: {where} is a model with adapters or deltas on it, and {CONFIG} can name only one model as "

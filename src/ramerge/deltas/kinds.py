@@ -33,7 +33,9 @@ class AsDelta(OutputKind):
         if in_memory or points[0].name:
             yield problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
         if recipe.base is None:
-            yield problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
+            yield problem(
+                "--as-delta: there is no base; name the model that it shall be for (--base MODEL, or base in a recipe)"
+            )
         elif base is not None and base.quantized is not None:
             yield problem(f"--as-delta: {where} is quantized; deltas are for models that are not")
         elif base is not None and inputs.untied_by:

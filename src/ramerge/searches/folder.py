@@ -145,6 +145,19 @@ class Folder:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
 
+    def members(self) -> dict[tuple[str, ...], int]:
+        """The number of every soup that a greedy search wrote, by its checkpoints in order."""
+        numbers = sorted(int(path.stem) for path in self._trials.glob("*.txt") if path.stem.isdecimal())
+        texts = {number: self.text(f"trials/{number}.txt") for number in numbers}
+        return {tuple(text.split("\n")[:-1]): number for number, text in texts.items() if text}
+
+    def said_by_score(self) -> list[str]:
+        """A sentence that names the log of the score, where it holds something: tracebacks, and what was printed."""
+        with suppress(OSError):
+            if self.log.stat().st_size:
+                return [f"all that the score printed, with tracebacks, is in {self.log}"]
+        return []
+
     def agents(self) -> dict[str, dict[str, float]]:
         """The kept scores of agents, by name and figure."""
         return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}

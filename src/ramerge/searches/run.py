@@ -5,30 +5,32 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, plan
+from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, RecipeError, plan
 from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
-from ramerge.sdk.text import dumped, unknown
+from ramerge.sdk.records import read_record
+from ramerge.sdk.storage import RECORDS
+from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.points import document_of, merge_point, recipe_of
 from ramerge.searches.results import SearchResult, TriedPoint
 from ramerge.searches.scores import (
-    MEAN,
-    WORST,
     Measure,
     Objective,
     ScoreFailedError,
     Scorer,
     Scores,
     Split,
+    WrongObjectiveError,
     check_names,
+    check_objectives,
     joined,
 )
 from ramerge.searches.space import Point, Space
@@ -41,9 +43,6 @@ _OPTIONS = Options()
 _SHOWN = 1000
 _RECIPE = "ramerge.yaml"
 _MERGE, _SCORE = "merge seconds", "score seconds"
-
-
-class _WrongObjectiveError(EvaluationError): ...
 
 
 MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
@@ -231,8 +230,11 @@ class _Search:
             in_a_row = in_a_row + 1 if failure else 0
             if self._request.most_failures and in_a_row >= self._request.most_failures:
                 raise EvaluationError(
-                    f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, and "
-                    "the same command resumes with the next point (--most-failures 0 never stops)"
+                    [
+                        f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, "
+                        "and the same command resumes with the next point (--most-failures 0 never stops)",
+                        *self._folder.said_by_score(),
+                    ]
                 )
         return self._result()
 
@@ -287,12 +289,11 @@ class _Search:
             merged = time.monotonic()
             self._folder.write(f"trials/{asked.number}.yaml", text)
             scores, is_whole = self._scored()
-            for each in self._request.objectives if not self._names else ():
-                if (name := each.missing(scores)) is not None:  # no further point would have it
-                    raise _WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
+            if not self._names:
+                check_objectives(self._request.objectives, scores)
             validation = _split(self._scorer, scores, "validation")
             values = [_finite(each, validation) for each in self._request.objectives]
-        except (OutputError, _WrongObjectiveError):
+        except (OutputError, WrongObjectiveError):
             raise
         except (ScoreFailedError, RamergeError) as error:
             failure = str(error)[:_SHOWN]
@@ -352,7 +353,9 @@ class _Search:
         best = self._chosen()
         if best is None:
             failures = [f"point {trial.number}: {trial.failure}" for trial in self._trials if trial.failure][:3]
-            raise EvaluationError([f"{self._folder.root}: no point got a score", *failures])
+            raise EvaluationError(
+                [f"{self._folder.root}: no point got a score", *failures, *self._folder.said_by_score()]
+            )
         objectives = self._request.objectives
         notes = self._merge_best(best)
         validation = self._validation(best.number)
@@ -407,13 +410,14 @@ class _Search:
         )
 
     def _merge_best(self, best: Trial) -> list[str]:
-        """Merge the best point to `best`, where another one is there. Returns its warnings."""
+        """Merge the best point to `best`, unless it is there already. Returns its warnings."""
         name = f"trials/{best.number}.yaml"
         text = self._folder.text(name)
         if text is None:
             raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
         if self._folder.text("recipe.yaml") == text and self._folder.has_best():
-            return []
+            with suppress(RecipeError):  # a damaged record: it is merged anew
+                return list(read_record(self._folder.best / RECORDS[0]).warnings)
         record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
         self._folder.write("recipe.yaml", text)
         return list(record.warnings)

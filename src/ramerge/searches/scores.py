@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ramerge import Recipe
+from ramerge import EvaluationError, Recipe
 from ramerge.evaluation.intervals import Floats
 from ramerge.sdk.text import quoted, shown, unknown
 
@@ -133,6 +133,17 @@ class Objective:
         return float(self.combined([measure.value for measure in self.measures(scores)]))
 
 
+class WrongObjectiveError(EvaluationError):
+    """Error of a search: its objective is no figure of the score, whatever else is scored."""
+
+
+def check_objectives(objectives: Iterable[Objective], scores: Scores) -> None:
+    """Refuse objectives that the first scores do not have, since no further ones would have them."""
+    for each in objectives:
+        if (name := each.missing(scores)) is not None:
+            raise WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
+
+
 def of_items(items: ArrayLike) -> Measure:
     """Make a figure of items, each a numerator and a denominator; NaN where denominators sum to 0."""
     pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
@@ -149,7 +160,7 @@ def read_scores(returned: object) -> dict[str, Measure]:
         returned = {"score": returned}
     if not isinstance(returned, Mapping) or not returned:
         raise ScoreFailedError(
-            f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
         )
     if len(returned) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")

@@ -16,7 +16,6 @@ from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
 from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe
-from ramerge.sdk.text import unknown
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import search_folder
@@ -34,7 +33,7 @@ from ramerge.searches.prompted import (
 )
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Listener, MakeScorer, SearchProgress, SearchRequest
-from ramerge.searches.scores import MEAN, WORST, Measure, Objective
+from ramerge.searches.scores import WORST, Measure, Objective, check_objectives
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
@@ -188,9 +187,7 @@ def _check_before_asking(
     run.state_of_first(recipe, request.space, there, request.options)
     if make_scorer is None:  # the figures of agreement are those of agents
         figures = {name: Measure(0.0) for name in agents}
-        for each in request.objectives:
-            if (name := each.missing(figures)) is not None:
-                raise EvaluationError(unknown("--objective", name, [*agents, MEAN, WORST]))
+        check_objectives(request.objectives, figures)
         return
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: None)):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 from ramerge.sdk.commands import table
-from ramerge.sdk.text import shown
+from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, counts
 from ramerge.searches.space import label, spelled
@@ -19,9 +19,9 @@ _MOST_FAILURES = 3
 def summary(result: SearchResult, out: Path) -> list[str]:
     """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
     if _by_agreement(result):
-        (head, rows), (unit, best) = ranking_rows(result), findings(result)
+        (head, rows), (unit, *others) = ranking_rows(result), findings(result)
         shown_rows = table(head, rows[:_MOST_CANDIDATES])
-        return [unit, *shown_rows, best, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
+        return [unit, *shown_rows, *others, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
     found = counts(result.points)
     tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
     tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
@@ -108,6 +108,7 @@ def findings(result: SearchResult) -> list[str]:
             f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
             f"best: {spelled(best.point, short=True)}{unsure}. This is agreement with the agents, not skill: score the "
             "best few on your own tasks",
+            *_untried(result),
         ]
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
     if result.agents:
@@ -128,7 +129,21 @@ def findings(result: SearchResult) -> list[str]:
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return lines
+    return [*lines, *_untried(result)]
+
+
+def _untried(result: SearchResult) -> list[str]:
+    """A sentence on the points of the space that were not tried, if it has an end and there are any."""
+    count, size = len(result.points), result.points_of_space
+    if size is None or count >= size:
+        return []
+    methods = dict.fromkeys(result.space.get("methods", ()))
+    for point in result.points:
+        methods.pop(point.point.get("method"), None)
+    lacking = f"; methods not tried: {enumerated(list(methods))}" if methods else ""
+    # of a search for which nothing is said to vary, agents are scored, too
+    more = "the score of the sum decides which points come next" if result.agents else "a larger --trials goes on"
+    return [f"tried: {count:,} of {size:,} points{lacking}; {more}"]
 
 
 def failures(result: SearchResult) -> list[str]:

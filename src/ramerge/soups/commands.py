@@ -83,7 +83,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     help="For greedy: the figure to raise, or with =min to lower; mean: of all figures.",
 )
 @SERVING
-@options_of(SearchSettings, "search_settings", only=["score_timeout"])
+@options_of(SearchSettings, "search_settings", only=["most_failures", "score_timeout"])
 @option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
 @option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN, WRITE_RECIPE, printing("the result"), MERGE)
@@ -198,6 +198,7 @@ def _find_greedy(
                 objective,
                 options=options,
                 listen=listen,
+                most_failures=flags["search_settings"].most_failures,
             )
         except StoppedError as stop:
             stop.kept = left_by_stop(out)

@@ -2,7 +2,8 @@
 
 All checkpoints are scored and sorted, the best one first. Each is added in turn to the checkpoints that are kept, and
 kept itself if the uniform soup of them does not score worse than before. Scores, recipes and what was scored are kept
-in a folder as that of `ramerge search`, from which an interrupted run resumes.
+in a folder as that of `ramerge search`, from which an interrupted run resumes, also with another objective: scores have
+all figures.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from ramerge.sdk.recipes import Document, check, portable
 from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer, state_of
-from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, Split, joined
+from ramerge.searches.scores import (
+    Objective,
+    ScoreFailedError,
+    Scorer,
+    Scores,
+    Split,
+    check_objectives,
+    joined,
+)
+from ramerge.searches.settings import SearchSettings
 from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
 _STAGE = "greedy soup"
@@ -74,6 +84,7 @@ def greedy_soup(
     *,
     options: Options,
     listen: Listener,
+    most_failures: int = SearchSettings.most_failures,
 ) -> GreedyResult:
     """Find a greedy soup. The folder `out` gets `best/` with its checkpoint, `recipe.yaml` and `soup.json`.
 
@@ -86,9 +97,11 @@ def greedy_soup(
         objective: what is to be as good as possible.
         options: how every merge is carried out.
         listen: gets a `Progress` after each that was scored.
+        most_failures: as for a search.
 
     Raises:
-        EvaluationError: no checkpoint got a score, or the folder holds something else.
+        EvaluationError: no checkpoint got a score, too many in a row got none, the objective is no figure of the score,
+            or the folder holds something else.
         RamergeError: as `merge` raises.
     """
     made = plan(recipe, options=options)
@@ -101,11 +114,10 @@ def greedy_soup(
                 "recipe": recipe.values,
                 "inputs": state_of(made),
                 "score": dict(scorer.about()),
-                "objectives": [asdict(objective)],
             }
         )
         try:
-            return _Greedy(recipe, run, taken, folder, scorer, objective, options, listen).find()
+            return _Greedy(recipe, run, taken, folder, scorer, objective, options, listen, most_failures).find()
         finally:
             folder.clear()
 
@@ -120,14 +132,21 @@ class _Greedy:
     objective: Objective
     options: Options
     listen: Listener
+    most_failures: int
     _figures: list[str] = field(default_factory=list)
+    _in_a_row: int = 0
+
+    def __post_init__(self) -> None:
+        self._numbers = self.folder.members()
 
     def find(self) -> GreedyResult:
-        trials = [self._try(number, [one]) for number, one in enumerate(self.taken)]
+        trials = [self._try(place, [one]) for place, one in enumerate(self.taken)]
         scored = [(one, tried) for one, tried in zip(self.taken, trials, strict=True) if tried.kept]
         if not scored:
             failures = [f"{tried.members[0]}: {tried.failure}" for tried in trials[:3]]
-            raise EvaluationError([f"{self.folder.root}: no checkpoint got a score", *failures])
+            raise EvaluationError(
+                [f"{self.folder.root}: no checkpoint got a score", *failures, *self.folder.said_by_score()]
+            )
         ranked = sorted(scored, key=lambda pair: self._gain(pair[1]), reverse=True)
         (first, best), *others = ranked
         kept = [first]
@@ -148,17 +167,22 @@ class _Greedy:
         assert tried.score is not None
         return self.objective.sign * tried.score
 
-    def _try(self, number: int, members: Sequence[RunCheckpoint]) -> Tried:
+    def _try(self, place: int, members: Sequence[RunCheckpoint]) -> Tried:
         """Merge and score a soup, unless an earlier run has."""
         names = tuple(one.name for one in members)
+        document = self._document(members)
+        listed = tuple(document.values["agents"])
+        number = self._numbers.setdefault(listed, max(self._numbers.values(), default=-1) + 1)
         try:
             scores = self.folder.scores(number)
             if scores is None:
-                record = merge(self._document(members), self.folder.candidate, options=self._options)
-                self.folder.write(f"trials/{number}.txt", "\n".join(record.agents) + "\n")
+                merge(document, self.folder.candidate, options=self._options)
+                self.folder.write(f"trials/{number}.txt", "\n".join(listed) + "\n")
                 with closing(self.scorer.parts(self.folder.candidate, "validation")) as parts:
                     scores = joined(parts)
                 self.folder.keep(number, scores)
+            if not self._figures:  # after they are kept: a run with the right objective uses them
+                check_objectives([self.objective], scores)
             self._figures = self._figures or sorted(scores)
             if self._figures != sorted(scores):  # means of other things cannot be compared
                 one, other = ", ".join(self._figures), ", ".join(sorted(scores))
@@ -166,7 +190,16 @@ class _Greedy:
             tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
         except ScoreFailedError as error:
             tried = Tried(names, None, None, False, str(error))
-        self.listen(Progress(_STAGE, number + 1, 2 * len(self.taken) - 1, "soups"))
+        self._in_a_row = self._in_a_row + 1 if tried.failure else 0
+        self.listen(Progress(_STAGE, place + 1, 2 * len(self.taken) - 1, "soups"))
+        if self.most_failures and self._in_a_row >= self.most_failures:
+            raise EvaluationError(
+                [
+                    f"{self._in_a_row} in a row got no score; the last, {' + '.join(names)}: {tried.failure} "
+                    "(--most-failures 0 never stops)",
+                    *self.folder.said_by_score(),
+                ]
+            )
         return tried
 
     def _value(self, scores: Scores, split: Split) -> float | None:

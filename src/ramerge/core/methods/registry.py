@@ -94,9 +94,11 @@ def _range(field: Mapping[str, Any]) -> str:
         return " | ".join(field["enum"])
     if field["type"] == "boolean":
         return "true | false"
-    if not field.keys() & {"minimum", "maximum", "exclusiveMinimum"}:
+    if not field.keys() & {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}:
         return "any number" if field["type"] == "number" else "any whole number"
-    if "exclusiveMinimum" in field:
-        return f"above {field['exclusiveMinimum']:g}, to {field['maximum']:g}"
-    upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
-    return f"{field.get('minimum', 0):g}{upper}"
+    is_open = "exclusiveMinimum" in field
+    low = f"above {field['exclusiveMinimum']:g}" if is_open else f"{field.get('minimum', 0):g}"
+    if "maximum" in field:
+        return f"{low}{',' if is_open else ''} to {field['maximum']:g}"
+    low = low if is_open else f"{low} or more"
+    return f"{low}, below {field['exclusiveMaximum']:g}" if "exclusiveMaximum" in field else low
