@@ -116,6 +116,18 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
                 assert seen.setdefault(option.opts[0], about) == about, (name, option.opts[0])
 
 
+def test_options_of_a_command_do_not_overwrite_each_other() -> None:
+    for name, made in COMMANDS.items():
+        context = click.Context(made)
+        commands = made.commands.values() if isinstance(made, click.Group) else [made]
+        for each in commands:
+            parameters = each.get_params(context)
+            names = [parameter.name for parameter in parameters]
+            flags = [flag for parameter in parameters for flag in (*parameter.opts, *parameter.secondary_opts)]
+            for words in (names, flags):
+                assert len(set(words)) == len(words), (name, words)
+
+
 READERS = (
     "merge",
     "sweep",

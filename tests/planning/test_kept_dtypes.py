@@ -163,3 +163,29 @@ def test_a_rule_decides_what_is_stated_for_most_weights_only(
     source = recipe(tmp_path, ["code", "tool"], rules=[{"match": match, "dtype": "float32"}], **more)
     ramerge.merge(source, tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == stated
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype", "rules", "stated", "wider"),
+    [
+        ("BF16", None, {"*.0.weight": "float32", "*": "bfloat16"}, "bfloat16", "0"),
+        ("F32", "bfloat16", {"*.[01].weight": "float32"}, "float32", ""),
+        ("F32", "bfloat16", {"*.0.weight": "float32"}, "bfloat16", "0"),
+        ("F32", None, {"*.[01].weight": "bfloat16"}, "bfloat16", "2"),  # rules narrow most, so the rest is wider
+        ("BF16", None, {"*.[01].weight": "float16"}, "float16", ""),  # neither holds the other's numbers
+    ],
+)
+def test_the_dtype_of_most_weights_is_stated_where_rules_decide(
+    stored: str, dtype: str | None, rules: dict[str, str], stated: str, wider: str, tmp_path: Path
+) -> None:
+    for seed, name in enumerate(("base", "code")):
+        write_checkpoint(tmp_path / name, simple(seed, stored, moved=0.1 if seed else 0))
+    more = {"dtype": dtype} if dtype else {}
+    ruled = [{"match": match, "dtype": own} for match, own in rules.items()]
+    source = recipe(tmp_path, ["code"], "task_arithmetic", rules=ruled, **more)
+    ramerge.merge(source, tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == stated
+    notes = [note for note in ramerge.plan(source).notes if note.startswith("rules: ")]
+    assert len(notes) == len(wider)
+    assert all(f"most weights, which are {stated}: " in note for note in notes)
+    assert all(f"model.layers.{number}.weight (float32)" in note for number, note in zip(wider, notes, strict=True))

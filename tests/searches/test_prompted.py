@@ -122,6 +122,18 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
     assert not Path("found/best").exists()
 
 
+def test_the_dtype_of_the_output_is_not_that_of_the_model(asked: dict[str, str]) -> None:
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    prompts = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    words = ["--prompt-count", 2, "--max-new", 12, "--device", "cpu", "--trials", 1, "--no-html", "--dtype", "float64"]
+    done = command("search", "--base", "base", *models, *prompts, *words, "--model-dtype", "bfloat16", "found")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(Path("found/best/config.json").read_text())["dtype"] == "float64"
+    assert "dtype: float64\n" in Path("found/recipe.yaml").read_text()
+    for name in AGENTS:
+        assert json.loads(Path(f"found/calibration/{name}/calibration.json").read_text())["dtype"] == "bfloat16"
+
+
 def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:
     recipe = {"method": "linear", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
     with pytest.raises(ramerge.RecipeError, match="need a base"):
@@ -304,6 +316,7 @@ def test_the_named_method_varies(asked: dict[str, str]) -> None:
         (["--score", "nofile.py:f"], "--score nofile.py:f: ValueError: nofile.py: there is no such Python file"),
         (["--objective", "bogus"], "unknown --objective 'bogus'; known: code, tool, memory, mean, worst"),
         (["--set", "dtype=bfloat61"], "--set dtype=bfloat61: unknown value 'bfloat61'"),
+        (["--dtype", "bfloat61"], "--dtype: unknown value 'bfloat61'"),
         (["--set", "foo=1"], "--set foo=1: unknown key 'foo'"),
         (["--method", "rma"], "--method: unknown method 'rma'"),
         (["--vary", "method=rma"], "--vary method: unknown method 'rma'"),

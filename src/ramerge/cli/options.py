@@ -162,10 +162,11 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def collected(*args: Any, **flags: Any) -> None:
-            made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
+            made = settings(**{key: flags.pop(f"{argument}_{key}") for key, _, _ in chosen})
             function(*args, **{argument: made}, **flags)
 
-        return options(*(_setting_option(*each) for each in chosen))(collected)
+        # under the class's own name: a recipe has a dtype, too, and click lets the later of two options win
+        return options(*(_setting_option(f"{argument}_{key}", *about) for key, *about in chosen))(collected)
 
     return decorate
 
@@ -368,7 +369,7 @@ def _kind_options() -> list[click.Parameter]:
         if name != CHECKPOINT:
             option("output", f"--as-{name}", is_flag=True, help=kind.help)(bare)
             for key, *setting in settings_of(type(kind)):
-                _setting_option(key, *setting)(bare)
+                _setting_option(f"as_{name}_{key}", *setting)(bare)
     return list(getattr(bare, "__click_params__", ()))
 
 
@@ -389,7 +390,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
             raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: an output is only one of them")
         for name, each in OUTPUT_KINDS.usable().items():
             chosen = flags.pop(f"as_{name}", False)
-            values = {key: flags.pop(key) for key, *_ in settings_of(type(each))}
+            values = {key: flags.pop(f"as_{name}_{key}") for key, *_ in settings_of(type(each))}
             given = {key: value for key, value in values.items() if not _is_left_out(value)}
             flag = next((setting.flag for key, _, setting in settings_of(type(each)) if key in given), None)
             if flag is not None and not chosen:

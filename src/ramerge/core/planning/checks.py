@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,7 +20,15 @@ from ramerge.core.planning.configs import accepts, are_related, compare_configs,
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import unlike_base
-from ramerge.core.planning.model import TensorPlan, Tie, caught
+from ramerge.core.planning.model import (
+    TensorPlan,
+    Tie,
+    caught,
+    dtype_by_rules,
+    elements_by_dtype,
+    most_common,
+    rules_with_dtype,
+)
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import is_vocabulary
@@ -387,7 +394,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Itera
 def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
     """Note which tensors stay wider than the dtype that the recipe asks for."""
     asked = FROM_FULL_NAME.get(recipe.dtype or "")
-    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
+    ruled = rules_with_dtype(recipe)
     kept = {
         tensor.parts[0].name: full_name(tensor.dtype)
         for tensor in tensors
@@ -403,20 +410,23 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
 
 
 def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
-    """Note which tensors a rule stores in another dtype than most of the weights are, which `config.json` states."""
-    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
-    sizes: Counter[str] = Counter()
-    for tensor in tensors:
-        if tensor.base.is_float:
-            sizes[tensor.dtype] += tensor.base.elements
-    usual = max(sizes, key=sizes.__getitem__, default="")
+    """Note which tensors are stored wider than most of the weights, because of a rule, or because rules narrow most.
+
+    Not those that are as in the base, which stores them wider than its other weights.
+    """
+    ruled = rules_with_dtype(recipe)
+    plain = [tensor for tensor in tensors if tensor.base.is_float]
+    if not plain or not ruled:
+        return
+    usual = most_common(elements_by_dtype(plain))
+    usual_of_base = most_common(elements_by_dtype(plain, of_base=True))
+    by_rules = dtype_by_rules(recipe, plain) is not None
     wider = {
         tensor.parts[0].name: full_name(tensor.dtype)
-        for tensor in tensors
-        if tensor.rule in ruled
-        and tensor.base.is_float
-        and tensor.dtype != tensor.base.dtype
-        and widest({tensor.dtype, usual}) == tensor.dtype != usual
+        for tensor in plain
+        if by_rules or tensor.rule in ruled
+        if tensor.dtype != tensor.base.usual_dtype or tensor.dtype == usual_of_base
+        if widest({tensor.dtype, usual}) == tensor.dtype != usual
     }
     if wider:
         are = "1 tensor is" if len(wider) == 1 else f"{len(wider):,} tensors are"

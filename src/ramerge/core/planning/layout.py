@@ -15,7 +15,7 @@ from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard, lay_out
-from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, none_of, recorded_rows
+from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, most_common, none_of, recorded_rows
 from ramerge.core.planning.owners import ALL_AGENTS, BASE
 from ramerge.core.planning.vocabulary import Rows
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
@@ -272,8 +272,7 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
         counts[tensor.usual_dtype] += tensor.elements
     if len(counts) < 2:
         return frozenset()
-    # of as many elements the narrower, so that the order of tensors in files does not matter
-    usual = max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
+    usual = most_common(counts)
     folders = {_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
     wider = (tensor for tensor in floats if itemsize(tensor.usual_dtype) > itemsize(usual))
     return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)

@@ -288,6 +288,33 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
 
+def rules_with_dtype(recipe: Recipe) -> frozenset[int]:
+    """The numbers of the rules that decide a dtype, counted from 1 as in `TensorPlan.rule`."""
+    return frozenset(number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None)
+
+
+def dtype_by_rules(recipe: Recipe, tensors: Iterable[TensorPlan]) -> str | None:
+    """The dtype of most elements, where rules decide the dtypes of more than half of them; otherwise None."""
+    rules = rules_with_dtype(recipe)
+    plain = [tensor for tensor in tensors if tensor.base.is_float]
+    elements = elements_by_dtype(plain)
+    ruled = elements_by_dtype(tensor for tensor in plain if tensor.rule in rules)
+    return most_common(elements) if 2 * ruled.total() > elements.total() else None
+
+
+def elements_by_dtype(tensors: Iterable[TensorPlan], *, of_base: bool = False) -> Counter[str]:
+    """How many elements have which dtype in the output, or in the base."""
+    counts: Counter[str] = Counter()
+    for tensor in tensors:
+        counts[tensor.base.usual_dtype if of_base else tensor.dtype] += tensor.base.elements
+    return counts
+
+
+def most_common(counts: Mapping[str, int]) -> str:
+    """The dtype of most elements; of as many the narrower, so that the order of tensors in files does not matter."""
+    return max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
+
+
 def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
     """For each whole matrix that the method of any point solves for, the tensor that it is, or is stacked in."""
     solved = [tensor for tensor in tensors if _is_solved_for(points, tensor)]
@@ -579,18 +606,17 @@ class MergePlan(PlannedContents):
         """The dtype that `config.json` must state; None if it states the right one.
 
         That is the widest of the output's. Models that store some tensors in a wider one than they state, such as
-        routers, keep what they state. The dtypes of rules do not count, unless they are those of most elements:
-        transformers loads all weights in the dtype that is stated.
+        routers, keep what they state. Where rules decide the dtypes of most elements, it is the dtype of most, because
+        transformers loads all weights in the dtype that is stated; otherwise the dtypes of rules do not count.
         """
-        plain = [tensor for tensor in self.tensors if tensor.base.is_float]
-        ruled = {number for number, rule in enumerate(self.recipe.rules, 1) if rule.dtype is not None}
-        unruled = [tensor for tensor in plain if tensor.rule not in ruled]
-        if 2 * sum(tensor.base.elements for tensor in unruled) >= sum(tensor.base.elements for tensor in plain):
-            plain = unruled
-        floats: Counter[str] = Counter()
-        for tensor in plain:
-            floats[tensor.dtype] += tensor.base.elements
-        if not floats or any(tensor.quantized is not None for tensor in self.tensors):
+        if any(tensor.quantized is not None for tensor in self.tensors):
+            return None
+        if most := dtype_by_rules(self.recipe, self.tensors):
+            return most if most != self.config.stated or self.config.dequantized_to else None
+        ruled = rules_with_dtype(self.recipe)
+        plain = [tensor for tensor in self.tensors if tensor.base.is_float and tensor.rule not in ruled]
+        floats = elements_by_dtype(plain)
+        if not floats:
             return None
         asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
         stated = asked or self.config.dequantized_to or self.config.stated or floats.most_common(1)[0][0]
