@@ -146,22 +146,21 @@ class _Adapter:
         resources = self._plan.resources
         fitting = resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1)
         workers = max(1, min(resources.workers, fitting))
-        with one_blas_thread():
-            made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
-            for matrix, found in zip(matrices, made, strict=True):
-                if found is not None and not found.is_finite:
-                    spoiled.append(self._plan.tensors[matrix.tensor].name)
-                elif found is not None:
-                    transposed = found.right.T, found.left.T
-                    left, right = transposed if matrix.transposed else (found.left, found.right)
-                    embedding = ("lora_embedding_A", "lora_embedding_B")
-                    ends = embedding if matrix.is_embedding else ("lora_A.weight", "lora_B.weight")
-                    for end, factor in zip(ends, (right, left), strict=True):
-                        self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
-                    self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
-                    self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
-                done += self._plan.tensors[matrix.tensor].base.elements
-                self._passes.listen(Progress("factoring", done, total, "parameters"))
+        made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
+        for matrix, found in zip(matrices, made, strict=True):
+            if found is not None and not found.is_finite:
+                spoiled.append(self._plan.tensors[matrix.tensor].name)
+            elif found is not None:
+                transposed = found.right.T, found.left.T
+                left, right = transposed if matrix.transposed else (found.left, found.right)
+                embedding = ("lora_embedding_A", "lora_embedding_B")
+                ends = embedding if matrix.is_embedding else ("lora_A.weight", "lora_B.weight")
+                for end, factor in zip(ends, (right, left), strict=True):
+                    self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
+                self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
+                self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
+            done += self._plan.tensors[matrix.tensor].base.elements
+            self._passes.listen(Progress("factoring", done, total, "parameters"))
         if spoiled:
             one, more = ("update of this matrix holds", "it has"), ("updates of these matrices hold", "they have")
             holds, has = one if len(spoiled) == 1 else more
