@@ -297,6 +297,37 @@ def test_a_quantized_output_is_refused(tmp_path: Path) -> None:
         ramerge.merge(source, tmp_path / "out")
 
 
+def _finer(tensor: reference.Stored, rng: np.random.Generator) -> reference.Stored:
+    """The tensor in float32, moved a little where it is not large, so that the scales of blocks stay as they are."""
+    values = tensor.numbers(np.float64)
+    return floats(values + np.where(np.abs(values) < 1, rng.normal(0, 1e-4, values.shape), 0), "F32")
+
+
+def test_stochastic_rounding_is_no_advice_for_a_quantized_output(tmp_path: Path) -> None:
+    """As it is refused there."""
+    from tests.formats.quantized import quantize_model, write_quantized
+
+    rng, shape = np.random.default_rng(0), (64, 64)
+    base = {"model.layers.0.q_proj.weight": floats(rng.normal(0, 1, shape), "F32")}
+    base["model.norm.weight"] = floats(rng.normal(0, 1, 64), "BF16")
+    write_quantized(tmp_path / "base", "fp8 blocks", base)
+    stored = {**base, **quantize_model("fp8 blocks", base)[1]}
+    for name in ("code", "tool"):
+        write_checkpoint(tmp_path / name, {key: _finer(one, rng) for key, one in stored.items()})
+    for dtype, how in (("bfloat16", True), ("like base", False)):
+        source = recipe(tmp_path, ["code", "tool"], "task_arithmetic", dtype=dtype)
+        record = ramerge.merge(source, tmp_path / dtype)
+        texts = [text for text in record.warnings if "erases much" in text]
+        texts += [text for text in ramerge.analyze(source).warnings if "erases much" in text]
+        texts += [text for text in ramerge.plan(source).to_dict()["warnings"] if "half a step" in text]
+        assert len(texts) == 3 and all("dtype: float32`" in text for text in texts)
+        assert all(("stochastic" in text) is how for text in texts)
+        found = ramerge.recommend(source)
+        assert found.rounding == ("stochastic" if how else None)
+        assert ("round stochastically" in found.reasons[-1]) is how and "write float32" in found.reasons[-1]
+        assert ramerge.plan(found.applied(source)).problems == ()
+
+
 def test_overflow_is_refused_as_with_nearest(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", {"w": floats([1.0, 2.0], "F32")})
     for value, overflows in ((65519.0, False), (65520.0, True)):

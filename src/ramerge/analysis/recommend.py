@@ -221,7 +221,9 @@ def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
         check = f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
     erased = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
     lost = f"rounding to {analysis.dtype} would erase up to {erased:.0%} of an agent's updates"
-    why = f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"
+    can_draw = analysis.recipe.get("dtype") != "like base"  # codes are rounded to nearest only
+    cure = "round stochastically, or write float32" if can_draw else "write float32"
+    why = f"in a {analysis.method} merge, {lost}: {cure} ({GUIDE})"
     # agents of another kind than whole checkpoints in bfloat16
     kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
     kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
@@ -231,7 +233,7 @@ def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
         situation=found,
         method=chosen["method"],
         parameters=dict(chosen["parameters"]),
-        rounding="stochastic" if erased >= _ERASED_FROM else None,
+        rounding="stochastic" if erased >= _ERASED_FROM and can_draw else None,
         compare=compare,
         also=also,
         confidence=LOW if unlike else _confidence(known),

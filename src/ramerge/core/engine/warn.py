@@ -146,10 +146,11 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
             far.append(f"{name} {effective:.3f} instead of {nominal:.3f}")
     if not far:
         return []
+    on_average = "`rounding: stochastic` keeps it on average, " if plan.can_be_stochastic else ""
     return [
         f"rounding to {_dtype(plan)} changes the factor by which {plan.method.name} keeps an agent's updates, in a "
-        f"sample of the parameters that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
-        f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
+        f"sample of the parameters that only one agent moved: {', '.join(far)}; {on_average}"
+        f"`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 
 
@@ -167,12 +168,16 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
+    on_average = (
+        "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on average; "
+        if plan.can_be_stochastic
+        else ""
+    )
     if much and plan.recipe.seed is None:
         found.append(
             AboutMethod(
                 f"rounding to {dtype} erases much of what {plan.method.name} changes: it undoes {', '.join(much)}; "
-                "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on "
-                f"average; {keep} exactly{f'; {GUIDE}' if fine_agents(plan) else ''}"
+                f"{on_average}{keep} exactly{f'; {GUIDE}' if fine_agents(plan) else ''}"
             )
         )
     if copies := plan.narrowed_copies:

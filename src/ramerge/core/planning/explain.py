@@ -186,11 +186,12 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
         if plan.rounds_updates
         else f"and not counted, because {plan.method.name} does not look at the base"
     )
+    on_average = "on average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or "
     return (
         f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
-        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them on "
-        "average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or exactly with "
-        f"`--dtype {plan.exact_dtype}` (in a recipe `dtype: {plan.exact_dtype}`); {GUIDE}",
+        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
+        f"{on_average if plan.can_be_stochastic else ''}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
+        f"`dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 
 

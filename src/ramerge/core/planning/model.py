@@ -675,6 +675,11 @@ class MergePlan(PlannedContents):
         return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
+    def can_be_stochastic(self) -> bool:
+        """Whether results can be rounded stochastically. Codes of a quantized output are rounded to nearest only."""
+        return all(tensor.quantized is None for tensor in self.tensors)
+
+    @property
     def exact_dtype(self) -> str:
         """The full name of the dtype of the arithmetic. With this output dtype, the last rounding loses nothing."""
         dtypes = {source.tensor.dtype for tensor in self.tensors for source in tensor.sources}
