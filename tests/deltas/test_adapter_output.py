@@ -367,8 +367,8 @@ def test_rules_of_float32_are_what_an_adapter_is(base: str, tmp_path: Path) -> N
     wide = source | {"rules": [{"match": "*0*", "take": "code", "dtype": "float32"}]}
     for name, each in {"plain": source, "wide": wide}.items():
         ramerge.merge(each, tmp_path / name, kind=ramerge.AsAdapter(rank=3))
-    made = [(tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("plain", "wide")]
-    assert made[0] == made[1]
+    plain, wide = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("plain", "wide"))
+    assert plain == wide
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:

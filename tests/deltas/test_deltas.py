@@ -232,7 +232,7 @@ def test_the_commands(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", {**simple(1, moved=0.1), "extra": floats([1.0, 2.0])}, shards=2)
     (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
     said = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'a'}", tmp_path / "d", "--json")
-    assert said.returncode == 0, said.stderr
+    assert done.returncode == 0, done.stderr
     made = json.loads(said.stdout)
     assert (made["tensors"], made["changed"], made["whole"]) == (4, 3, 1)
     with safe_open(tmp_path / "d/delta-00001.safetensors", "numpy") as file:
@@ -263,16 +263,16 @@ def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path
     for name, model in {"base": simple(0), "a": simple(1, moved=0.1), "f32": simple(1, "F32")}.items():
         write_checkpoint(tmp_path / name, model)
         (tmp_path / name / "generation_config.json").write_text("{}")
-    told: list[ramerge.Progress] = []
+    events: list[ramerge.Progress] = []
     for agent in ("a", "f32"):
         ramerge.delta(tmp_path / "base", tmp_path / agent, tmp_path / f"delta of {agent}")
     (tmp_path / "base/generation_config.json").unlink()
     with pytest.raises(CheckpointError, match=r"generation_config.json: is missing") as refused:
-        ramerge.apply(tmp_path / "base", tmp_path / "delta of a", tmp_path / "out", on_progress=told.append)
-    assert told == [] and not (tmp_path / "out").exists()
+        ramerge.apply(tmp_path / "base", tmp_path / "delta of a", tmp_path / "out", on_progress=events.append)
+    assert events == [] and not (tmp_path / "out").exists()
     program, *words = shlex.split(str(refused.value).rpartition("other files of this base: ")[2].strip("`"))
-    said = command(*words)
-    assert program == "ramerge" and said.returncode == 0, said.stderr
+    done = command(*words)
+    assert program == "ramerge" and done.returncode == 0, done.stderr
     same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "a"))
     # a merge would round these to the base's dtype
     with pytest.raises(CheckpointError, match=r"generation_config.json: is missing[^`]*$"):
@@ -362,8 +362,8 @@ def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Pa
     base = f"{tmp_path / 'base'}+{tmp_path / 'below'}"
     source = recipe(tmp_path, ["a"], "task_arithmetic") | {"base": base}
     ramerge.merge(source, tmp_path / "model")
-    made = ramerge.merge(source, tmp_path / "packed", kind="delta")
-    assert f"written as a delta on {base}: " in made.notes[-1]
+    record = ramerge.merge(source, tmp_path / "packed", kind="delta")
+    assert f"written as a delta on {base}: " in record.notes[-1]
     assert "if BASE is base+below, each by" in (tmp_path / "packed/README.md").read_text()
     ramerge.apply(base, tmp_path / "packed", tmp_path / "back")
     assert files(tmp_path / "back") == files(tmp_path / "model")

@@ -416,7 +416,7 @@ class _Search:
         if text is None:
             raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
         if self._folder.text("recipe.yaml") == text and self._folder.has_best():
-            with suppress(RecipeError):  # a damaged record: it is merged anew
+            with suppress(RecipeError):  # a damaged record: merge it again
                 return list(read_record(self._folder.best / RECORDS[0]).warnings)
         record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
         self._folder.write("recipe.yaml", text)
