@@ -117,9 +117,9 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
 
 
 def test_options_of_a_command_do_not_overwrite_each_other() -> None:
-    for name, command in COMMANDS.items():
-        context = click.Context(command)
-        commands = command.commands.values() if isinstance(command, click.Group) else [command]
+    for name, one in COMMANDS.items():
+        context = click.Context(one)
+        commands = one.commands.values() if isinstance(one, click.Group) else [one]
         for each in commands:
             parameters = each.get_params(context)
             names = [parameter.name for parameter in parameters]

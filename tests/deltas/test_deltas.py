@@ -232,7 +232,7 @@ def test_the_commands(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", {**simple(1, moved=0.1), "extra": floats([1.0, 2.0])}, shards=2)
     (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
     said = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'a'}", tmp_path / "d", "--json")
-    assert done.returncode == 0, done.stderr
+    assert said.returncode == 0, said.stderr
     made = json.loads(said.stdout)
     assert (made["tensors"], made["changed"], made["whole"]) == (4, 3, 1)
     with safe_open(tmp_path / "d/delta-00001.safetensors", "numpy") as file:
