@@ -58,7 +58,8 @@ def calibrate(
     once, from the base, and gets the weights of one agent after another.
 
     Args:
-        recipe: with a base, agents, and prompts of each, as for `plan`. What else it says is checked only.
+        recipe: with a base, agents, and prompts of each, as for `plan`. Its `allow` and `rename` apply; what else it
+            says is checked only.
         out: the folder that gets one folder for each agent. Those that fit are kept.
         settings: how many prompts, rows and so on.
         options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.

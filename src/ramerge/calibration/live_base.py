@@ -194,14 +194,14 @@ class LiveBase:
         with plan.tensors() as tensors:
             self.live.put(tensors)
 
-    def tokenizer_of(self, agent: str) -> Any:
-        """The tokenizer of an agent: its own, or the base's if it has none.
+    def tokenizer_of(self, agent: str | None = None) -> Any:
+        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's.
 
         Raises:
             CheckpointError: transformers cannot load it.
         """
         module: Any = import_module("ramerge.calibration.live")
-        plan = self.plan_of(agent)
+        plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if not any(name.startswith("tokenizer") for name in plan.companions):
             plan = self.plan_of_base()
         with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
@@ -213,6 +213,6 @@ class LiveBase:
             try:
                 return module.load_tokenizer(Path(folder))
             except CheckpointError as error:
-                said = self.models.agents[agent].model or agent
+                said = self._base if agent is None else self.models.agents[agent].model or agent
                 text = f"{said}: neither it nor the base {self._base} has a tokenizer that transformers can load"
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error
