@@ -258,6 +258,17 @@ def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: P
     assert ramerge.rank(same, {"sum": {"method": "task_arithmetic"}}, settings=SETTINGS).means
 
 
+def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, tmp_path: Path) -> None:
+    shutil.copytree("tool", tmp_path / "tool")
+    (tmp_path / "tool/tokenizer.json").unlink()
+    (tmp_path / "tool/tokenizer.json").symlink_to(place / "tool/tokenizer.json")
+    recipe = recipe_of(agents={**PLAIN, "tool": str(tmp_path / "tool")})
+    with pytest.raises(ramerge.PlanError, match="outside_links"):
+        ramerge.calibrate(recipe, tmp_path / "out", settings=SETTINGS)
+    assert not (tmp_path / "out").exists()
+    ramerge.calibrate({**recipe, "allow": {"outside_links": True}}, tmp_path / "out", settings=SETTINGS)
+
+
 def test_a_chain_of_deltas_is_asked(place: Path, tmp_path: Path) -> None:
     ramerge.delta("coder", "tool", tmp_path / "delta")
     recipe = recipe_of(agents={"code": "coder", "tool": {"delta": str(tmp_path / "delta"), "over": "code"}})

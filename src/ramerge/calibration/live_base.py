@@ -65,8 +65,11 @@ class LiveBase:
         self.models = models
         self.options = options
         self._base = base_of(models)
+        # a warning is a matter of the merge, and may be of what its recipe says otherwise, such as `companions`
+        self._reading = replace(options, strict=False)
         self._settings = settings
         self._stack = ExitStack()
+        self._plans: dict[str, MergePlan] = {}
 
     def __enter__(self) -> LiveBase:
         module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
@@ -123,8 +126,8 @@ class LiveBase:
         Raises:
             PlanError: agents do not fit the base or each other; all problems are listed.
         """
-        plan = self._planned(self._all()).details
-        if self._settings.gathers("importance") and any(tensor.originals for tensor in plan.tensors):
+        plans = [self.plan_of(name) for name in self.models.agents]
+        if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
             raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
 
     def plan_of_base(self) -> MergePlan:
@@ -141,7 +144,9 @@ class LiveBase:
         Raises:
             PlanError: agents do not fit the base or each other; all problems are listed.
         """
-        return self._planned(self._one(agent)).details
+        if agent not in self._plans:
+            self._plans[agent] = self._planned(self._one(agent)).details
+        return self._plans[agent]
 
     def _base_alone(self) -> dict[str, object]:
         allow = self.models.allow.model_dump(exclude_defaults=True)
@@ -155,7 +160,7 @@ class LiveBase:
         return self._all(rules=[{"take": agent}], companions=agent)
 
     def _planned(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
-        made = ramerge.plan(recipe, options=self.options)
+        made = ramerge.plan(recipe, options=self._reading)
         if made.problems:
             raise PlanError(made.problems)
         return made
@@ -166,7 +171,7 @@ class LiveBase:
         Raises:
             RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
         """
-        self._put(self._planned(recipe))
+        self._put(ramerge.plan(recipe, options=self.options))
 
     def put_agent(self, agent: str) -> MergePlan:
         """Put the weights of one agent into the model in memory, with its own vocabulary; return the plan.
