@@ -269,6 +269,15 @@ def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, 
     ramerge.calibrate({**recipe, "allow": {"outside_links": True}}, tmp_path / "out", settings=SETTINGS)
 
 
+def test_an_agent_that_is_called_base_has_its_own_tokenizer(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps({"prompt": "347+586=", "reply": "<x0>"}) + "\n")
+    recipe = {"base": "base", "agents": {"base": "added", "code": "coder"}, "allow": {"vocabulary": "common"}}
+    recipe["prompts"] = {"base": str(tmp_path / "x.jsonl"), "code": "code.jsonl"}
+    ramerge.calibrate(recipe, tmp_path / "out", settings=SETTINGS)
+    (reply,) = ramerge.replies_of(tmp_path / "out", ["base"]).exchanges["base"]
+    assert reply.ids[reply.start] == 32
+
+
 def test_a_chain_of_deltas_is_asked(place: Path, tmp_path: Path) -> None:
     ramerge.delta("coder", "tool", tmp_path / "delta")
     recipe = recipe_of(agents={"code": "coder", "tool": {"delta": str(tmp_path / "delta"), "over": "code"}})

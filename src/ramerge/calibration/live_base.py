@@ -207,6 +207,10 @@ class LiveBase:
         """
         module: Any = import_module("ramerge.calibration.live")
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
+        if agent == "base":  # the word by which `companions` names the base
+            own = self.models.agents[agent].model_copy(update={"over": None}).plain
+            alone = {**self._base_alone(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
+            plan = ramerge.plan(alone, options=self._reading).details
         if not any(name.startswith("tokenizer") for name in plan.companions):
             plan = self.plan_of_base()
         with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
