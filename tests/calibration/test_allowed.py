@@ -195,12 +195,15 @@ def test_a_head_that_one_agent_has_apart_is_not_put_in_place_of_the_embeddings(t
     recipe = {"method": "linear", "base": str(tmp_path / "base"), "agents": agents, "allow": {"vocabulary": "common"}}
     ramerge.merge(recipe, tmp_path / "merged")
     merged = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    ramerge.merge({**recipe, "agents": {"tied": agents["tied"]}}, tmp_path / "alone")
+    alone = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "alone", dtype=torch.float32)
     ids = [1, 2, 3, 31]
     with LiveBase(models_only(open_recipe(recipe)), SETTINGS, ramerge.Options()) as base:
         for put, other in (
             (lambda: base.put_agent("adapter"), adapted),
             (lambda: base.put(recipe), merged),
             (lambda: base.put_agent("tied"), transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "tied")),
+            (lambda: base.put({**recipe, "agents": {"tied": agents["tied"]}}), alone),
         ):
             put()
             with torch.no_grad():

@@ -56,6 +56,7 @@ class LiveModel:
             self.model.set_experts_implementation("eager")
         self.targets = _targets(self.model)
         self._rows: Mapping[str, int] = {}
+        self._untied = False
         self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
@@ -78,9 +79,11 @@ class LiveModel:
         """
         self._rows = rows
         embeddings, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
-        if untied and head is not None and head.weight is embeddings.weight:
-            head.weight = torch.nn.Parameter(head.weight.detach().clone())
-            self.targets = _targets(self.model)
+        weight = embeddings.weight
+        are_tied = head is not None and head.weight is weight
+        if are_tied if untied else self._untied:
+            head.weight = torch.nn.Parameter(weight.detach().clone()) if untied else weight
+            self._untied, self.targets = untied, _targets(self.model)
         for module in (embeddings, head):
             if module is None:
                 continue
