@@ -120,7 +120,8 @@ def _candidate(recipe: str, calibration: str) -> None:
     values["agents"] = {name: agent["model"] for name, agent in values["agents"].items()}
     replies = replies_of(calibration)
     took: dict[str, float] = {}
-    with LiveBase(values["base"], ramerge.CalibrationSettings(device="cpu"), ramerge.Options()) as live:
+    models = ramerge.Recipe(method="uniform", base=values["base"], agents=values["agents"])
+    with LiveBase(models, ramerge.CalibrationSettings(device="cpu"), ramerge.Options()) as live:
         live.put(values)  # what is read is cached now, and kernels are loaded
 
         def score() -> None:

@@ -14,7 +14,6 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +91,15 @@ class Situation:
     unseen: tuple[str, ...] = ()
 
 
+def agents_of(situation: Situation, work: Path, seed: int) -> dict[str, str]:
+    """The folder of each agent, by name."""
+    return {
+        f"{task}-{folder}": str((work / str(seed) / folder / task).resolve())
+        for task, folders in situation.folders.items()
+        for folder in folders
+    }
+
+
 def _all(*folders: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(TASKS, folders)
 
@@ -148,11 +156,7 @@ class Experiment:
     @property
     def agents(self) -> dict[str, str]:
         """By name, the folder."""
-        return {
-            f"{task}-{folder}": str((self.work / str(self.seed) / folder / task).resolve())
-            for task, folders in self.situation.folders.items()
-            for folder in folders
-        }
+        return agents_of(self.situation, self.work, self.seed)
 
     @property
     def tasks(self) -> list[str]:
@@ -176,7 +180,7 @@ class Experiment:
             settings = replace(settings, count=2 * settings.count)
         prompts = {name: problems[asked[name.partition("-")[0]]] for name in self.agents}
         options = ramerge.Options(overwrite=True)
-        gather_agents(self.live, self.agents, prompts, place, settings, options, silence)
+        gather_agents(self.live, prompts, place, settings, options, silence)
         return place
 
     def recipe(self, rule: Mapping[str, Any], inputs: Path | None) -> dict[str, Any]:
@@ -185,11 +189,11 @@ class Experiment:
             name: {"model": model, "inputs": str(inputs / name)} if inputs is not None else model
             for name, model in self.agents.items()
         }
-        return {"base": self.live.base, "agents": agents, "dtype": self.situation.dtype, **rule}
+        return {"base": self.live.models.base, "agents": agents, "dtype": self.situation.dtype, **rule}
 
     def rewards(self, tasks: Sequence[str]) -> dict[str, str]:
         """Of the model as it is: by task one digit a prompt, in quarters."""
-        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(self.live.base), TOKENS)
+        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(), TOKENS)
         found = {}
         for name in tasks:
             ids = [speaker.asked(prompt) for prompt in self.asked[name]]
@@ -242,14 +246,14 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidate
         sets[f"right, {count} prompts"] = replies_of(other)
     if "agents" not in kept:
         rewards: dict[str, list[str]] = {}
-        for name, model in experiment.agents.items():
-            experiment.live.put_model(model)
+        for name in experiment.agents:
+            experiment.live.put_agent(name)
             task = name.partition("-")[0]
             rewards.setdefault(task, []).append(experiment.rewards([task])[task])
         kept["agents"] = {task: max(found, key=lambda digits: sum(map(int, digits))) for task, found in rewards.items()}
         yield "agents"
     if "base" not in kept:
-        experiment.live.put_model(experiment.live.base)
+        experiment.live.put_base()
         kept["base"] = experiment.rewards(experiment.tasks)
         if experiment.situation.unseen:
             kept["base, unseen"] = experiment.rewards(experiment.situation.unseen)
@@ -318,9 +322,10 @@ def main() -> None:
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     candidates = Candidates(given.only, given.priors, given.statistics, given.sampled, given.counts)
     asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}
-    with ExitStack() as stack:
-        live = stack.enter_context(LiveBase((given.work / "base").resolve(), settings, ramerge.Options()))
-        for name in given.situation:
+    for name in given.situation:
+        agents = agents_of(SITUATIONS[name], given.work, given.seed)
+        models = ramerge.Recipe(method="uniform", base=(given.work / "base").resolve(), agents=agents)
+        with LiveBase(models, settings, ramerge.Options()) as live:
             experiment = Experiment(live, given.work, given.seed, SITUATIONS[name], settings, asked, given.batch)
             known = kept.setdefault(name, {}).setdefault(str(given.seed), {})
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"

@@ -143,8 +143,9 @@ def test_an_agent_that_is_more_exact_than_its_base_is_not_rounded(tmp_path: Path
     )
     expected = load_file(tmp_path / "exact/model.safetensors")
     settings = replace(SETTINGS, dtype="float32")
-    with LiveBase(BASE, settings, ramerge.Options()) as base:
-        base.put_model(str(tmp_path / "exact"))
+    models = ramerge.Recipe(method="uniform", base=BASE, agents={"exact": tmp_path / "exact"})
+    with LiveBase(models, settings, ramerge.Options()) as base:
+        base.put_agent("exact")
         found = {name: one.detach().numpy() for name, one in base.live.model.named_parameters()}
         for name, values in found.items():
             assert np.array_equal(values, expected[name]), name
@@ -180,7 +181,7 @@ def test_a_refused_folder_stays_as_it_is(
         raise ramerge.WeightsError("no room")
 
     (place / "add").rmdir()
-    monkeypatch.setattr(LiveBase, "put_model", full)
+    monkeypatch.setattr(LiveBase, "put_agent", full)
     with pytest.raises(ramerge.WeightsError, match="no room"):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert not list(place.iterdir())
@@ -581,8 +582,9 @@ def test_buffers_of_an_agent_are_put_into_the_model(kind: str, tmp_path: Path) -
         for tensor in model.state_dict().values():
             tensor.normal_()
         model.save_pretrained(tmp_path / name)
-    with LiveBase(str(tmp_path / "base"), SETTINGS, ramerge.Options()) as base:
-        base.put_model(str(tmp_path / "agent"))
+    models = ramerge.Recipe(method="uniform", base=tmp_path / "base", agents={"agent": tmp_path / "agent"})
+    with LiveBase(models, SETTINGS, ramerge.Options()) as base:
+        base.put_agent("agent")
         found = base.live.model.state_dict()
     assert any(name.endswith("e_score_correction_bias") for name in found)
     assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())

@@ -35,6 +35,10 @@ def recipe(tmp_path: Path) -> dict[str, Any]:
     return {"base": str(AGENTS / "base"), "agents": MODELS, "prompts": dict.fromkeys(MODELS, str(path))}
 
 
+def models(recipe: dict[str, Any]) -> ramerge.Recipe:
+    return ramerge.Recipe(method="uniform", base=recipe["base"], agents=recipe["agents"])
+
+
 @pytest.mark.parametrize("memory", ["1KB", "400KB"])
 def test_weights_that_stay_in_main_memory_change_nothing(memory: str, recipe: dict[str, Any], tmp_path: Path) -> None:
     offloaded = replace(SETTINGS, device_memory=memory)
@@ -52,7 +56,7 @@ def test_weights_that_stay_in_main_memory_change_nothing(memory: str, recipe: di
 
 
 def test_weights_are_copied_for_their_module_alone(recipe: dict[str, Any]) -> None:
-    with LiveBase(recipe["base"], replace(SETTINGS, device_memory="400KB"), ramerge.Options()) as base:
+    with LiveBase(models(recipe), replace(SETTINGS, device_memory="400KB"), ramerge.Options()) as base:
         live = base.live
         assert live.offloaded is not None
         size = sum(one.nbytes for one in live.model.parameters())
@@ -73,12 +77,12 @@ def test_weights_are_copied_for_their_module_alone(recipe: dict[str, Any]) -> No
         assert embedding == homes["model.embed_tokens.weight"]
         assert home == homes["model.layers.3.mlp.down_proj.weight"] != copy
         assert {name: one.data_ptr() for name, one in live.model.named_parameters()} == homes
-        base.put_model(MODELS["sort"])
+        base.put_agent("sort")
         assert not torch.equal(live.negative_log_likelihoods([1, 2, 3, 4], 2), before)
 
 
 def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str, Any]) -> None:
-    with LiveBase(recipe["base"], replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
+    with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         model = base.live.model
         homes = [one.data_ptr() for one in model.parameters()]
 
@@ -94,7 +98,7 @@ def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str
 
 
 def test_an_error_of_offloading_is_not_taken_for_one_of_the_models_code(recipe: dict[str, Any]) -> None:
-    with LiveBase(recipe["base"], replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
+    with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         base.live.offloaded._device = "nowhere"
         with pytest.raises(RuntimeError, match="nowhere"):
             base.live.hidden([1, 2, 3])

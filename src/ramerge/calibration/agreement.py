@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge import InputError, Options, RecipeError, WeightsError
+from ramerge import InputError, Options, PlanError, Recipe, RecipeError, WeightsError, plan
 from ramerge.calibration.agent_folder import read_record
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.live_base import LiveBase, require_extras
@@ -211,9 +211,27 @@ def agreement(
         raise RecipeError(problems)
     require_extras()
     replies = replies_of(calibration, right_at=settings.right_at)
-    with LiveBase(base, settings, options) as live:
-        live.put_model(str(model) if isinstance(model, Path) else model)
+    # nothing is merged, so a vocabulary of another size is no question
+    models = Recipe(method="uniform", base=base, agents={"model": model}, allow={"vocabulary": "common"})
+    with LiveBase(models, settings, options) as live:
+        live.put_agent("model")
         return agreements_in(live.live, replies)
+
+
+def refuse_other_tokens(models: Recipe, options: Options) -> None:
+    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row.
+
+    Raises:
+        PlanError: the recipe allows different tokens, and there are some.
+    """
+    if not models.allow.different_tokens:
+        return
+    strict = models.with_(prompts=None, allow={"different_tokens": False})
+    if plan(strict, options=options).problems:
+        raise PlanError(
+            "allow.different_tokens: agreement compares replies token by token, and here the same row is a token of "
+            "one model and another token of another; score merges with --score alone, without prompts"
+        )
 
 
 def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:

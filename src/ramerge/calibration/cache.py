@@ -18,10 +18,11 @@ from ramerge.calibration.agreement import (
     agreements_of,
     interval_between,
     likelihoods,
+    refuse_other_tokens,
     replies_of,
 )
 from ramerge.calibration.calibrate import gather_agents, prompts_of
-from ramerge.calibration.live_base import LiveBase, base_of, require_extras
+from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
@@ -140,6 +141,7 @@ def rank(
     names = list(models.agents)
     found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
+    refuse_other_tokens(models, options)
     whole = with_inputs(document, names, request.folder)
     leave_out(whole.values, "regmean")
     whole.values["method"] = "regmean"
@@ -180,15 +182,13 @@ class _Request:
     to no other models or prompts.
 
     Attributes:
-        base: the base.
-        agents: as in recipes, by name.
-        prompts: of each agent.
+        models: base and agents.
+        prompts: of each agent that is asked.
         settings: how they are gathered.
         folder: holds a folder for each agent.
     """
 
-    base: str
-    agents: Mapping[str, Any]
+    models: Recipe
     prompts: Mapping[str, Sequence[Prompt]]
     settings: CalibrationSettings
     folder: Path
@@ -199,31 +199,29 @@ class _Request:
         settings = replace(settings, hold_out=True)
         paths = {name: path for name, path in models.prompts.items() if name in names}
         prompts = prompts_of(names, paths, settings)
-        base, agents = base_of(models), {name: models.agents[name].plain for name in names}
-        reader = LiveBase(base, settings, options)
+        reader = LiveBase(models, settings, options)
+        reader.check()
         files = {
             str(path): [one.nbytes, one.modified_ns]
-            for name, model in (("base", base), *agents.items())
-            for path, one in reader.plan_of(model, name).inputs.files.items()
+            for name in names
+            for path, one in reader.plan_of(name).inputs.files.items()
         }
-        about = [base, agents, paths, sorted(files.items()), repr(prompts), asdict(settings)]
-        return cls(base, agents, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
+        about = [models.to_yaml(), paths, sorted(files.items()), repr(prompts), asdict(settings)]
+        return cls(models, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
 
     @property
     def is_gathered(self) -> bool:
         """Whether the whole calibration is in the cache, as it was written."""
-        records = {name: read_record(self.folder / name) for name in self.agents}
+        records = {name: read_record(self.folder / name) for name in self.prompts}
         return all(one is not None and is_whole(self.folder / name, one) for name, one in records.items())
 
     @contextmanager
     def gathered(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
         """The model with the base, after all is in the cache, and notes for the user."""
         require_extras()
-        with LiveBase(self.base, self.settings, options) as live:
+        with LiveBase(self.models, self.settings, options) as live:
             whole = replace(options, overwrite=True)
-            records = gather_agents(
-                live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True
-            )
+            records = gather_agents(live, self.prompts, self.folder, self.settings, whole, listen, wait=True)
             yield live, [note for record in records.values() for note in record.notes]
 
 

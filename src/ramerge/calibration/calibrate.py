@@ -58,7 +58,8 @@ def calibrate(
     once, from the base, and gets the weights of one agent after another.
 
     Args:
-        recipe: with a base, agents, and prompts of each, as for `plan`. What else it says is checked only.
+        recipe: with a base, agents, and prompts of each, as for `plan`. Its `allow` and `rename` apply; what else it
+            says is checked only.
         out: the folder that gets one folder for each agent. Those that fit are kept.
         settings: how many prompts, rows and so on.
         options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.
@@ -80,9 +81,9 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
-    models, agents, prompts = _asked(recipe, settings)
-    with LiveBase(base_of(models), settings, options) as live:
-        return gather_agents(live, agents, prompts, Path(out), settings, options, on_progress or silence)
+    models, prompts = _asked(recipe, settings)
+    with LiveBase(models, settings, options) as live:
+        return gather_agents(live, prompts, Path(out), settings, options, on_progress or silence)
 
 
 def estimate_calibration(
@@ -93,24 +94,22 @@ def estimate_calibration(
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
-    models, agents, prompts = _asked(recipe, settings)
-    base = LiveBase(base_of(models), settings, options)
+    models, prompts = _asked(recipe, settings)
+    base = LiveBase(models, settings, options)
     base.choose()
-    for name, model in agents.items():
-        base.plan_of(model, name)
-    return estimate(base.plan_of(base.base), prompts, settings, base.device, base.dtype)
+    base.check()
+    return estimate(base.plan_of_base(), prompts, settings, base.device, base.dtype)
 
 
-def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, dict[str, Any], dict[str, list[Prompt]]]:
-    """The models of a recipe that is right as a whole, and by name the agents and their prompts."""
+def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, dict[str, list[Prompt]]]:
+    """The models of a recipe that is right as a whole, and the prompts of each agent."""
     require_extras()
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)
     base_of(models)
-    agents = {name: agent.plain for name, agent in models.agents.items()}
-    prompts = prompts_of(agents, models.prompts, settings)
+    prompts = prompts_of(models.agents, models.prompts, settings)
     check_unchosen(document)  # what it says next to models and prompts does nothing here, but may be a typo
-    return models, agents, prompts
+    return models, prompts
 
 
 def prompts_of(
@@ -150,7 +149,6 @@ def prompts_of(
 
 def gather_agents(
     live: LiveBase,
-    agents: Mapping[str, Any],
     prompts: Mapping[str, Sequence[Prompt]],
     out: Path,
     settings: CalibrationSettings,
@@ -158,7 +156,10 @@ def gather_agents(
     listen: Listener,
     wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
-    """Calibrate agents with a model that is loaded and prompts that are read; `wait` for another run, or refuse to."""
+    """Calibrate agents that have prompts, which are read, with a model that is loaded.
+
+    `wait` for another run in the folder, or refuse to.
+    """
     gathering = _Gathering(live, out, settings, options)
     total, done = gathering.passes * sum(map(len, prompts.values())), 0
 
@@ -171,7 +172,7 @@ def gather_agents(
     if any(out.glob("*.safetensors")):
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
     # before a file is written in a folder that is none of ours
-    if strange := [out / name for name in agents if (out / name).exists() and not _is_ours(out / name)]:
+    if strange := [out / name for name in prompts if (out / name).exists() and not _is_ours(out / name)]:
         raise PlanError(
             f"{folder}: exists and is no calibration; remove it, or choose another folder" for folder in strange
         )
@@ -182,13 +183,13 @@ def gather_agents(
         raise PlanError(f"{out}: another calibration runs there") from error
     try:
         advance(0)
-        return {name: gathering.one(name, model, prompts[name], advance) for name, model in agents.items()}
+        return {name: gathering.one(name, each, advance) for name, each in prompts.items()}
     except StoppedError as stop:
         stop.kept = f"replies so far are kept in {out}, and the same command resumes from there"
         raise
     finally:
         # nothing to come back to: another run that waits for the lock sees that its file is gone
-        if not any(_is_ours(out / name) or gathering.journal(name).exists() for name in agents):
+        if not any(_is_ours(out / name) or gathering.journal(name).exists() for name in prompts):
             guard.unlink(missing_ok=True)
         os.close(descriptor)
 
@@ -207,16 +208,10 @@ class _Gathering:
         """How often a prompt is worked on: for its reply, and for what is gathered."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
-    def one(
-        self, name: str, model: Any, prompts: Sequence[Prompt], advance: Callable[[int], None]
-    ) -> CalibrationRecord:
+    def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:
         """Calibrate one agent, unless its folder is there and fits."""
-        plan = self.base.plan_of(model, name)
-        with Files(plan.inputs.files) as files:
-            own = {tensor.parts[0].name: tensor.sources[0].tensor for tensor in plan.tensors}
-            base = {tensor.parts[0].name: tensor.base for tensor in plan.tensors}
-            weights = digests_of(own, Reader(files))
-            of_base = digests_of(base, Reader(files)) if self.settings.source == "base" else {}
+        weights = _digests(self.base.plan_of(name))
+        of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
         fingerprint = self._fingerprint([weights, of_base], prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
@@ -228,15 +223,15 @@ class _Gathering:
                 "choose another folder"
             )
         began = time.monotonic()
-        plan = self.base.put_model(model, name)
+        plan = self.base.put_agent(name)
         module: Any = import_module("ramerge.calibration.speaker")
         asked = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
-        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), *asked)
+        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(name), *asked)
         replies = self._replies(speaker, prompts, fingerprint, advance)
         seen = [each for each in replies if not each.held_out]
         importances = self._importances(speaker, plan, seen, advance) if self.settings.gathers("importance") else {}
         if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
-            self.base.put_model(self.base.base)
+            self.base.put_base()
         recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
         advance((len(replies) - len(seen)) * (self.passes - 1))
         record = self._record(speaker, fingerprint, prompts, replies, recorded, importances, began)
@@ -350,6 +345,13 @@ class _Gathering:
             notes=tuple(notes),
             seconds=round(time.monotonic() - began, 3),
         )
+
+
+def _digests(plan: MergePlan) -> dict[str, str]:
+    """Digests of the tensors that a plan of one model reads."""
+    own = {tensor.parts[0].name: (tensor.originals or tensor.sources)[0].tensor for tensor in plan.tensors}
+    with Files(plan.inputs.files) as files:
+        return digests_of(own, Reader(files))
 
 
 def _is_ours(folder: Path) -> bool:

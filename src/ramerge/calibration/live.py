@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class LiveModel:
         if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen
             self.model.set_experts_implementation("eager")
         self.targets = _targets(self.model)
+        self._rows: Mapping[str, int] = {}
+        self._untied = False
         self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
@@ -68,6 +70,30 @@ class LiveModel:
         """The number of rows of the input embeddings."""
         return int(self.model.get_input_embeddings().weight.shape[0])
 
+    def fit(self, rows: Mapping[str, int], *, untied: bool) -> None:
+        """Give embeddings the shape that a model has whose weights are put in next.
+
+        Args:
+            rows: of its embeddings and output head, by name; of tensors with more, the first are put in.
+            untied: whether its head is a tensor of its own although the model's configuration ties them.
+        """
+        self._rows = rows
+        embeddings, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        weight = embeddings.weight
+        are_tied = head is not None and head.weight is weight
+        if are_tied if untied else self._untied:
+            head.weight = torch.nn.Parameter(weight.detach().clone()) if untied else weight
+            self._untied, self.targets = untied, _targets(self.model)
+        for module in (embeddings, head):
+            if module is None:
+                continue
+            memory = module.weight.untyped_storage().data_ptr()
+            names = [name for name, one in self.targets.items() if one.untyped_storage().data_ptr() == memory]
+            count = next((rows[name] for name in names if name in rows), len(module.weight))
+            if count != len(module.weight):
+                module.weight.data = module.weight.data.new_zeros(count, *module.weight.shape[1:])
+                self.targets = _targets(self.model)
+
     def put(self, tensors: Iterable[MergedTensor]) -> None:
         """Replace the weights of the model by those of a merge.
 
@@ -78,9 +104,11 @@ class LiveModel:
         prefix = f"{self.model.base_model_prefix}."
         buffers = {name.removeprefix(prefix) for name, _ in self.model.named_buffers()}
         for tensor in tensors:
-            target = self.targets.get(tensor.name)
-            if target is not None and tuple(target.shape) == tensor.shape:
-                target.copy_(tensor.torch())  # detached, so that no gradient is recorded
+            target, rows = self.targets.get(tensor.name), self._rows.get(tensor.name)
+            shape = tensor.shape if rows is None else (rows, *tensor.shape[1:])
+            if target is not None and tuple(target.shape) == shape:
+                values = tensor.torch()
+                target.copy_(values if rows is None else values[:rows])  # detached, so that no gradient is recorded
             elif tensor.dtype in FLOATS and not (
                 tensor.name.removeprefix(prefix) in buffers or tensor.name.endswith("inv_freq")
             ):

@@ -18,6 +18,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.machine import choose_device, missing, read_limits
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.storage import here
+from ramerge.sdk.tensors import EMBEDDINGS, HEADS
 
 if TYPE_CHECKING:
     import torch
@@ -53,24 +54,29 @@ class LiveBase:
     """A context in which the base is loaded, and can get the weights of agents and merges.
 
     Attributes:
-        base: as in recipes.
+        models: base and agents, with what their recipe says of how they are read, as `models_only` gives them.
         device: where it computes, with the name of a GPU.
         live: the model.
     """
 
     live: LiveModel
 
-    def __init__(self, base: str | Path, settings: CalibrationSettings, options: Options) -> None:
-        self.base: str = str(base)
+    def __init__(self, models: Recipe, settings: CalibrationSettings, options: Options) -> None:
+        self.models = models
         self.options = options
+        self._base = base_of(models)
+        # a warning is a matter of the merge, and may be of what its recipe says otherwise, such as `companions`
+        self._reading = replace(options, strict=False)
         self._settings = settings
         self._stack = ExitStack()
+        self._plans: dict[str, MergePlan] = {}
 
     def __enter__(self) -> LiveBase:
         module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
         self.choose()
         limits = read_limits(self.options.threads, self.options.max_memory)
-        plan = self.plan_of(self.base)
+        self.check()
+        plan = self.plan_of_base()
         importances = importance_bytes(plan, self._settings)
         budget = budget_of(model_bytes(plan, self.dtype), importances, self._settings, self.device)
         with ExitStack() as stack:
@@ -111,26 +117,53 @@ class LiveBase:
         ):
             return found
         folder = self.place / "base"
-        ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
+        ramerge.merge(self._base_alone(), folder, options=replace(self.options, overwrite=True))
         return folder
 
-    def plan_of(self, model: object, name: str = "model") -> MergePlan:
-        """The plan that reads one model as a merge does, under the base's names; messages call it `name`.
+    def check(self) -> None:
+        """Refuse, by headers, what cannot be merged or gathered.
 
         Raises:
-            PlanError: it does not fit the base; all problems are listed.
+            PlanError: agents do not fit the base or each other; all problems are listed.
         """
-        return self._planned(self._recipe_of(model, name)).details
+        plans = [self.plan_of(name) for name in self.models.agents]
+        if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
+            raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
 
-    def _planned(self, recipe: Mapping[str, object]) -> ramerge.Plan:
-        made = ramerge.plan(recipe, options=self.options)
+    def plan_of_base(self) -> MergePlan:
+        """The plan that reads the base alone.
+
+        Raises:
+            PlanError: it cannot be read.
+        """
+        return self._planned(self._base_alone()).details
+
+    def plan_of(self, agent: str) -> MergePlan:
+        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer.
+
+        Raises:
+            PlanError: agents do not fit the base or each other; all problems are listed.
+        """
+        if agent not in self._plans:
+            self._plans[agent] = self._planned(self._one(agent)).details
+        return self._plans[agent]
+
+    def _base_alone(self) -> dict[str, object]:
+        allow = self.models.allow.model_dump(exclude_defaults=True)
+        return {"method": "passthrough", "agents": {"model": self._base}, "allow": allow}
+
+    def _all(self, **values: Any) -> Recipe:
+        return self.models.with_(prompts=None, **values)
+
+    def _one(self, agent: str) -> Recipe:
+        # all agents are named, because rules of `rename` may be for others, and a chain of deltas needs those below
+        return self._all(rules=[{"take": agent}], companions=agent)
+
+    def _planned(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
+        made = ramerge.plan(recipe, options=self._reading)
         if made.problems:
             raise PlanError(made.problems)
         return made
-
-    def _recipe_of(self, model: object, name: str = "model") -> dict[str, object]:
-        base = {"base": self.base} if model != self.base else {}
-        return {"method": "passthrough", "agents": {name: model}, **base}
 
     def put(self, recipe: Any) -> None:
         """Merge a recipe into the model in memory.
@@ -138,29 +171,48 @@ class LiveBase:
         Raises:
             RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
         """
-        with ramerge.plan(recipe, options=self.options).tensors() as tensors:
-            self.live.put(tensors)
+        self._put(ramerge.plan(recipe, options=self.options))
 
-    def put_model(self, model: object, name: str = "model") -> MergePlan:
-        """Put the weights of one model, base or agent, into the model in memory; return the plan that reads it.
+    def put_agent(self, agent: str) -> MergePlan:
+        """Put the weights of one agent into the model in memory, with its own vocabulary; return the plan.
 
         They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
         """
-        plan = self._planned({**self._recipe_of(model, name), "dtype": self.dtype})
-        with plan.tensors() as tensors:
-            self.live.put(tensors)
+        plan = self._planned(self._one(agent).with_(dtype=self.dtype))
+        rows = {
+            tensor.parts[0].name: tensor.originals[0].tensor.shape[0]
+            for tensor in plan.details.tensors
+            if tensor.originals
+        }
+        self._put(plan, rows)
         return plan.details
 
-    def tokenizer_of(self, model: Any) -> Any:
-        """The tokenizer of a model: its own, or the base's if it has none.
+    def put_base(self) -> None:
+        """Put the weights of the base into the model in memory; tokens that agents have added keep their rows."""
+        self._put(self._planned(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
+
+    def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
+        """Put in what a plan merges; of some tensors `fewer` rows."""
+        parts = [tensor.parts[0] for tensor in plan.details.tensors]
+        rows = {part.name: part.shape[0] for part in parts if part.name.endswith((*EMBEDDINGS, *HEADS))}
+        self.live.fit({**rows, **(fewer or {})}, untied=plan.details.config.untied)
+        with plan.tensors() as tensors:
+            self.live.put(tensors)
+
+    def tokenizer_of(self, agent: str | None = None) -> Any:
+        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's.
 
         Raises:
             CheckpointError: transformers cannot load it.
         """
         module: Any = import_module("ramerge.calibration.live")
-        plan = ramerge.plan({**self._recipe_of(model), "companions": "model"}, options=self.options).details
-        if plan.findings.problems or not any(name.startswith("tokenizer") for name in plan.companions):
-            plan = self.plan_of(self.base)
+        plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
+        if agent == "base":  # the word by which `companions` names the base
+            own = self.models.agents[agent].model_copy(update={"over": None}).plain
+            alone = {**self._base_alone(), "base": self._base, "agents": {"agent": own}, "companions": "agent"}
+            plan = ramerge.plan(alone, options=self._reading).details
+        if not any(name.startswith("tokenizer") for name in plan.companions):
+            plan = self.plan_of_base()
         with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
             for name, source in plan.companions.items():
                 target = Path(folder, name)
@@ -170,6 +222,6 @@ class LiveBase:
             try:
                 return module.load_tokenizer(Path(folder))
             except CheckpointError as error:
-                said = model if isinstance(model, str) else "an agent"
-                text = f"{said}: neither it nor the base {self.base} has a tokenizer that transformers can load"
+                said = self._base if agent is None else self.models.agents[agent].model or agent
+                text = f"{said}: neither it nor the base {self._base} has a tokenizer that transformers can load"
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error

@@ -41,8 +41,9 @@ class Offloaded:
         for module in model.modules():
             if away := [one for one in module.parameters(recurse=False) if id(one) not in placed]:
                 self.bytes += sum(one.nbytes for one in away)
-                module.register_forward_pre_hook(lambda *_, away=away: self._fetch(away))
-                module.register_forward_hook(lambda *_, away=away: self._release(away), always_call=True)
+                module.register_forward_pre_hook(lambda module, *_: self._fetch(self._away(module)))
+                module.register_forward_hook(lambda module, *_: self._release(self._away(module)), always_call=True)
+        self._placed = placed
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
         """The tensor in main memory that a weight, or a part of one, is a copy of; otherwise the weight itself."""
@@ -50,6 +51,10 @@ class Offloaded:
         if home is None:
             return weight
         return home.as_strided(weight.shape, weight.stride(), home.storage_offset() + weight.storage_offset())
+
+    def _away(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
+        # asked each time, because a head that was tied may have got a parameter of its own
+        return [one for one in module.parameters(recurse=False) if id(one) not in self._placed]
 
     def _fetch(self, parameters: list[torch.nn.Parameter]) -> None:
         with torch.inference_mode(False), torch.no_grad():

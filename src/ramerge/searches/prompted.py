@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
-from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
+from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, refuse_other_tokens, replies_of
 from ramerge.calibration.cache import with_inputs
 from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
@@ -169,14 +169,12 @@ class AgentPrompts:
     """The agents that are asked for a search, and their prompts.
 
     Attributes:
-        base: as in recipes.
-        agents: as in recipes, by name.
+        models: base and agents.
         prompts: of each agent.
         settings: what is gathered; half of the prompts is held out for the score.
     """
 
-    base: str
-    agents: Mapping[str, Any]
+    models: Recipe
     prompts: Mapping[str, Sequence[Prompt]]
     settings: CalibrationSettings
 
@@ -190,12 +188,12 @@ class AgentPrompts:
         """
         models = models_only(recipe)
         settings = replace(settings, hold_out=True, gather="inputs")
-        base, agents = base_of(models), {name: agent.plain for name, agent in models.agents.items()}
-        return cls(base, agents, prompts_of(agents, models.prompts, settings), settings)
+        base_of(models)
+        return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
     def with_inputs(self, recipe: Document, out: Path) -> Document:
         """A recipe whose agents have the inputs that are gathered in the folder of a search, also before they are."""
-        return with_inputs(recipe, self.agents, out / CALIBRATION)
+        return with_inputs(recipe, self.prompts, out / CALIBRATION)
 
 
 def prompted(
@@ -220,18 +218,19 @@ def prompted(
         RamergeError: as for `calibrate`.
     """
     folder, settings = out / CALIBRATION, prompts.settings
+    refuse_other_tokens(prompts.models, options)
     with search_folder(out) as place:  # nothing is gathered where no search may be
-        live = stack.enter_context(LiveBase(prompts.base, settings, options))
+        live = stack.enter_context(LiveBase(prompts.models, settings, options))
         try:
             writing = replace(options, overwrite=not place.has_scores)
-            records = gather_agents(live, prompts.agents, prompts.prompts, folder, settings, writing, listen)
+            records = gather_agents(live, prompts.prompts, folder, settings, writing, listen)
         except PlanError as error:
             if not place.has_scores:
                 raise
             text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
             raise EvaluationError([text, *error.problems]) from error
     fingerprints = {name: record.fingerprint for name, record in records.items()}
-    replies = replies_of(folder, list(prompts.agents), settings.right_at)
+    replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
     return Prompted(recipe, replies, live, fingerprints, notes)
 

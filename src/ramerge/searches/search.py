@@ -129,7 +129,7 @@ def search(
     with ExitStack() as stack:
         notes: Sequence[str] = ()
         if prompts is not None:
-            _check_before_asking(points_from, request, place, make_scorer, list(prompts.agents))
+            _check_before_asking(points_from, request, place, make_scorer, list(prompts.prompts))
             found = prompted(
                 points_from,
                 prompts,

@@ -168,7 +168,8 @@ def _plans(
                 taken = rule.take if rule is not None and rule.take in rows.owners else None
                 owner = taken or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
-        originals = _treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else ()
+        of_parts = rows is not None and (matched.recorded or tensor.name in matched.rows)
+        originals = _treatment(tensor, output, number, matched, points)[1] if of_parts else ()
         plan = TensorPlan(
             piece,
             sources,

@@ -128,7 +128,8 @@ class TensorPlan:
             other tensors: here they are not.
         recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
         transposed: whether it is a linear weight that is stored as (in, out).
-        originals: the sources of the whole tensor, where this is a part of it, for methods that take recorded inputs.
+        originals: the sources of the whole tensor, where this is some of its rows, or a part of it and the method takes
+            recorded inputs.
     """
 
     base: Tensor
