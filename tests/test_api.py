@@ -117,9 +117,11 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
 
 
 def test_options_of_a_command_do_not_overwrite_each_other() -> None:
-    for name, made in COMMANDS.items():
-        context = click.Context(made)
-        commands = made.commands.values() if isinstance(made, click.Group) else [made]
+    for name, command_or_group in COMMANDS.items():
+        context = click.Context(command_or_group)
+        commands = (
+            command_or_group.commands.values() if isinstance(command_or_group, click.Group) else [command_or_group]
+        )
         for each in commands:
             parameters = each.get_params(context)
             names = [parameter.name for parameter in parameters]
