@@ -117,11 +117,9 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
 
 
 def test_options_of_a_command_do_not_overwrite_each_other() -> None:
-    for name, command_or_group in COMMANDS.items():
-        context = click.Context(command_or_group)
-        commands = (
-            command_or_group.commands.values() if isinstance(command_or_group, click.Group) else [command_or_group]
-        )
+    for name, command in COMMANDS.items():
+        context = click.Context(command)
+        commands = command.commands.values() if isinstance(command, click.Group) else [command]
         for each in commands:
             parameters = each.get_params(context)
             names = [parameter.name for parameter in parameters]
