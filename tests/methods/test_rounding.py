@@ -319,7 +319,9 @@ def test_stochastic_rounding_is_no_advice_for_a_quantized_output(tmp_path: Path)
         record = ramerge.merge(source, tmp_path / dtype)
         texts = [text for text in record.warnings if "erases much" in text]
         texts += [text for text in ramerge.analyze(source).warnings if "erases much" in text]
-        texts += [text for text in ramerge.plan(source).to_dict()["warnings"] if "half a step" in text]
+        forecast = ramerge.plan(source).to_dict()["warnings"]
+        assert isinstance(forecast, list)
+        texts += [text for text in forecast if "half a step" in text]
         assert len(texts) == 3 and all("dtype: float32`" in text for text in texts)
         assert all(("stochastic" in text) is how for text in texts)
         found = ramerge.recommend(source)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import ramerge
 from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.demo.run import copy_models
 from ramerge.demo.tasks import TASKS, prompts
+from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command
+from tests.formats.quantized import write_quantized
 
 pytestmark = pytest.mark.needs("torch", "transformers", "optuna")
 NAMES = {"code": "add", "tool": "reverse", "memory": "sort"}
@@ -122,9 +125,10 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
     assert not Path("found/best").exists()
 
 
-def test_the_dtype_of_the_output_is_not_that_of_the_model(asked: dict[str, str]) -> None:
+@pytest.mark.usefixtures("asked")
+def test_the_dtype_of_the_output_is_not_that_of_the_model() -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
-    prompts = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    prompts = [word for name in AGENTS for word in ("--prompts", f"{name}={name}.jsonl")]
     words = ["--prompt-count", 2, "--max-new", 12, "--device", "cpu", "--trials", 1, "--no-html", "--dtype", "float64"]
     done = command("search", "--base", "base", *models, *prompts, *words, "--model-dtype", "bfloat16", "found")
     assert done.returncode == 0, done.stderr
@@ -132,6 +136,29 @@ def test_the_dtype_of_the_output_is_not_that_of_the_model(asked: dict[str, str])
     assert "dtype: float64\n" in Path("found/recipe.yaml").read_text()
     for name in AGENTS:
         assert json.loads(Path(f"found/calibration/{name}/calibration.json").read_text())["dtype"] == "bfloat16"
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("score", [None, lambda model: {"figure": [0.5, 0.5]}], ids=["agreement", "score"])
+def test_merges_are_scored_as_they_are_quantized(score: Callable[..., object] | None) -> None:
+    for folder in ("base", *AGENTS.values()):
+        config = json.loads(Path(folder, "config.json").read_text())
+        declared = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+        tensors = read_checkpoint(Path(folder))
+        write_quantized(Path(folder), "fp8 blocks", tensors, config={**config, "quantization_config": declared})
+    settings = ramerge.SearchSettings(html=False, calibration=replace(SETTINGS, count=2))
+    paths = {name: f"{name}.jsonl" for name in AGENTS}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": paths, "dtype": "like base"}
+    vary = {"parameters.scale": [0.5, 1.0]}
+    result = ramerge.search({**recipe, "method": "task_arithmetic"}, "found", score, vary=vary, settings=settings)
+    assert [point.failure for point in result.points] == [None, None]
+    assert {one.dtype for one in read_checkpoint(Path("found/best")).values()} == {"F8_E4M3", "F32", "BF16"}
+    if score is None:
+        found = ramerge.agreement("base", "found/best", "found/calibration")
+        assert {name: one.nll for name, one in found.items()} == pytest.approx(result.winner.scores)
+    else:
+        order = json.loads(Path("found/order.json").read_text())
+        assert None not in order["means"]
 
 
 def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:

@@ -171,7 +171,21 @@ class LiveBase:
         Raises:
             RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
         """
-        self._put(ramerge.plan(recipe, options=self.options))
+        self._put(self._in_numbers(ramerge.plan(recipe, options=self.options)))
+
+    def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
+        """A plan, or if its output is quantized, another one that reads this output and gives no codes.
+
+        The output is written for that, because only readers of files dequantize.
+        """
+        if plan.problems or not plan.details.is_quantized:
+            return plan
+        folder, recipe = self.place / "merged", plan.recipe
+        ramerge.merge(recipe, folder, options=replace(self.options, overwrite=True))
+        reading = {"method": "passthrough", "base": recipe.base, "agents": {"model": str(folder)}, "dtype": self.dtype}
+        allow = recipe.allow.model_dump(exclude_defaults=True)
+        # warnings are a matter of the merge
+        return ramerge.plan({**reading, "allow": allow}, options=replace(self.options, strict=False))
 
     def put_agent(self, agent: str) -> MergePlan:
         """Put the weights of one agent into the model in memory, with its own vocabulary; return the plan.

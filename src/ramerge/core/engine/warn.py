@@ -146,7 +146,7 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
             far.append(f"{name} {effective:.3f} instead of {nominal:.3f}")
     if not far:
         return []
-    on_average = "`rounding: stochastic` keeps it on average, " if plan.can_be_stochastic else ""
+    on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps it on average, "
     return [
         f"rounding to {_dtype(plan)} changes the factor by which {plan.method.name} keeps an agent's updates, in a "
         f"sample of the parameters that only one agent moved: {', '.join(far)}; {on_average}"
@@ -169,9 +169,9 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
     on_average = (
-        "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on average; "
-        if plan.can_be_stochastic
-        else ""
+        ""
+        if plan.is_quantized  # codes are rounded to nearest only
+        else "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on average; "
     )
     if much and plan.recipe.seed is None:
         found.append(

@@ -190,7 +190,7 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     return (
         f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
         f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
-        f"{on_average if plan.can_be_stochastic else ''}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
+        f"{'' if plan.is_quantized else on_average}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
         f"`dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 

@@ -603,6 +603,11 @@ class MergePlan(PlannedContents):
         return names.pop() if len(names) == 1 else ("mixed" if names else "none")
 
     @property
+    def is_quantized(self) -> bool:
+        """Whether tensors of the output are quantized, as `dtype: like base` asks. Codes are rounded to nearest."""
+        return any(tensor.quantized is not None for tensor in self.tensors)
+
+    @property
     def loads_as(self) -> str | None:
         """The dtype that `config.json` must state; None if it states the right one.
 
@@ -610,7 +615,7 @@ class MergePlan(PlannedContents):
         routers, keep what they state. Where rules decide the dtypes of most elements, it is the dtype of most, because
         transformers loads all weights in the dtype that is stated; otherwise the dtypes of rules do not count.
         """
-        if any(tensor.quantized is not None for tensor in self.tensors):
+        if self.is_quantized:
             return None
         if most := dtype_by_rules(self.recipe, self.tensors):
             return most if most != self.config.stated or self.config.dequantized_to else None
@@ -674,11 +679,6 @@ class MergePlan(PlannedContents):
         """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
         few = len(self.inputs.agents) <= FEW
         return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
-
-    @property
-    def can_be_stochastic(self) -> bool:
-        """Whether results can be rounded stochastically. Codes of a quantized output are rounded to nearest only."""
-        return all(tensor.quantized is None for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:
