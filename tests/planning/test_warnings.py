@@ -167,7 +167,11 @@ def test_the_table_is_complete() -> None:
 
 def _suspicions(record: ramerge.Record) -> list[str]:
     """Warnings, without those of dense agents: the threshold, and the rounding of bfloat16 ones."""
-    return [text for text in record.warnings if not text.startswith(("epsilon = ", "training moved ", "the base is float32"))]
+    return [
+        text
+        for text in record.warnings
+        if not text.startswith(("epsilon = ", "training moved ", "the base is float32"))
+    ]
 
 
 @pytest.mark.parametrize("dtypes", [("BF16", "BF16"), ("F32", "F32"), ("F32", "BF16")], ids="/".join)
