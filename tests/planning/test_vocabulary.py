@@ -159,7 +159,7 @@ def test_tokens_of_one_row_that_differ_from_the_base_are_refused(tmp_path: Path)
 
 
 def test_tokens_beyond_the_base_are_a_warning_that_says_whose_tokenizer_the_output_gets(tmp_path: Path) -> None:
-    source = trio(tmp_path)
+    source = {**trio(tmp_path), "method": "linear"}  # RAM warns of agents that are this dense, too
     write(tmp_path / "code", 1, 12, ["<call>", "</call>"])
     (warning,) = ramerge.merge(source, tmp_path / "out").warnings
     assert "agents.code: has 2 tokens that the tokenizer of the output lacks: '<call>' in row 8" in warning
