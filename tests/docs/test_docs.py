@@ -192,7 +192,7 @@ def test_blocks_run(page: Path) -> None:
 
 def steady(line: str) -> str:
     """A line without seconds and memory, which differ from run to run."""
-    return re.sub(r"in [\d.]+ s and [\d.]+ [kM]B", "in S and M", line)
+    return re.sub(r"in [\d.]+ s and [\d.]+ [kMG]B", "in S and M", line)
 
 
 def run(words: list[str], block: Block) -> str:
