@@ -224,7 +224,7 @@ def overwritten(case: Case) -> None:
 
 
 def resumed(case: Case) -> None:
-    """The merge is interrupted, and goes on."""
+    """The merge is interrupted, and resumed."""
 
     def interrupt(case: Case) -> None:
         def stop(progress: object) -> None:

@@ -96,7 +96,7 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
     assert "not tried" not in done.stdout
     assert (Path("found") / "best" / "model.safetensors").exists()
     done = command("search", "--base", "base", *models, *words, *space, "--trials", "1", "few")
-    assert "tried: 1 of 2 points; methods not tried: ram+; a larger --trials goes on" in done.stdout
+    assert "tried: 1 of 2 points; methods not tried: ram+; a larger --trials resumes" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -89,10 +89,10 @@ def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: 
 
 def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
     first = found(tmp_path / "out", trials=1)
-    sentence = "tried: 1 of 4 points; methods not tried: ram+; a larger --trials goes on"
+    sentence = "tried: 1 of 4 points; methods not tried: ram+; a larger --trials resumes"
     assert sentence in summary(first, tmp_path / "out")
     assert "tried: 3 of 4 points; a larger --trials" in "".join(findings(found(tmp_path / "out", trials=3)))
-    assert not any("not tried" in line or "goes on" in line for line in findings(found(tmp_path / "out")))
+    assert not any("not tried" in line or "resumes" in line for line in findings(found(tmp_path / "out")))
     if not missing_libraries("report"):
         assert sentence in render(first, "")
 

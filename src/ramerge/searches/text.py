@@ -142,7 +142,7 @@ def _untried(result: SearchResult) -> list[str]:
         methods.pop(point.point.get("method"), None)
     lacking = f"; methods not tried: {enumerated(list(methods))}" if methods else ""
     # of a search for which nothing is said to vary, agents are scored, too
-    more = "the score of the sum decides which points come next" if result.agents else "a larger --trials goes on"
+    more = "the score of the sum decides which points come next" if result.agents else "a larger --trials resumes"
     return [f"tried: {count:,} of {size:,} points{lacking}; {more}"]
 
 

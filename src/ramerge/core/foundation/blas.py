@@ -9,7 +9,8 @@ from typing import Any
 
 _lock = threading.Lock()
 _held = 0
-_before: list[int] = []
+_before: dict[str, tuple[Any, int]] = {}
+"""By file, each library that is held, and the threads that it had."""
 
 
 @contextmanager
@@ -19,12 +20,11 @@ def one_blas_thread() -> Iterator[None]:
     OpenBLAS has one limit for the process: what it had before comes back when the last of all threads has ended. MKL
     has one for each thread.
     """
-    global _held, _before
+    global _held
     libraries = _libraries()
     with _lock:
-        if not _held:
-            _before = [library.get_num_threads() for library in libraries]
-        for library in libraries:
+        for library in libraries:  # some may have been loaded since the first thread came
+            _before.setdefault(library.filepath, (library, library.get_num_threads()))
             _set(library, 1)
         _held += 1
     try:
@@ -33,8 +33,9 @@ def one_blas_thread() -> Iterator[None]:
         with _lock:
             _held -= 1
             if not _held:
-                for library, number in zip(libraries, _before, strict=False):
+                for library, number in _before.values():
                     _set(library, number)
+                _before.clear()
 
 
 def _libraries() -> list[Any]:
