@@ -21,6 +21,7 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, to_lines
 from ramerge.calibration.record import CalibrationRecord
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, ONE_FILE, PLACES
 from ramerge.sdk.outputs import Writer, build_output, lay_out
+from ramerge.sdk.records import to_model
 from ramerge.sdk.tensors import Tensor
 from ramerge.sdk.text import RECORD, dumped, read_object
 
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
 """SHA-256 of the file of importances, next to it."""
+_FILES = {REPLIES, _INPUTS_FILE, PLACES, MODEL, f"{IMPORTANCES}/{MODEL}", f"{IMPORTANCES}/{ONE_FILE}"}
+"""All files that have a digest."""
 
 
 def read_record(folder: Path) -> CalibrationRecord | None:
     """The record in the folder of an agent; None if there is none, or if it is of another version."""
     try:
-        values = read_object(folder / CALIBRATION, RECORD)
-        return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
-    except (OSError, ValueError, TypeError, KeyError):
+        return to_model(read_object(folder / CALIBRATION, RECORD), CalibrationRecord)
+    except (OSError, ValueError):
         return None
 
 
@@ -47,8 +49,10 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
         digests = dict(record.digests)
         if record.importances:
             within = read_object(folder / IMPORTANCES / _DIGESTS, RECORD)
-            digests |= {f"{IMPORTANCES}/{name}": digest for name, digest in within.items()}
-        return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
+            digests |= {f"{IMPORTANCES}/{name}": str(digest) for name, digest in within.items()}
+        if not digests or not digests.keys() <= _FILES:  # a name may lead anywhere
+            return False
+        return all(_digest_of(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError):
         return False
 

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 from ramerge import InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
 from ramerge.calibration.agent_folder import is_whole, read_record, write_folder, write_importances
 from ramerge.calibration.estimate import CalibrationEstimate, estimate
-from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
+from ramerge.calibration.exchanges import MOST_BYTES, REPLIES, Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.calibration.rewards import reward_of
 from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.files import lock, near_file
+from ramerge.sdk.files import check_state, lock, near_file, read_state
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import device_name
 from ramerge.sdk.plans import MergePlan, tensors_of_base
@@ -171,6 +171,7 @@ def gather_agents(
 
     if any(out.glob("*.safetensors")):
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
+    check_state(out / ".lock", *(each for name in prompts for each in (out / name, gathering.journal(name))))
     # before a file is written in a folder that is none of ours
     if strange := [out / name for name in prompts if (out / name).exists() and not _is_ours(out / name)]:
         raise PlanError(
@@ -362,11 +363,11 @@ def _is_ours(folder: Path) -> bool:
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
     """The replies that an interrupted run has kept, by prompt; none of another model or other prompts."""
     try:
-        with journal.open("rb") as file:
-            first = file.readline()
-            if fingerprint.encode() not in first:
-                return {}
-            rest = file.read()
+        first, _, rest = read_state(journal, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise InputError(f"{journal}: {error}; remove it, and its agent is asked again") from error
+    if fingerprint.encode() not in first:
         return {}
     return {each.key: each for each in read_exchanges(journal, rest, partial=True) if each.key}

@@ -11,9 +11,13 @@ from typing import Any
 
 from ramerge import InputError
 from ramerge.sdk.errors import reason
+from ramerge.sdk.files import read_state
+from ramerge.sdk.records import to_model
 from ramerge.sdk.text import JsonLimits, parse
 
 REPLIES = "replies.jsonl"
+MOST_BYTES = 1 << 30
+"""Of the replies of one agent."""
 _MOST_ID = 1 << 31
 _LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
 
@@ -70,15 +74,17 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     """
     found = []
     try:
-        lines = (path.read_bytes() if content is None else content).split(b"\n")
+        lines = (read_state(path, MOST_BYTES) if content is None else content).split(b"\n")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; run `ramerge calibrate` again") from error
     for number, line in enumerate(lines, 1):
         if not line:
             continue
         try:
             found.append(_exchange(parse(line, _LIMITS)))
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             if partial and number == len(lines):
                 break
             raise InputError(f"{path}: line {number}: is no reply; run `ramerge calibrate` again") from error
@@ -86,12 +92,9 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
 
 
 def _exchange(values: Mapping[str, Any]) -> Exchange:
-    found = Exchange(**{**values, "ids": tuple(values["ids"])})
-    whole = all(type(each) is int and 0 <= each < _MOST_ID for each in (*found.ids, found.start))
-    if not whole or not 0 < found.start < len(found.ids):
+    exchange = to_model(values, Exchange)
+    if not all(0 <= each < _MOST_ID for each in exchange.ids) or not 0 < exchange.start < len(exchange.ids):
         raise ValueError("ids")
-    if found.reward is not None and not (isinstance(found.reward, int | float) and math.isfinite(found.reward)):
+    if exchange.reward is not None and not math.isfinite(exchange.reward):
         raise ValueError("reward")
-    if not all(isinstance(each, str) for each in (found.place, found.text, found.key)):
-        raise ValueError("text")
-    return found
+    return exchange

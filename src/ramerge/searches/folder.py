@@ -26,24 +26,38 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from typing_extensions import TypedDict  # of typing before Python 3.12, pydantic cannot check it
 
 from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.sdk.errors import reason
-from ramerge.sdk.files import lock, write_file
+from ramerge.sdk.files import check_state, lock, read_state, write_file
 from ramerge.sdk.formats import open_checkpoint
 from ramerge.sdk.outputs import path_of
+from ramerge.sdk.records import to_model
 from ramerge.sdk.storage import RECORDS
 from ramerge.sdk.text import JsonLimits, brief, dumped, read_object
 from ramerge.searches.scores import Measure, Scores, of_items
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
+_MOST_TEXT = 1 << 24
 _SCORES, _TEST = "scores", "test"
 _AGENTS, _GATHERED = "agents.json", "calibration"
 _NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
+SERVED = "served"
+"""The link to the model that a server loads."""
+_LINKS = {SERVED, "study.log.lock"}
+"""Links that a search makes itself, and a kill may leave; they are removed, never followed."""
+T = TypeVar("T")
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
+
+
+class _Items(TypedDict):
+    """The values of a figure, item by item."""
+
+    items: list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -73,10 +87,10 @@ class Folder:
         write_file(self.root / name, content)
 
     def text(self, name: str) -> str | None:
-        """The text of a file in the folder of the search; None where it cannot be read."""
+        """The text of a small file in the folder of the search; None where it cannot be read."""
         try:
-            return (self.root / name).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
+            return read_state(self.root / name, _MOST_TEXT).decode("utf-8")
+        except (OSError, ValueError):
             return None
 
     def has_best(self) -> bool:
@@ -132,18 +146,15 @@ class Folder:
     def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
         """The kept scores of a trial; None where there are none."""
         path = self._trials / f"{number}.json"
-        values = _read(path).get(kind) if path.exists() else None
-        if values is None:
+        values = _checked(path, _read(path), dict[str, dict[str, float | _Items]]) if path.exists() else {}
+        if kind not in values:
             return None
-        try:
-            if not values:
-                raise ValueError
-            return {
-                name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(float(value))
-                for name, value in values.items()
-            }
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
+        if not values[kind]:
+            raise EvaluationError(f"{path}: {kind}: is empty; remove the file, and the point is scored again")
+        return {
+            name: Measure(value) if isinstance(value, float) else of_items(np.array(value["items"]))
+            for name, value in values[kind].items()
+        }
 
     def members(self) -> dict[tuple[str, ...], int]:
         """The number of every soup that a greedy search wrote, by its checkpoints in order."""
@@ -160,7 +171,8 @@ class Folder:
 
     def agents(self) -> dict[str, dict[str, float]]:
         """The kept scores of agents, by name and figure."""
-        return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}
+        path = self.root / _AGENTS
+        return _checked(path, _read(path), dict[str, dict[str, float]]) if path.exists() else {}
 
     def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Keep the scores of agents in the folder."""
@@ -175,10 +187,11 @@ class Folder:
 def search_folder(out: Path) -> Iterator[Folder]:
     """Open and lock the folder of a search, which no other process has meanwhile."""
     path_of(out, "the folder of a search")
+    check_state(*(each for each in _entries(out) if not (each.name in _LINKS and each.is_symlink())))
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
-    if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():
-        held = {path.name for path in out.iterdir()} - {".lock", "score.log", _GATHERED, "order.json"}
+    if not (out / "asked.json").exists():
+        held = {path.name for path in _entries(out)} - {".lock", "score.log", _GATHERED, "order.json"}
         if held:
             raise EvaluationError(
                 f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"
@@ -194,6 +207,10 @@ def search_folder(out: Path) -> Iterator[Folder]:
         yield Folder(out)
     finally:
         os.close(descriptor)
+
+
+def _entries(out: Path) -> list[Path]:
+    return list(out.iterdir()) if out.is_dir() else []
 
 
 def left_by_stop(out: Path) -> str:
@@ -213,6 +230,14 @@ def _read(path: Path) -> dict[str, Any]:
         raise EvaluationError(f"{path}: {reason(error)}") from error
     except ValueError as error:
         raise EvaluationError(f"{path}: {error}") from error
+
+
+def _checked(path: Path, values: dict[str, Any], kind: type[T]) -> T:
+    """The values of a file as a search writes them."""
+    try:
+        return to_model(values, kind)
+    except ValueError as error:
+        raise EvaluationError(f"{path}: is not what a search writes: {error}; name another folder") from error
 
 
 def _difference(part: str, before: object, now: object) -> str:

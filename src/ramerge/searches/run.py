@@ -281,7 +281,7 @@ class _Search:
         try:
             if self._scorer.merge is None:
                 merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
-                text = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
+                text = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")  # just written
             else:
                 recipe = portable(recipe_of(self._recipe, asked.point), None)
                 self._scorer.merge(recipe)

@@ -18,7 +18,7 @@ from ramerge.sdk.plans import tensors_of_base, with_chosen_method
 from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
-from ramerge.searches.folder import search_folder
+from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
 from ramerge.searches.points import unused
@@ -150,7 +150,7 @@ def search(
         assert make_scorer is not None  # else there are prompts
         result = run.search(points_from, place, request, make_scorer, notes=notes, on_progress=listen)
     if settings.html and no_page() is None:
-        write_file(place / "search.html", render(result, (place / "recipe.yaml").read_text(encoding="utf-8")))
+        write_file(place / "search.html", render(result, Folder(place).text("recipe.yaml") or ""))
     return result
 
 

@@ -30,6 +30,7 @@ SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
 _NUMBER, _POINT, _FAILURE, _SAME = "number", "point", "failure", "same point as"
 _POPULATION = 20
 _MOST_REPEATS = 20
+_MOST_BYTES = 1 << 28  # of the journal: a thousand times what the largest search writes
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Study:
             from optuna.storages import JournalStorage
             from optuna.storages.journal import JournalFileBackend
 
+            if path.exists() and path.stat().st_size > _MOST_BYTES:
+                raise EvaluationError(f"{path}: has more than {_MOST_BYTES:,} bytes, so no search wrote it")
             _mend(path)
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             self._optuna = optuna
@@ -89,8 +92,20 @@ class Study:
                 for trial in self._study.get_trials(deepcopy=False):
                     if not trial.state.is_finished():
                         self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            except (KeyError, ValueError, json.JSONDecodeError, AssertionError) as error:
-                raise EvaluationError(f"{path}: is not the journal of a search ({shown(error)})") from error
+                for trial in self.trials():
+                    self._check(trial)
+            except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+                raise EvaluationError(
+                    f"{path}: is not the journal of this search ({shown(error)}); name another folder for the search"
+                ) from error
+
+    def _check(self, trial: Trial) -> None:
+        """Refuse a trial that this search cannot have written: the journal may come from somebody else."""
+        keys = {axis.key for axis in self._space.axes_of(trial.point["method"])}
+        if type(trial.number) is not int or not trial.point.keys() <= {"method", *keys}:
+            raise ValueError(f"trial {trial.number!r} is no point of its space")
+        if not isinstance(trial.failure, str | None):
+            raise TypeError("a failure is no text")
 
     def trials(self) -> list[Trial]:
         """All finished trials, in the order in which they were requested."""

@@ -16,7 +16,7 @@ from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from ramerge.searches.arguments import check_arguments
-from ramerge.searches.folder import Folder
+from ramerge.searches.folder import SERVED, Folder
 from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items
 from ramerge.searches.serving import KeptServer, ModelServer
 
@@ -74,7 +74,7 @@ class TaskScorer:
             request, most_failures=_MOST_FAILURES, settings={"max_connections": concurrency, **request.settings}
         )
         self._logs = folder.root / "evaluation"
-        self._server = KeptServer(server, folder.root / "served", folder.root / "server.log")
+        self._server = KeptServer(server, folder.root / SERVED, folder.root / "server.log")
         self._kind = server.kind
         self._ids: dict[str, list[str]] | None = None
 

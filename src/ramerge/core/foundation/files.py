@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ramerge.core.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
 from ramerge.core.foundation.signals import held
-from ramerge.core.foundation.systems import NO_LINK, PRIVATE, lock_file, user_id, write_at
+from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, lock_file, user_id, write_at
 
 STANDARD_OUTPUT = Path("-")
 """What names standard output in place of a file."""
@@ -222,6 +222,52 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
         done = write_at(descriptor, view, offset)
         view, offset = view[done:], offset + done
 
+
+# --- state that a feature keeps in a folder, and reads again ----------------------------------------------------------
+
+
+def check_state(*paths: Path) -> None:
+    """Refuse state that is not made of regular files and folders only, at any depth; missing paths are fine.
+
+    State is read and written again by its names, and its folder may come from somebody else: a link would lead out of
+    the folder, a pipe would block, and a device has no end. Called before anything in the folder is opened.
+
+    Raises:
+        OutputError: a link, pipe, socket or device is there.
+        OSError: a folder cannot be listed.
+    """
+    left = [path for path in paths if os.path.lexists(path)]
+    while left:
+        path = left.pop()
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            left += path.iterdir()
+        elif not stat.S_ISREG(mode):
+            kind = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+            raise OutputError(
+                f"{path}: is {kind}, and ramerge makes none there, so nothing in this folder is used; remove it if you "
+                "know what it is, or choose another folder"
+            )
+
+
+def read_state(path: Path, most: int) -> bytes:
+    """The content of a regular file of at most `most` bytes. No link is followed, and no pipe is waited for.
+
+    Raises:
+        ValueError: it is not a regular file, or larger.
+        OSError: it cannot be read.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | PRIVATE), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError("is not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"has more than the {most:,} bytes that are allowed")
+    return content
+
+
+# --- checks before there is anything to write -------------------------------------------------------------------------
 
 _OF_CHECKPOINTS = ("*.safetensors", "pytorch_model*.bin")
 
