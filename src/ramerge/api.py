@@ -31,7 +31,7 @@ from ramerge.core.recipe.checks import check, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
-from ramerge.core.recipe.paths import files_of
+from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, check_varied, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
@@ -270,7 +270,7 @@ def plan(
             _points(document, vary)
         place = _target(out, options)
         output = output_dir(place) if place is not None else None
-        read = files_of(document)
+        read = reads_of(document)
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
             raise PlanError(problems)
     if is_chosen:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.analysis.command_output import check_folder
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
-from ramerge.core.foundation.files import check_file, write_file, write_files
+from ramerge.core.foundation.files import check_beside, check_file, write_file, write_files
 
 
 def left(folder: Path) -> list[str]:
@@ -76,6 +75,10 @@ def test_several_files_are_all_there_or_none(call: str, tmp_path: Path, monkeypa
     assert (left(tmp_path), (tmp_path / "old.csv").read_text()) == (["old.csv"], "old")
     write_files(wanted)
     assert left(tmp_path) == ["b.csv", "made", "old.csv"] and left(tmp_path / "made" / "of") == ["a.csv"]
+
+
+def check_folder(path: Path) -> None:
+    check_beside(path / "file", path)
 
 
 def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,11 @@ from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
 from ramerge.report.extra import require_extra
 from ramerge.sdk.commands import say
-from ramerge.sdk.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
+from ramerge.sdk.files import STANDARD_OUTPUT, write_texts
+from ramerge.sdk.outputs import claim_files
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, names_in, open_recipe, parts_of
-
-_TABLES_AND_FIGURES = (".csv", ".png", ".svg")
+from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
 
 def recommended(found: Recommendation, document: Document, options: Options, *, evidence: bool) -> list[str]:
@@ -42,47 +40,19 @@ def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
     """Refuse paths of `--html`, `--csv` and others that could not be written, or would be written over the inputs.
 
     Raises:
-        RecipeError: an output would replace the recipe, or lie in a model; two name the same, or one needs a folder
-            where another makes a file; or as for `check_file`.
-        OutputError: likewise.
+        RecipeError: two outputs print, or as for `claim_files`.
+        OutputError: as for `claim_files`.
     """
     for flag, key in (("--html", "html"), ("--json-file", "json_file")):
         if flags["as_json"] and flags[key] == STANDARD_OUTPUT:
             raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
-    texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
-    folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
-    for path in texts.values():
-        if path != STANDARD_OUTPUT:
-            check_file(path)
-    for path in folders.values():
-        check_folder(path)
-    for (one, first), (other, second) in combinations({**texts, **folders}.items(), 2):
-        if first.resolve() == second.resolve() and not (one in folders and other in folders):
-            raise RecipeError(f"{one} and {other}: both name {first}")
-        for flag, inner, outer in ((one, first, second), (other, second, first)):
-            if outer in texts.values() and outer.resolve() in inner.resolve().parents:
-                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
-    for flag, path in texts.items():
-        parents = {folder.resolve() for folder in folders.values()}
-        if path.suffix in _TABLES_AND_FIGURES and path.resolve().parent in parents:
-            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
-    own = open_recipe(recipe, tensors_of_base)
-    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
-    models = [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
-    for path in (*texts.values(), *folders.values()):
-        if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model) for model in models):
-            raise RecipeError(f"{path}: is inside a model that is read; choose another place")
-        if recipe.source is not None and path.resolve() == Path(recipe.source).resolve():
-            raise RecipeError(f"{path}: is the recipe that is read; choose another place")
+    claim_files(
+        reads_of(open_recipe(recipe, tensors_of_base)),
+        _given(flags, {"--html": "html", "--json-file": "json_file"}),
+        _given(flags, {"--csv": "csv", "--figures": "figures"}),
+    )
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
-
-
-def check_folder(path: Path) -> None:
-    """Refuse a folder in which no file can be written, as `check_file` does for a file."""
-    if path == STANDARD_OUTPUT:
-        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
-    check_beside(path / "file", path)
 
 
 def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:

@@ -29,9 +29,10 @@ from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import check_state, lock, near_file, read_state
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import device_name
+from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe
+from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe, reads_of
 from ramerge.sdk.records import digests_of
 from ramerge.sdk.tensors import Files, Reader
 from ramerge.sdk.text import dumped, quoted, unknown
@@ -82,6 +83,8 @@ def calibrate(
         32
     """
     models, prompts = _asked(recipe, settings)
+    for name in prompts:
+        claim_folder(Path(out) / name, reads_of(models.document), "the calibration")
     with LiveBase(models, settings, options) as live:
         return gather_agents(live, prompts, Path(out), settings, options, on_progress or silence)
 

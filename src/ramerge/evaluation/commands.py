@@ -247,11 +247,12 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
     from ramerge.evaluation.tables.compare import compare
     from ramerge.evaluation.tables.render import render
     from ramerge.evaluation.tables.roles import GivenRoles
-    from ramerge.sdk.files import STANDARD_OUTPUT, check_file, write_file
+    from ramerge.sdk.files import STANDARD_OUTPUT, write_file
+    from ramerge.sdk.outputs import claim_files
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:
-        check_file(out)
+        claim_files([path for path in logs.rglob("*") if path.is_file()], {"--out": out})
     results, layout, names = read(logs), options["layout"], options["models"]
     if options["compare"] is not None:
         first, _, second = options["compare"].partition(",")

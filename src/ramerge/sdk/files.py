@@ -9,8 +9,6 @@
 from ramerge.core.foundation import store
 from ramerge.core.foundation.files import (
     STANDARD_OUTPUT,
-    check_beside,
-    check_file,
     check_state,
     lock,
     near_file,
@@ -29,8 +27,6 @@ __all__ = [
     "PRIVATE",
     "STANDARD_OUTPUT",
     "STOPPING",
-    "check_beside",
-    "check_file",
     "check_state",
     "climbs_out",
     "is_too_long",

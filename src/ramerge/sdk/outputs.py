@@ -16,7 +16,7 @@ from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, Ou
 from ramerge.core.engine.sidecars import model_sidecars, records_of, resolved_recipe
 from ramerge.core.output.lifecycle import build_output, output_dir, tidy
 from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.targets import OutputTarget, output_target, path_of
+from ramerge.core.output.targets import OutputTarget, claim_files, claim_folder, output_target, path_of
 from ramerge.core.output.write import Shard, Writer, lay_out
 
 __all__ = [
@@ -30,6 +30,8 @@ __all__ = [
     "StagingDir",
     "Writer",
     "build_output",
+    "claim_files",
+    "claim_folder",
     "effective_means",
     "erased_means",
     "fingerprint",

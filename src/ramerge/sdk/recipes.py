@@ -11,7 +11,7 @@ from ramerge.core.recipe.document import Document, Key, parse_document, read_doc
 from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
-from ramerge.core.recipe.paths import names_in, parts_of, portable
+from ramerge.core.recipe.paths import names_in, parts_of, portable, reads_of
 from ramerge.core.recipe.points import Point, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
@@ -39,4 +39,5 @@ __all__ = [
     "parts_of",
     "portable",
     "read_document",
+    "reads_of",
 ]

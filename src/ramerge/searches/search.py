@@ -14,8 +14,9 @@ from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS
+from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe, reads_of
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder, search_folder
@@ -101,6 +102,7 @@ def search(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
+    claim_folder(place, [*reads_of(document), *([Path(space)] if isinstance(space, str | Path) else [])])
     prompts = None
     if document.values.get("prompts"):
         require_extras({"search": run.libraries_of(settings.sampler)})

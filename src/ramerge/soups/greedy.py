@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ramerge import EvaluationError, Options, PlanError, Progress, merge, plan
+from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, check, portable
+from ramerge.sdk.recipes import Document, check, portable, reads_of
 from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer, state_of
@@ -107,6 +108,7 @@ def greedy_soup(
     made = plan(recipe, options=options)
     if made.problems:
         raise PlanError(made.problems)
+    claim_folder(out, reads_of(recipe))
     loading = Progress(_STAGE, 0, 2 * len(taken) - 1, "soups", "loading the score")
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
         folder.check_asked(

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.analysis.command_output import check_folder
 from ramerge.analysis.tables import NAMES
 from ramerge.core.foundation.errors import OutputError
-from ramerge.core.foundation.files import check_file, write_file
+from ramerge.core.foundation.files import check_beside, check_file, write_file
 from ramerge.core.output.lifecycle import build_output, output_dir
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending
@@ -194,7 +193,7 @@ class Texts(Command):
             yield f"new are {new}; said is that nothing was kept"
         for name in self.outputs:
             check_file(folder / name) if name.endswith(".html") else write_file(folder / name, "again")
-            check_folder((folder / name).parent)
+            check_beside((folder / name).with_name("file"), (folder / name).parent)
         if litter := self._hidden(folder):
             yield f"left over: {sorted(litter)}"
 

@@ -13,9 +13,10 @@ from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.core.foundation.jsontext import dumped
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.options import Options
+from ramerge.core.output.targets import claim_files
 from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.paths import parts_of, portable
+from ramerge.core.recipe.paths import parts_of, portable, reads_of
 
 _KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow")
 """Keys that go with any method."""
@@ -31,6 +32,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     prints = path == STANDARD_OUTPUT
     if not prints and os.path.lexists(path):
         raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
+    claim_files(reads_of(recipe.document), {"--write-recipe": path})
     write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
 
 

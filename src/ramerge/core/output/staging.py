@@ -34,7 +34,7 @@ from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarn
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
-from ramerge.core.output.targets import EXISTS, folder_problems, free_bytes, is_replaceable
+from ramerge.core.output.targets import EXISTS, STAGING, folder_problems, free_bytes, is_replaceable
 from ramerge.core.storage.location import Location
 
 SPOOL = "spool"
@@ -216,7 +216,7 @@ class OutputDir:
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self.work: Path = hidden_beside(out, "ramerge-partial")
+        self.work: Path = hidden_beside(out, STAGING)
         self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._words = shlex.quote(self.named)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeAlias
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import STANDARD_OUTPUT, check_beside, check_file
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.storage.location import Location, here
@@ -19,6 +22,12 @@ from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
 """What is wrong with an output folder that is there, whenever that is found."""
+
+OWN_RECIPE = "ramerge.yaml"
+"""The recipe of a merge, in its output."""
+STAGING = "ramerge-partial"
+"""The ending of the hidden folder in which an output is built."""
+_TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 
 OutputTarget: TypeAlias = Path | UploadTarget
 
@@ -120,13 +129,9 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
         return "is the working folder, or holds it; choose another folder"
     if resolved.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
-    for path in (each.resolve() for each in map(here, inputs) if each is not None):
-        if resolved == path:
-            return "is one of the inputs; choose another folder"
-        if path.is_dir() and resolved.is_relative_to(path):
-            return f"is inside the input {path}; choose a folder outside of it"
-        if path.is_relative_to(resolved):
-            return f"holds the input {path}; choose another folder"
+    own = resolved / OWN_RECIPE  # merged again, the output has one, too
+    if text := _overlap(out, [path for path in _local(inputs) if path.resolve() != own], holds=True):
+        return text
     if not os.path.lexists(out):
         return None
     if not out.is_dir():
@@ -140,6 +145,84 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
     if inside := model_inside(names, _record(out / SWEEP)):
         return holds_another(out / inside)
     return None if overwrite else EXISTS
+
+
+def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
+    """Refuse a folder whose files a command writes and reads again, if it has to do with what the run reads.
+
+    Args:
+        out: the folder, which may be there.
+        inputs: all files and folders that the run reads.
+        what: the option that names it, for the message.
+
+    Raises:
+        RecipeError: it is, holds, or lies in one of them.
+    """
+    if text := _overlap(out, _local(inputs), holds=True):
+        raise RecipeError(f"{f'{what} ' if what else ''}{out}: {text}")
+
+
+def claim_files(
+    inputs: Sequence[Location], files: Mapping[str, Path], folders: Mapping[str, Path] = MappingProxyType({})
+) -> None:
+    """Refuse paths that options name for files to write, before there is anything to write. Leaves nothing behind.
+
+    Args:
+        inputs: all files and folders that the run reads.
+        files: the path of each option, such as `--json-file`; `-` stands for standard output.
+        folders: those that get tables or figures, with names of their own.
+
+    Raises:
+        RecipeError: a path is, or lies in, what is read or what another run builds; two options name the same; or as
+            for `check_file`.
+        OutputError: the disk fails.
+    """
+    files = {flag: path for flag, path in files.items() if path != STANDARD_OUTPUT}
+    if any(path == STANDARD_OUTPUT for path in folders.values()):
+        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
+    read = _local(inputs)
+    for flag, path in {**files, **folders}.items():
+        if text := _overlap(path, read, holds=False):
+            raise RecipeError(f"{flag} {path}: {text}")
+        if any(part.endswith(f".{STAGING}") for part in path.resolve().parts):
+            raise RecipeError(f"{flag} {path}: is in the staging directory of a merge; choose another place")
+    for path in files.values():
+        check_file(path)
+    for path in folders.values():
+        check_beside(path / "file", path)
+    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in files.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+    parents = {folder.resolve() for folder in folders.values()}
+    for name, path in [*files.items(), *(("the input", path) for path in read)]:
+        if path.suffix in _TABLES_AND_FIGURES and path.resolve().parent in parents:
+            raise RecipeError(
+                f"{name} {path}: may be a file that {' or '.join(folders)} writes; choose another place for one"
+            )
+
+
+def _local(inputs: Sequence[Location]) -> list[Path]:
+    return [path for path in map(here, inputs) if path is not None]
+
+
+def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
+    """Why nothing can be written at `out` because of the inputs, in any spelling of their paths; None if it can.
+
+    With `holds`, all that is in `out` may be replaced, so no input may lie there.
+    """
+    resolved = out.resolve()
+    for path in inputs:
+        whole = path.resolve()
+        if resolved == whole or (out.exists() and path.exists() and out.samefile(path)):
+            return "is one of the inputs; choose another place"
+        if whole.is_dir() and resolved.is_relative_to(whole):
+            return f"is inside the input {path}; choose a place outside of it"
+        if holds and whole.is_relative_to(resolved):
+            return f"holds the input {path}; choose another folder"
+    return None
 
 
 def is_replaceable(folder: Path) -> bool:

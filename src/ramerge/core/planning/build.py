@@ -31,7 +31,7 @@ from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.core.recipe.model import LIKE_BASE
-from ramerge.core.recipe.paths import files_of
+from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -137,7 +137,7 @@ def _check_output(
     largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
     # tasks on Ray do not wait for uploads
     at_once = output.bytes_at_once(bytes_written, largest) if options.ray is None else bytes_written
-    read = [*inputs.folders, *inputs.files, *contents.companions.values(), *files_of(points[0].recipe.document)]
+    read = [*inputs.folders, *inputs.files, *contents.companions.values(), *reads_of(points[0].recipe.document)]
     wrong = output.problems(read, at_once if size is None else size, overwrite=options.overwrite)
     return output.free_bytes(), [*map(problem, wrong)]
 

@@ -43,17 +43,19 @@ def prompts_of(recipe: Recipe, home: Path | None = None) -> dict[str, str]:
     return {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
 
 
-def files_of(document: Document) -> list[Path]:
-    """The recipe's own file and those of its prompts, which no output may replace.
+def reads_of(document: Document) -> list[Path]:
+    """All that a recipe reads on this machine: its own file, prompts, models and their side inputs.
 
-    The `ramerge.yaml` of a finished merge may be replaced: merged again, the output has one, too.
+    No output may replace any of it.
     """
     own = [Path(document.source)] if document.source is not None else []
     prompts = document.values.get("prompts")
-    named = [path for path in prompts.values() if isinstance(path, str)] if isinstance(prompts, Mapping) else []
+    texts = [path for path in prompts.values() if isinstance(path, str)] if isinstance(prompts, Mapping) else []
+    parts = [part for model in names_in(document.values) for part in parts_of(model, document.folder)]
     return [
-        *(path for path in own if path.name != "ramerge.yaml"),
-        *(document.folder / Path(path).expanduser() for path in named),
+        *own,
+        *(document.folder / Path(path).expanduser() for path in texts),
+        *(part.path for part in parts if part.path is not None),
     ]
 
 
