@@ -192,10 +192,10 @@ def test_an_analysis_is_said_before_it_is_written(working: Path) -> None:
         ("--figures ''", "'--figures': is empty"),
         ("--html - --json-file -", "both name -"),
         ("--json --json-file -", "--json and --json-file - both print"),
-        ("--csv tables --json-file tables/agents.csv", "may be a file that --csv or --figures writes"),
+        ("--csv tables --json-file tables/agents.csv", "may be a file that --csv writes"),
         ("--epsilons ''", "'--epsilons': is empty"),
         ("--epsilons few", "must be numbers"),
-        ("--csv ../code", "inside a model"),
+        ("--csv ../code", "is one of the inputs"),
         ("--json-file ../base/config.json/x", "a file has the name of a folder"),
     ],
 )

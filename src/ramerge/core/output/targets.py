@@ -177,19 +177,22 @@ def claim_files(
             for `check_file`.
         OutputError: the disk fails.
     """
-    files = {flag: path for flag, path in files.items() if path != STANDARD_OUTPUT}
+    printed = [flag for flag, path in files.items() if path == STANDARD_OUTPUT]
+    if len(printed) > 1:
+        raise RecipeError(f"{' and '.join(printed)}: both name -, which is standard output; give one a file")
+    files = {flag: path for flag, path in files.items() if flag not in printed}
     if any(path == STANDARD_OUTPUT for path in folders.values()):
         raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
+    for path in files.values():
+        check_file(path)
+    for path in folders.values():
+        check_beside(path / "file", path)
     read = _local(inputs)
     for flag, path in {**files, **folders}.items():
         if text := _overlap(path, read, holds=False):
             raise RecipeError(f"{flag} {path}: {text}")
         if any(part.endswith(f".{STAGING}") for part in path.resolve().parts):
             raise RecipeError(f"{flag} {path}: is in the staging directory of a merge; choose another place")
-    for path in files.values():
-        check_file(path)
-    for path in folders.values():
-        check_beside(path / "file", path)
     for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
         if first.resolve() == second.resolve() and not (one in folders and other in folders):
             raise RecipeError(f"{one} and {other}: both name {first}")
@@ -216,12 +219,13 @@ def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
     resolved = out.resolve()
     for path in inputs:
         whole = path.resolve()
+        name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         if resolved == whole or (out.exists() and path.exists() and out.samefile(path)):
-            return "is one of the inputs; choose another place"
+            return f"is one of the inputs; choose another {'folder' if holds else 'place'}"
         if whole.is_dir() and resolved.is_relative_to(whole):
-            return f"is inside the input {path}; choose a place outside of it"
+            return f"is inside the input {name}; choose a place outside of it"
         if holds and whole.is_relative_to(resolved):
-            return f"holds the input {path}; choose another folder"
+            return f"holds the input {name}; choose another folder"
     return None
 
 
