@@ -566,7 +566,11 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
             ["/dev/null: cannot be written: it is not a regular file; choose another path"],
         ),
         ([*ONE, "--csv", "base/model.safetensors"], 2, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
-        ([*ONE, "--csv", "base/tables"], 2, ["--csv base/tables: is inside the input base; choose a place outside of it"]),
+        (
+            [*ONE, "--csv", "base/tables"],
+            2,
+            ["--csv base/tables: is inside the input base; choose a place outside of it"],
+        ),
         (
             ["report", "nowhere"],
             2,
