@@ -76,20 +76,25 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
         fault = Fault(kind, place, for_good=for_good, exchange=command.exchange)
         command.prepare(folder)
         words = command.words(folder)
+        damage = ""
+        if isinstance(command, all_commands.State) and drawn.random() < 0.5:
+            fault, damage = Fault(exchange=command.exchange), command.damage(folder, drawn)
         ending = run(shim, folder, words, fault, log)
-        problems = [*_always_wrong(ending, kind), *command.wrong(folder, ending)]
+        problems = [*_always_wrong(ending, fault.kind), *command.wrong(folder, ending)]
         if isinstance(command, all_commands.Checkpoint):
             if drawn.random() < 0.5 and not command.is_done(folder):
                 after = run(shim, folder, words, Fault(exchange=command.exchange), log)
                 problems += command.wrong_after(folder, ending, after)
             else:
                 problems += command.wrong_after_error(folder)
+        if isinstance(command, all_commands.State) and not damage:
+            problems += command.wrong_after(folder, run(shim, folder, words, Fault(exchange=command.exchange), log))
         counted[command.name, kind] += ending.calls > fault.place
         if number % 100 == 99:
             print(f"{number + 1:,} runs, {failures:,} that ended wrongly", flush=True)
         if problems:
             failures += 1
-            print(f"\nFAULT {number}: {command.name}: {fault}; exit code {ending.code}")
+            print(f"\nFAULT {number}: {command.name}: {damage or fault}; exit code {ending.code}")
             for problem in problems:
                 print(f"    {problem}")
             print("    said: " + ending.said.strip().replace("\n", "\n          ")[-2000:], flush=True)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
+import signal
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.analysis.tables import NAMES
 from ramerge.core.foundation.errors import OutputError
 from ramerge.core.foundation.files import check_beside, check_file, write_file
 from ramerge.core.output.lifecycle import build_output, output_dir
+from ramerge.demo.run import AGENTS as DEMO
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending
 
@@ -198,6 +203,57 @@ class Texts(Command):
             yield f"left over: {sorted(litter)}"
 
 
+@dataclass
+class State(Command):
+    """Keeps state in a folder and resumes from it: search, greedy soup, calibrate. Somebody else may have changed it.
+
+    Attributes:
+        result: the file that is the same after every complete run.
+    """
+
+    result: str = ""
+
+    def prepare(self, folder: Path) -> None:
+        """No state, and a file outside of it."""
+        shutil.rmtree(folder / "state", ignore_errors=True)
+        (folder / "victim").write_bytes(b"victim")
+
+    def expect(self, folder: Path) -> None:
+        """Keep what a complete run leaves, and its result."""
+        self._whole = files_in(folder / "state")
+
+    def damage(self, folder: Path, drawn: random.Random) -> str:
+        """Put a complete state in place in which one file is another thing; what it is."""
+        put(folder / "state", self._whole)
+        inner = Path(drawn.choice(sorted(self._whole)))
+        path = folder / "state" / drawn.choice([inner, *inner.parents][:-1])
+        kind = drawn.choice(["link", "device", "pipe", "type", "end"])
+        content = path.read_bytes() if path.is_file() else b""
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if kind == "link":
+            path.symlink_to(folder / "victim")
+        elif kind == "device":
+            path.symlink_to("/dev/zero")
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.write_bytes(b'{"digests": [0], "a": {"b": null}}' if kind == "type" else content[: len(content) // 2])
+        return f"{kind} at {path.relative_to(folder)}"
+
+    def wrong(self, folder: Path, ending: Ending) -> Iterator[str]:
+        """Changed outside."""
+        if (folder / "victim").read_bytes() != b"victim":
+            yield "a file outside of the folder was replaced"
+        if ending.code == -signal.SIGALRM:
+            yield "it hangs"
+
+    def wrong_after(self, folder: Path, after: Ending) -> Iterator[str]:
+        """What is wrong after the same command has run again, over a state that only a fault has touched."""
+        path = folder / "state" / self.result
+        if after.code != 0 or not path.is_file() or path.read_bytes() != self._whole[self.result]:
+            yield f"the next run ends with {after.code}, or {self.result} differs: {after.said[-300:]}"
+
+
 def _is_whole(name: str, found: bytes, expected: bytes) -> bool:
     """Tables are the same in every run; pages and JSON tell times."""
     if name.endswith(".json"):
@@ -233,10 +289,31 @@ def commands(*, report: bool) -> list[Command]:
     )
     if report:
         made.append(Texts("analyze --html", f"analyze {agents} --html FOLDER/a.html", outputs=("a.html",)))
+        made += _states(agents)
         made.append(Texts("report", "report FOLDER/finished --quiet", outputs=("finished/report.html",)))
+    return made
+
+
+def _states(agents: str) -> list[Command]:
+    """The commands that keep state, as far as their libraries are there."""
+    score, best = "--score FOLDER/scores.py:score", "best/model.safetensors"
+    made: list[Command] = [
+        State(
+            "soup greedy", f"soup FOLDER/code FOLDER/tool FOLDER/state --strategy greedy {score} --quiet", result=best
+        )
+    ]
+    if find_spec("optuna"):
+        search = f"search {agents.removesuffix(' --quiet')} FOLDER/state --vary parameters.r=0,0.1 {score}"
+        made.append(State("search", search, result=best))
+    if find_spec("torch") and find_spec("transformers"):
+        demo = f"--base {DEMO / 'base'} --agent code={DEMO / 'coder'} --prompts code=FOLDER/code.jsonl"
+        few = "--prompt-count 2 --max-new 4 --device cpu --quiet"
+        made.append(State("calibrate", f"calibrate {demo} FOLDER/state {few}", result="code/replies.jsonl"))
     return made
 
 
 def write_inputs(folder: Path) -> None:
     """What the commands read."""
     write_simple(folder, AGENTS)
+    (folder / "scores.py").write_text("def score(model):\n    return [1.0, 0.5]\n")
+    (folder / "code.jsonl").write_text('{"prompt": "def f("}\n{"prompt": "def g("}\n')
