@@ -130,7 +130,7 @@ def _warm_up(folder: Path, *, report: bool) -> None:
     import ramerge.cli.main
     import ramerge.cli.progress
     from tests.checkpoints import recipe
-    from tests.e2e.faults.commands import AGENTS
+    from tests.e2e.faults.commands import AGENTS, DEMO
 
     source = recipe(folder, list(AGENTS))
     ramerge.merge(source, folder / "out", options=ramerge.Options(cache=False))
@@ -142,6 +142,12 @@ def _warm_up(folder: Path, *, report: bool) -> None:
         from ramerge.analysis.report.write import render
 
         render(analysis.to_dict())
+    if report and find_spec("torch") and find_spec("transformers"):  # imported once: it takes longer than a command
+        models = {"base": str(DEMO / "base"), "agents": {"code": str(DEMO / "coder")}}
+        settings = ramerge.CalibrationSettings(count=2, max_new=4, device="cpu")
+        ramerge.calibrate(
+            {**models, "prompts": {"code": str(folder / "code.jsonl")}}, folder / "out", settings=settings
+        )
 
 
 def _finished(folder: Path) -> None:
