@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from ramerge.cli.main import cli
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation import logs, models
-from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets, server_arguments
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
 
@@ -292,7 +292,8 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         (["--endpoint", "http://x/v1"], "say which model"),
         (["--endpoint", "http://x/v1", "--served-name", "m"], "say what is asked"),
         (["--serve", "vllm", "--model", "m=/nowhere/x"], "no such folder"),
-        (["--serve", "vllm", "--model", "m=org/x", "--serve-args", "8"], "follows no option"),
+        (["--serve", "vllm", "--model", "m=org/x", "--serve-args", "'"], "No closing quotation"),
+        (["--endpoint", "http://x/v1", "--served-name", "m", "--serve-args", "--x"], "is for --serve"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/nope"], "ramerge/nope"),
         (
             ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "max_tokenz=1"],
@@ -318,12 +319,7 @@ def test_an_endpoint_that_is_not_there_is_said_at_once(place: Path) -> None:
         evaluate("logs", [EvaluationTarget("m", "m")], request(), access)
 
 
-def test_words_of_servers() -> None:
-    assert server_arguments("--max-model-len 2048 --enforce-eager --dtype=bfloat16") == {
-        "max_model_len": 2048,
-        "enforce_eager": "",
-        "dtype": "bfloat16",
-    }
+def test_a_model_of_the_hub_has_no_folder() -> None:
     [target] = read_targets(["m=org/model"], [], serve=True)
     assert (target.name, target.model, target.folder) == ("m", "org/model", None)
 
