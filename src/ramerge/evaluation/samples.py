@@ -57,8 +57,8 @@ class Samples:
 
     @property
     def main(self) -> str:
-        """The main metric of the task: the first."""
-        return next(iter(self.metrics))
+        """The main metric of the task: the first; empty where no sample was scored."""
+        return next(iter(self.metrics), "")
 
 
 @dataclass(frozen=True)
