@@ -35,7 +35,7 @@ class Table:
     `role` base, agent or merged, and `family` its base model; `quoted` rows come from the paper. `value` is a score in
     per cent, or another number, `low` and `high` are the ends of its 95 % bootstrap interval, `samples` how many it is
     over, `failed` how many of them had no usable answer, so that there is no value, and `failure` the reason of one.
-    `difference` is the one to the base model, `rank` is 1 or 2 for the best and second best merge, and `beats` whether a
+    `difference` is the one to the base model, `rank` 1 or 2 for the best and second best merge, and `beats` whether a
     merge is above the specialist of the domain.
     """
 
