@@ -371,7 +371,9 @@ def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch
     pytest.importorskip("bfcl_eval")
     tokenizer = Tokenizer(tokenizer_models.BPE(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(["Number 1 is thing 1. More of it follows. Title It has Its name is"], BpeTrainer())
+    tokenizer.train_from_iterator(
+        ["Number 1 is thing 1. More of it follows. Title It has Its name is"], BpeTrainer(special_tokens=["<unk>"])
+    )
     for name in ("base", "coder", "tool", "memory"):
         shutil.copytree(AGENTS / name, name)
         Path(name, "chat_template.jinja").write_text("{{ messages[-1].content }}")
@@ -385,8 +387,8 @@ def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch
     for name, content in data.items():
         Path(f"{name}.json").write_text(json.dumps(content))
     [words] = page_words("ramerge eval")
-    lacking = [f"{name}=MERGES/{name}" for name in ("ta", "ties", "dare-ta", "dare-ties")]
-    words = [word for pair in pairwise([*words, ""]) for word in pair[:1] if not {*pair[:2]} & {*lacking}]
+    others = [f"{name}=MERGES/{name}" for name in ("ta", "ties", "dare-ta", "dare-ties")]
+    words = [word for pair in pairwise([*words, ""]) for word in pair[:1] if not {*pair[:2]} & {*others}]
     words += [word for name in data for word in ("--data", f"{name}={name}.json")]
     with serving(RIGHT) as server:
         running = RunningServer(ModelServer("vllm"), server.url, "stand-in", place / "log", cast("Any", Alive()))
@@ -394,11 +396,11 @@ def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(models, "serving", lambda *_: nullcontext(running))
         done = command(*words, "--limit", "1")
         assert done.exception is None, done.exception
-    main, *others = page_words("ramerge table")
+    main, *more = page_words("ramerge table")
     shown = command(*main, "--format", "csv").output.splitlines()
     own = [line for line in shown if ",no," in line and "Avg" not in line]
     assert len(own) == 6 * 12 and sum(line.startswith("RAM+ (paper)") for line in shown) > 12
-    for words in others:
+    for words in more:
         assert command(*words).exception is None
     assert "RAM+ (paper)" in Path("table1.md").read_text()
 

@@ -245,11 +245,11 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 def strict(monkeypatch: pytest.MonkeyPatch, folder: Path, mode: str = "good") -> Callable[[], list[tuple[str, Any]]]:
     """Install a program that refuses what `transformers serve` refuses; the requests that it got so far."""
-    program, asked = folder / "program", folder / "asked"
-    program.write_text(_STRICT.format(python=sys.executable, mode=mode, asked=str(asked)))
+    program, journal = folder / "program", folder / "requests"
+    program.write_text(_STRICT.format(python=sys.executable, mode=mode, asked=str(journal)))
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setattr(module, "_program", lambda kind: str(program))
-    return lambda: [json.loads(line.partition(" ")[2]) for line in asked.read_text().splitlines()]
+    return lambda: [json.loads(line.partition(" ")[2]) for line in journal.read_text().splitlines()]
 
 
 def rewards(prompts: Sequence[object], *, logs_folder: str = "logs", **settings: object) -> Samples:
@@ -266,25 +266,25 @@ def rewards(prompts: Sequence[object], *, logs_folder: str = "logs", **settings:
 @pytest.mark.needs("inspect_ai")
 @pytest.mark.filterwarnings("ignore")
 def test_prompts_are_raw_without_a_template(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = strict(monkeypatch, place)
+    requests = strict(monkeypatch, place)
     assert rewards(["#5281704=", [{"role": "user", "content": "#12="}]], temperature=0).value("reward") == 100
-    assert [(path, body["prompt"]) for path, body in asked()] == [
+    assert [(path, body["prompt"]) for path, body in requests()] == [
         ("/v1/completions", "#5281704="),
         ("/v1/completions", "#12="),
     ]
     Path("model/chat_template.jinja").write_text(_TEMPLATE)
     assert rewards(["#5281704="], logs_folder="more", temperature=0).value("reward") == 100
-    assert asked()[-1][0] == "/v1/chat/completions"
+    assert requests()[-1][0] == "/v1/chat/completions"
 
 
 @pytest.mark.needs("inspect_ai")
 @pytest.mark.filterwarnings("ignore")
 def test_sampling_is_asked_for(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = strict(monkeypatch, place)
+    requests = strict(monkeypatch, place)
     assert rewards(["#1=", "#2="], temperature=0.7).value("reward") == 0
-    generation = [json.loads(body["generation_config"]) for _, body in asked()]
+    generation = [json.loads(body["generation_config"]) for _, body in requests()]
     assert [(each["do_sample"], each["eos_token_id"], each["top_k"]) for each in generation] == [(True, 1, 0)] * 2
-    assert len({body["seed"] for _, body in asked()}) == 2
+    assert len({body["seed"] for _, body in requests()}) == 2
 
 
 @pytest.mark.needs("inspect_ai")
@@ -309,9 +309,9 @@ def test_chats_without_a_template_start_no_server(place: Path, monkeypatch: pyte
 def test_few_requests_fail_alike_with_their_cause(
     place: Path, monkeypatch: pytest.MonkeyPatch, mode: str, cause: str
 ) -> None:
-    asked = strict(monkeypatch, place, mode)
+    requests = strict(monkeypatch, place, mode)
     samples = rewards([f"#{number}=" for number in range(30)])
-    assert (len(asked()), len(samples.failures)) == (1 if mode == "dies" else 5, 30)
+    assert (len(requests()), len(samples.failures)) == (1 if mode == "dies" else 5, 30)
     assert samples.value("reward") is None
     assert cause in samples.failures["prompts/1"] and cause in samples.failure
     assert samples.failures["prompts/9"].startswith("EndpointError('not asked, because 5 requests in a row failed")

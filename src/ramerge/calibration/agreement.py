@@ -131,13 +131,13 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
         return _all_of(held_out, text)
     counts = {name: (len(found), len(held_out[name])) for name, found in right.items()}
-    notes += few_replies({name: len(found) for name, found in right.items() if found}, "right replies")
+    notes += few_replies({name: scored for name, (scored, _) in counts.items() if scored}, "right replies")
     return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts)
 
 
 def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
     """All replies, right or wrong."""
-    counts = {name: len(found) for name, found in exchanges.items()}
+    counts = {name: len(replies) for name, replies in exchanges.items()}
     notes = (note, *few_replies(counts, "replies"))
     return ReplySet(exchanges, False, notes, {name: (count, count) for name, count in counts.items()})
 

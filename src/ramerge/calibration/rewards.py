@@ -37,12 +37,12 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
         parameter = None
     if parameter is None or parameter.default is not parameter.empty:
         return
-    lacking = {name: [each for each in asked if _lacks_truth(each)] for name, asked in prompts.items()}
+    gaps = {name: [each for each in agent if _lacks_truth(each)] for name, agent in prompts.items()}
     if problems := [
-        f"{files[name]}: {len(found):,} of {len(prompts[name]):,} prompts lack reward_model with {_TRUTH}, which "
-        f"--reward {spec} takes (the first: {found[0].place}); add it, or give its parameter {_TRUTH} a default"
-        for name, found in lacking.items()
-        if found
+        f"{files[name]}: {len(gap):,} of {len(prompts[name]):,} prompts lack reward_model with {_TRUTH}, which "
+        f"--reward {spec} takes (the first: {gap[0].place}); add it, or give its parameter {_TRUTH} a default"
+        for name, gap in gaps.items()
+        if gap
     ]:
         raise InputError(problems)
 

@@ -191,8 +191,8 @@ class EvaluationTarget:
         from inspect_ai.model import get_model
 
         modules = {"eval-serve": ("accelerate", "torch", "transformers")}
-        if lacking := missing(modules, who="ramerge/agreement with --serve transformers needs"):
-            raise EvaluationError(lacking)
+        if problems := missing(modules, who="ramerge/agreement with --serve transformers needs"):
+            raise EvaluationError(problems)
         words = " ".join(access.settings.arguments if access.settings else ()).replace("=", " ").split()
         arguments: dict[str, Any] = {word[2:]: value for word, value in pairwise(words) if word in _LOADING}
         if self.folder:

@@ -182,18 +182,18 @@ def evaluate(
                 )
     kind = access.settings.kind if access.settings else None
     in_process = [task for task in request.tasks if kind == "transformers" and task == _LIKELIHOODS]
-    asked = [task for task in request.tasks if task not in in_process]
+    over_server = [task for task in request.tasks if task not in in_process]
     for target in targets:
         if target.is_raw(access):
-            _refuse_chats(target, asked, request)
+            _refuse_chats(target, over_server, request)
     access.check_reachable()
     is_sequential = access.settings is not None and access.settings.is_sequential
     complete = True
     for target in targets:
         own = folder / target.name
-        if asked:
+        if over_server:
             with target.opened(access, own / _SERVER_LOG) as model:
-                for task in asked:
+                for task in over_server:
                     complete &= _run(own, target, task, request, model, is_sequential=is_sequential)
         if in_process:
             with target.loaded(access) as model:

@@ -40,9 +40,11 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     ]:
         raise EvaluationError(problems)
     pair = scores.common(*models)
-    failed = {task for model in pair for task, samples in model.tasks.items() if samples.failures}
+    failures = {task for model in pair for task, samples in model.tasks.items() if samples.failures}
     drawn = scores.replicates(pair, columns, seed)
-    rows = [({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn, failed))]
+    rows = [
+        ({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn, failures))
+    ]
     if not rows:
         raise EvaluationError(f"{first!r} and {second!r} have no two items in common in a column of {plan.name}")
     titles = {first: 2, second: 2, "Difference": 2, "from": 2, "to": 2, "p": 4, "Items": 0}
@@ -54,7 +56,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         *build.refusals(plan),
         *_left_out(models, pair, tasks),
         *build.run_notes(
-            pair, [column for column in columns if column in drawn or (column.suite, column.task) in failed]
+            pair, [column for column in columns if column in drawn or (column.suite, column.task) in failures]
         ),
     ]
     shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
@@ -71,11 +73,11 @@ def _files(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _cells(
-    column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats], failed: Collection[TaskName]
+    column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats], failures: Collection[TaskName]
 ) -> list[Line]:
     over = column.over or (column,)
     values = [scores.mean(model, over) for model in pair]
-    if (column.suite, column.task) in failed:
+    if (column.suite, column.task) in failures:
         return [scores.cell(each) for each in (*values, *[None] * 5)]
     if values[0] is None or values[1] is None or not all(each in drawn for each in over):
         return []

@@ -72,8 +72,8 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     if not merges:
         raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
     found = {merge.name: _retained(merge, models, who, seed) for merge in merges}
-    failed = {merge.name: _failed(merge, models, who) for merge in merges}
-    tasks = list(dict.fromkeys(task for each in (*found.values(), *failed.values()) for task in each))
+    failures_of = {merge.name: _failed(merge, models, who) for merge in merges}
+    tasks = list(dict.fromkeys(task for each in (*found.values(), *failures_of.values()) for task in each))
     if not tasks:
         raise EvaluationError(
             "no task has a specialist that was scored too; say which agent was trained for which, such as "
@@ -90,7 +90,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         kept = found[merge.name]
         ratios = [each.tokens for each in kept.values() if each.tokens is not None]
         more = [_untrained(merge, models, who), scores.cell(float(np.mean(ratios)) if ratios else None)]
-        rows.append(({"row": merge.name}, [*_cells(kept, tasks, is_whole=not failed[merge.name]), *more]))
+        rows.append(({"row": merge.name}, [*_cells(kept, tasks, is_whole=not failures_of[merge.name]), *more]))
     notes = [
         "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
         "Composite is the geometric mean, imbalance the standard deviation.",
