@@ -394,12 +394,14 @@ def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch
         running = RunningServer(ModelServer("vllm"), server.url, "stand-in", place / "log", cast("Any", Alive()))
         monkeypatch.setattr(ModelServer, "check", lambda self: [])
         monkeypatch.setattr(models, "serving", lambda *_: nullcontext(running))
-        done = command(*words, "--limit", "1")
+        done = command(*words, "--limit", "2")
         assert done.exception is None, done.exception
     main, *more = page_words("ramerge table")
     shown = command(*main, "--format", "csv").output.splitlines()
     own = [line for line in shown if ",no," in line and "Avg" not in line]
-    assert len(own) == 6 * 12 and sum(line.startswith("RAM+ (paper)") for line in shown) > 12
+    assert len(own) == 6 * 6, "two items: coding has one of each subset, with two metrics"
+    assert {line.split(",")[4] for line in own} == {"coding", "tool", "memory"}
+    assert sum(line.startswith("RAM+ (paper)") for line in shown) > 12
     for words in more:
         assert command(*words).exception is None
     assert "RAM+ (paper)" in Path("table1.md").read_text()
