@@ -32,8 +32,7 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.evaluation.servers import SERVERS
-from ramerge.searches.serving import KeptServer
+from ramerge.evaluation.serving import SERVERS, KeptServer
 
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
@@ -82,7 +81,7 @@ def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) 
     """The rewards of a folder's model, by `ramerge eval`."""
     from ramerge.evaluation.logs import read  # needs more than scoring in this process does
 
-    access = ramerge.ModelAccess(endpoint=server.load(folder.resolve()))
+    access = ramerge.ModelAccess(server.load(folder.resolve()))
     target = ramerge.EvaluationTarget("model", server.served_name)
     found = {}
     for task in agents:

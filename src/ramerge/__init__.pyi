@@ -30,10 +30,10 @@ from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .evaluation.models import EvaluationTarget, ModelAccess
 from .evaluation.run import EvaluationRequest, evaluate
+from .evaluation.serving import ModelServer
 from .searches.results import SearchResult
 from .searches.run import SearchProgress
 from .searches.search import search
-from .searches.serving import ModelServer
 from .searches.settings import SearchSettings
 from .searches.task_scores import TaskScore
 from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors

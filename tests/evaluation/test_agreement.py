@@ -19,6 +19,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.evaluation import logs
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate
+from ramerge.evaluation.serving import ModelServer
 from ramerge.evaluation.tables.build import build
 from tests.evaluation.server import Answer, Body, Server, refusal, serving
 
@@ -184,7 +185,7 @@ def test_in_process_it_is_the_agreement_of_the_function(place: Path) -> None:
     expected = ramerge.agreement(AGENTS / "base", AGENTS / "coder", "c", settings=settings)["memory"]
     asked = EvaluationRequest(["ramerge/agreement"], {}, {"calibration": "c"})
     target = EvaluationTarget("coder", "coder", str(AGENTS / "coder"))
-    access = ModelAccess(serve="transformers", arguments={"device": "cpu", "dtype": "float32"})
+    access = ModelAccess(ModelServer("transformers", ["--device", "cpu", "--dtype", "float32"]))
     assert evaluate("logs", [target], asked, access)
     log = read_eval_log(list_eval_logs("logs", recursive=True)[0].name)
     assert log.results is not None

@@ -84,7 +84,7 @@ def test_parquet_of_verl_is_read_as_it_is(tmp_path: Path) -> None:
     ("records", "said"),
     [
         ([{"question": "x"}], "record 1: lacks prompt; has question"),
-        ([{"prompt": "x"}], "lacks reward_model with ground_truth"),
+        ([{"prompt": "x"}], "1 of 1 records lack reward_model with ground_truth"),
         ([{"prompt": [{"role": "me", "content": "x"}], "ground_truth": "1"}], "a list of messages"),
         ([{"prompt": "x", "ground_truth": "1", "extra_info": 3}], "extra_info: must be an object"),
         ([3], "line 1: must be an object"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,19 +14,27 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import rich
 from click.testing import CliRunner
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers import models as tokenizer_models
+from tokenizers.trainers import BpeTrainer
 
 from ramerge.cli.main import cli
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.demo.run import AGENTS
 from ramerge.evaluation import logs, models
-from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets, server_arguments
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
+from ramerge.evaluation.serving import ModelServer, RunningServer
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
+from tests.evaluation.test_memory_suite import hotpot, squad
 
 # Inspect's own code and that of its servers warns of many things
 pytestmark = [
@@ -292,7 +303,8 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         (["--endpoint", "http://x/v1"], "say which model"),
         (["--endpoint", "http://x/v1", "--served-name", "m"], "say what is asked"),
         (["--serve", "vllm", "--model", "m=/nowhere/x"], "no such folder"),
-        (["--serve", "vllm", "--model", "m=org/x", "--serve-args", "8"], "follows no option"),
+        (["--serve", "vllm", "--model", "m=org/x", "--serve-args", "'"], "No closing quotation"),
+        (["--endpoint", "http://x/v1", "--served-name", "m", "--serve-args", "--x"], "is for --serve"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/nope"], "ramerge/nope"),
         (
             ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "max_tokenz=1"],
@@ -318,12 +330,7 @@ def test_an_endpoint_that_is_not_there_is_said_at_once(place: Path) -> None:
         evaluate("logs", [EvaluationTarget("m", "m")], request(), access)
 
 
-def test_words_of_servers() -> None:
-    assert server_arguments("--max-model-len 2048 --enforce-eager --dtype=bfloat16") == {
-        "max_model_len": 2048,
-        "enforce_eager": "",
-        "dtype": "bfloat16",
-    }
+def test_a_model_of_the_hub_has_no_folder() -> None:
     [target] = read_targets(["m=org/model"], [], serve=True)
     assert (target.name, target.model, target.folder) == ("m", "org/model", None)
 
@@ -350,3 +357,58 @@ def test_inspect_itself_runs_our_tasks_by_name(place: Path, stand_in: Server) ->
     assert done.returncode == 0, done.stderr[-2000:]
     assert only("stand-in").tasks["rewards", "prompts"].value("reward") == 100
     assert threading.active_count() >= 1
+
+
+def page_words(program: str) -> list[list[str]]:
+    """The words of the commands of the guide to table 1 that begin with a program's name and command."""
+    page = Path(__file__).parents[2] / "docs" / "guides" / "table-1.md"
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    return [words[1:] for line in lines if (words := shlex.split(line, comments=True)) and line.startswith(program)]
+
+
+def test_the_guide_leads_to_table_1(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bfcl_eval")
+    tokenizer = Tokenizer(tokenizer_models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.train_from_iterator(
+        ["Number 1 is thing 1. More of it follows. Title It has Its name is"], BpeTrainer(special_tokens=["<unk>"])
+    )
+    for name in ("base", "coder", "tool", "memory"):
+        shutil.copytree(AGENTS / name, name)
+        Path(name, "chat_template.jinja").write_text("{{ messages[-1].content }}")
+    for name in ("ram", "ram-plus"):
+        [words] = [words for words in page_words("ramerge merge") if words[-1] == f"MERGES/{name}"]
+        done = command(*words)
+        assert done.exception is None, done.exception
+    for folder in (*map(Path, ("base", "coder", "tool", "memory")), *Path("MERGES").iterdir()):
+        tokenizer.save(str(folder / "tokenizer.json"))
+    data = {"livebench": [ADD], "livecodebench": [ADD], "hotpotqa": hotpot(), "squad": squad(2000)}
+    for name, content in data.items():
+        Path(f"{name}.json").write_text(json.dumps(content))
+    [words] = page_words("ramerge eval")
+    others = [f"{name}=MERGES/{name}" for name in ("ta", "ties", "dare-ta", "dare-ties")]
+    words = [word for pair in pairwise([*words, ""]) for word in pair[:1] if not {*pair[:2]} & {*others}]
+    words += [word for name in data for word in ("--data", f"{name}={name}.json")]
+    with serving(RIGHT) as server:
+        running = RunningServer(ModelServer("vllm"), server.url, "stand-in", place / "log", cast("Any", Alive()))
+        monkeypatch.setattr(ModelServer, "check", lambda self: [])
+        monkeypatch.setattr(models, "serving", lambda *_: nullcontext(running))
+        done = command(*words, "--limit", "2")
+        assert done.exception is None, done.exception
+    main, *more = page_words("ramerge table")
+    shown = command(*main, "--format", "csv").output.splitlines()
+    own = [line for line in shown if ",no," in line and "Avg" not in line]
+    assert len(own) == 6 * 6, "two items: coding has one of each subset, with two metrics"
+    assert {line.split(",")[4] for line in own} == {"coding", "tool", "memory"}
+    assert sum(line.startswith("RAM+ (paper)") for line in shown) > 12
+    for words in more:
+        assert command(*words).exception is None
+    assert "RAM+ (paper)" in Path("table1.md").read_text()
+
+
+class Alive:
+    """A process that runs."""
+
+    def poll(self) -> None:
+        return None

@@ -337,6 +337,35 @@ def test_a_base_that_is_not_there_is_noted() -> None:
 # --- notes ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_model_whose_samples_failed_has_a_dash(form: str) -> None:
+    models = family()
+    tasks = dict(models[0].tasks)
+    tasks["tool", "parallel"] = replace(tasks["tool", "parallel"], failures={"q4": "HTTP 500"})
+    models[0] = replace(models[0], tasks=tasks)
+    reason = "1 of 4 samples failed: HTTP 500"
+    for table, line, title in (
+        (build(models), "merge-a", "Tool use parallel"),
+        (retention(models), "merge-a", "Retention tool/parallel"),
+        (retention(models), "merge-a", "Over all Composite"),
+        (compare(models, "merge-a", "merge-b"), "Tool use parallel", "merge-a"),
+        (compare(models, "merge-a", "merge-b"), "Tool use parallel", "p"),
+    ):
+        assert values(table, line)[title] is None
+        text = render(table, form)
+        if form != "csv":
+            assert "–" in text and any(reason in note for note in table.notes)
+    assert reason in render(build(models), form)
+
+
+def test_a_model_without_any_answer_stays_in_the_table() -> None:
+    other = replace(made("other"), tasks={("tool", "parallel"): Samples(("q1",), {}, {"q1": "HTTP 500"}, asked=1)})
+    assert values(build([*family(), other]), "other")["Tool use parallel"] is None
+    alone = build([other])
+    assert [cell.failure for cell in row(alone, "other")] == ["1 of 1 samples failed: HTTP 500"]
+    assert "–" in render(alone, "text")
+
+
 def test_failures_and_fewer_samples_are_noted() -> None:
     limited = made("limited", [1], [1, 0])
     failing = model(
@@ -349,7 +378,7 @@ def test_failures_and_fewer_samples_are_noted() -> None:
         },
     )
     table = build([limited, failing])
-    assert "Failed samples: failing 1 in tool/parallel." in table.notes
+    assert "No score of failing in tool/parallel: 1 of 2 samples failed: no answer." in table.notes
     assert "Fewer samples than others: limited 1 in tool/parallel." in table.notes
     assert "Samples: tool/parallel 2, memory/squad_32k 2." in table.notes
     assert row(table, "failing")[0].failed == 1

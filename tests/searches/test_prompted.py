@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,10 @@ import ramerge
 from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.demo.run import copy_models
 from ramerge.demo.tasks import TASKS, prompts
+from ramerge.searches.evidence import Estimate
+from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint
+from ramerge.searches.scores import Objective
+from ramerge.searches.text import findings
 from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command
 from tests.formats.quantized import write_quantized
@@ -58,7 +63,9 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
 
 
 def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) -> None:
-    Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 0.0\n")
+    Path("r.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return 0.0\n"
+    )
     result = ramerge.search(
         {"base": "base", "agents": AGENTS, "prompts": asked},
         "found",
@@ -71,7 +78,7 @@ def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) ->
     assert not result.score["rewarded"]
     assert any("every reply earned 0, so which are right is not known" in note for note in result.notes)
     Path("r.py").write_text(
-        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str) % 2\n"
+        "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return len(solution_str) % 2\n"
     )
     result = ramerge.search(
         {"base": "base", "agents": AGENTS, "prompts": asked},
@@ -81,6 +88,32 @@ def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) ->
     scales = [point.point.get("parameters.scale") for point in result.points]
     assert scales[:4] == [1.0, 0.8, 1.3, 1.6]
     assert result.score["rewarded"] and {count for _, count in result.score["right"].values()} == {3}
+
+
+def test_a_choice_by_few_replies_is_unreliable(asked: dict[str, str]) -> None:
+    Path("r.py").write_text("def compute_score(solution_str, **more):\n    return float('9' in solution_str)\n")
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    for reward in ("", "r.py:compute_score"):
+        calibration = replace(SETTINGS, count=2, reward=reward, right_at=1.0 if reward else None)
+        settings = ramerge.SearchSettings(html=False, calibration=calibration)
+        result = ramerge.search(recipe, f"found{bool(reward)}", vary={"method": ["ram", "ram+"]}, settings=settings)
+        [best] = [line for line in findings(result) if line.startswith("best:")]
+        assert "the choice is unreliable; add prompts" in best
+        replies = dict.fromkeys(AGENTS, 1) if not result.score["rewarded"] else result.score["replies"]
+        assert result.score["replies"] == replies
+        assert all(name in best for name, count in replies.items() if not count)
+
+
+def test_an_agent_without_a_right_reply_is_named() -> None:
+    point = TriedPoint(0, {"method": "ram+"}, "complete", 0.0, 0.0, (Estimate(0.1, 0.05, 0.2),), None, {"code": 0.1})
+    right = {"code": [9, 16], "tool": [0, 16]}
+    score = {BY_AGREEMENT: {}, "rewarded": True, "right": right, "replies": {"code": 9, "tool": 0}}
+    seconds = {"merging": 0.0, "scoring": 0.0}
+    numbers = {"best": 0, "front": (0,), "level": (), "points_of_space": 1}
+    rest: dict[str, Any] = {"apart": None, "test": None, "optimism": None, "scores": {}, "seconds": seconds, **numbers}
+    result = SearchResult((Objective("mean", lower=True),), "grid", 0, {}, score, (point,), **rest)
+    [best] = [line for line in findings(result) if line.startswith("best:")]
+    assert "tool had no say" in best and "unreliable" not in best
 
 
 def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:

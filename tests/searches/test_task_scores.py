@@ -12,12 +12,12 @@ import pytest
 
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
+from ramerge.evaluation import serving
 from ramerge.evaluation.run import EvaluationRequest
-from ramerge.searches import serving
+from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import SearchRequest, search
-from ramerge.searches.serving import KeptServer, ModelServer
 from ramerge.searches.space import Axis, Choices, Space
 from ramerge.searches.task_scores import TaskScore, TaskScorer, split_of
 
@@ -55,13 +55,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.say(200, {{"data": []}})
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
-        if self.path == "/v1/chat/completions":
-            number = int(body["messages"][0]["content"])
+        if self.path == "/v1/completions":
+            number = int(body["prompt"])
             if r == {dies}:
                 os._exit(1)
             text = "yes" if number % 10 >= 10 * r else "no"
-            choice = {{"index": 0, "finish_reason": "stop", "message": {{"role": "assistant", "content": text}}}}
-            about = {{"object": "chat.completion", "id": "x", "created": 0, "model": "x"}}
+            choice = {{"index": 0, "finish_reason": "stop", "text": text, "logprobs": None}}
+            about = {{"object": "text_completion", "id": "x", "created": 0, "model": "x"}}
             return self.say(200, {{**about, "choices": [choice]}})
         note(self.path + " " + json.dumps(body))
         if self.path in ("/collective_rpc", "/update_weights_from_disk"):

@@ -60,8 +60,8 @@ class Agreement:
     tokens: int
 
 
-_FEW = 8
-"""Fewer right replies of an agent say little: with 4 a choice was 2 points behind the best (lab/experiments/045)."""
+FEW = 8
+"""Fewer replies of an agent say little: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     held_out = {name: [each for each in found if each.held_out] or found for name, found in replies.items()}
     rewards = {each.reward for found in replies.values() for each in found if each.reward is not None}
     if not rewards:
-        return ReplySet(held_out, False, (UNREWARDED,))
+        return _all_of(held_out, UNREWARDED)
     if right_at is None and len(rewards) == 1 and max(rewards) <= 0:
         text = f"every reply earned {max(rewards):g}, so which are right is not known, and all count"
-        return ReplySet(held_out, False, (f"{text}; check the reward, or say what a right reply earns: --right-at",))
+        return _all_of(held_out, f"{text}; check the reward, or say what a right reply earns: --right-at")
     least = max(rewards) if right_at is None else right_at
     right = {
         name: [each for each in found if each.reward is not None and each.reward >= least]
@@ -127,13 +127,26 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         for name, found in right.items()
         if not found
     )
-    if few := [name for name, found in right.items() if 0 < len(found) < _FEW]:
-        notes += (f"fewer than {_FEW} right replies of {enumerated(few)}: more prompts (--prompt-count) are surer",)
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
-        return ReplySet(held_out, False, (text,))
+        return _all_of(held_out, text)
     counts = {name: (len(found), len(held_out[name])) for name, found in right.items()}
+    notes += few_replies({name: scored for name, (scored, _) in counts.items() if scored}, "right replies")
     return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts)
+
+
+def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
+    """All replies, right or wrong."""
+    counts = {name: len(replies) for name, replies in exchanges.items()}
+    notes = (note, *few_replies(counts, "replies"))
+    return ReplySet(exchanges, False, notes, {name: (count, count) for name, count in counts.items()})
+
+
+def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
+    """A sentence on agents with so few replies that a choice by them is unreliable; none if all have enough."""
+    few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
+    text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; add prompts (--prompt-count)"
+    return (text,) if few else ()
 
 
 def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:

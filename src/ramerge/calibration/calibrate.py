@@ -23,7 +23,7 @@ from ramerge.calibration.exchanges import MOST_BYTES, REPLIES, Exchange, read_ex
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
-from ramerge.calibration.rewards import reward_of
+from ramerge.calibration.rewards import check_rewards, reward_of
 from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import check_state, lock, near_file, read_state
@@ -142,6 +142,7 @@ def prompts_of(
     if absent := {name: path for name, path in paths.items() if not path.exists()}:
         raise InputError(f"prompts of {name}: {path}: no such file{near_file(path)}" for name, path in absent.items())
     found = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}
+    check_rewards(settings.reward, found, prompts)
     least = 2 if settings.hold_out else 1
     if few := [name for name, each in found.items() if len(each) < least]:
         raise InputError(

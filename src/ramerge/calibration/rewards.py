@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ramerge import InputError, RecipeError
 from ramerge.calibration.prompts import Prompt
 from ramerge.evaluation.functions import in_words, load
 
 RewardFunction = Callable[[Prompt, str], float]
+
+
+_TRUTH = "ground_truth"
+
+
+def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Mapping[str, object]) -> None:
+    """Refuse prompts without the ground truth that a reward function requires, before any agent is asked.
+
+    Args:
+        spec: of `--reward`; empty for none.
+        prompts: of each agent.
+        files: the file of each agent's prompts, for messages.
+
+    Raises:
+        RecipeError: the function cannot be loaded.
+        InputError: prompts lack what it requires.
+    """
+    if not spec:
+        return
+    try:
+        parameter = inspect.signature(_loaded(spec)).parameters.get(_TRUTH)
+    except ValueError:  # of a function that is not written in Python
+        parameter = None
+    if parameter is None or parameter.default is not parameter.empty:
+        return
+    gaps = {name: [each for each in agent if _lacks_truth(each)] for name, agent in prompts.items()}
+    if problems := [
+        f"{files[name]}: {len(gap):,} of {len(prompts[name]):,} prompts lack reward_model with {_TRUTH}, which "
+        f"--reward {spec} takes (the first: {gap[0].place}); add it, or give its parameter {_TRUTH} a default"
+        for name, gap in gaps.items()
+        if gap
+    ]:
+        raise InputError(problems)
+
+
+def _lacks_truth(prompt: Prompt) -> bool:
+    """Whether a prompt has no ground truth, and replies to it have no reward yet."""
+    has_rewards = bool(prompt.replies) and all(reply.reward is not None for reply in prompt.replies)
+    return prompt.about.get(_TRUTH) is None and not has_rewards
 
 
 def reward_of(spec: str) -> RewardFunction | None:
@@ -20,10 +61,7 @@ def reward_of(spec: str) -> RewardFunction | None:
     """
     if not spec:
         return None
-    try:
-        _, function = load(spec)
-    except Exception as error:  # the user's code
-        raise RecipeError(f"--reward {spec}: {in_words(error)}") from error
+    function = _loaded(spec)
 
     def reward(prompt: Prompt, text: str) -> float:
         try:
@@ -37,3 +75,11 @@ def reward_of(spec: str) -> RewardFunction | None:
             raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
 
     return reward
+
+
+def _loaded(spec: str) -> Callable[..., Any]:
+    try:
+        _, function = load(spec)
+    except Exception as error:  # the user's code
+        raise RecipeError(f"--reward {spec}: {in_words(error)}") from error
+    return function

@@ -4,7 +4,9 @@ commands       `ramerge eval` and `table`; options that `searches/commands` has,
 run            each model on each task: settings, data and samples of a request; called by `commands` and searches
 models         the models under test: words of a command line → a model as Inspect opens it; endpoints, tokenizers
 extra          whether the libraries of the extra `eval` are there; asked by all that score or read logs
-servers        the names of programs that serve a model while it is scored
+served_model   the model as tasks ask it: raw prompts, sampling, retries, failures with their cause; for `models`
+serving        servers, started and stopped; for `models`, `searches/task_scores` and `ui/ask`
+children       processes that end when this one does, for `serving`, `searches/functions` and `ui/jobs`
 tasks/         benchmarks as task functions that Inspect finds by entry point
 data           files of benchmarks, read or downloaded, with all problems named; Parquet rows, also for `calibration`
 functions      a Python function that a user names (`FILE.py:FUNCTION`), for tasks, `calibration` and `searches`

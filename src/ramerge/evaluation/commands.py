@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge import EndpointError, EvaluationError
-from ramerge.evaluation.servers import SERVERS
+from ramerge.evaluation.serving import SERVERS, ModelServer, server_words
 from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, named, option, parse_scalar, printing, say
 from ramerge.sdk.errors import StoppedError
 
@@ -117,19 +117,21 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
 
     require_extra("ramerge eval needs", "httpx", "openai", "pandas")
     from ramerge.evaluation.logs import read
-    from ramerge.evaluation.models import ModelAccess, read_targets, server_arguments
+    from ramerge.evaluation.models import ModelAccess, read_targets
     from ramerge.evaluation.run import EvaluationRequest, evaluate
     from ramerge.evaluation.tables.build import build
     from ramerge.evaluation.tables.render import render
     from ramerge.sdk.text import dumped
 
-    access = ModelAccess(
-        options["serve"], server_arguments(options["serve_args"]), options["endpoint"] or "", options["key_env"]
-    )
+    words = server_words(options["serve_args"])
+    if words and not options["serve"]:
+        raise EvaluationError("--serve-args: is for --serve")
+    server = ModelServer(options["serve"], words) if options["serve"] else None
+    access = ModelAccess(server, options["endpoint"] or "", options["key_env"])
     access.check()
     models = [f"base={options['base']}"] if options["base"] is not None else []
     models += [*options["agents"], *options["models"]]
-    targets = read_targets(models, options["served_names"], serve=access.serve is not None)
+    targets = read_targets(models, options["served_names"], serve=server is not None)
     request = EvaluationRequest(
         tasks=options["tasks"],
         settings={
@@ -157,8 +159,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
         say(render(build(scored), "text", intervals=True).splitlines())
     if not complete:
         failures = [
-            f"{model.name} {'/'.join(task)}: {len(samples.failures):,} of {samples.asked:,} samples failed: "
-            f"{next(iter(samples.failures.values()))}; the same command asks them again"
+            f"{model.name} {'/'.join(task)}: {samples.failure}; the same command asks them again"
             for model in scored
             for task, samples in model.tasks.items()
             if samples.failures
@@ -187,9 +188,14 @@ def _scores(model: Model) -> dict[str, object]:
             "samples": len(samples.keys),
             "asked": samples.asked,
             "failed": len(samples.failures),
+            "failure": samples.failure or None,
             "output_tokens": samples.tokens,
             "metrics": {
-                name: {"score": ratio(values), "interval": interval(values)} for name, values in samples.metrics.items()
+                name: {
+                    "score": ratio(values) if not samples.failures else None,
+                    "interval": interval(values) if not samples.failures else None,
+                }
+                for name, values in samples.metrics.items()
             },
         }
         for task, samples in model.tasks.items()

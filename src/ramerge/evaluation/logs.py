@@ -59,7 +59,7 @@ def read(folder: Path) -> list[Model]:
     for name, log in sorted(latest.items()):
         about = about_model(log)
         tasks = {task: _samples(samples, of_task[name, task], task) for task, samples in found.get(name, {}).items()}
-        tasks = {task: samples for task, samples in tasks.items() if samples.metrics}
+        tasks = {task: samples for task, samples in tasks.items() if samples.metrics or samples.failures}
         # of each task its parameters, and the generation
         settings = {
             task: (log.eval.task_args or {}) | log.plan.config.model_dump(exclude_none=True, exclude=_HOW_TO_ASK)

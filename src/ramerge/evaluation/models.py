@@ -7,20 +7,20 @@ import hashlib
 import json
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from ramerge import EndpointError, EvaluationError, __version__
-from ramerge.evaluation.servers import SERVERS
-from ramerge.sdk.commands import parse_scalar
+from ramerge.evaluation.serving import SERVERS, ModelServer, RunningServer, serving
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.text import JsonLimits, parse, shown
+from ramerge.sdk.machine import missing
+from ramerge.sdk.text import JsonLimits, parse, read_object, shown
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatCompletionChoice, Model
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
 RECORD_FILE = "ramerge.json"
+_FILE = JsonLimits(size=32_000_000, signs=2_000_000, depth=100)
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _RECORD = JsonLimits(size=32_000_000, signs=2_000_000, depth=100, name=1_000_000, digits=4300)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 _NO_KEY = "none"
+_LOADING = ("--device", "--dtype")
+"""Words for `transformers serve` that a model in this process is loaded by, too."""
 _SECONDS = 30.0
 _URL = TypeAdapter(HttpUrl)
 
@@ -41,9 +45,8 @@ class ModelAccess:
     """Access to the models under test: an endpoint, a server that is started, or this process.
 
     Attributes:
-        serve: of `SERVERS`, a provider of Inspect's that starts a server (or loads the model) itself; None for an
-            endpoint that runs.
-        arguments: of that provider, such as `tensor_parallel_size`.
+        server: the settings of a server that is started for each model, or a server that a search keeps running; None
+            for an endpoint of yours.
         endpoint: the URL of an OpenAI-compatible endpoint, up to /v1.
         key_variable: the variable that holds the endpoint's key.
 
@@ -51,19 +54,23 @@ class ModelAccess:
         >>> ramerge.ModelAccess(endpoint="http://127.0.0.1:8000/v1").check()
     """
 
-    serve: str | None = None
-    arguments: Mapping[str, Any] | None = None
+    server: ModelServer | RunningServer | None = None
     endpoint: str = ""
     key_variable: str = "RAMERGE_API_KEY"
 
+    @property
+    def settings(self) -> ModelServer | None:
+        """The settings of the server of ours; None for an endpoint."""
+        return self.server.settings if isinstance(self.server, RunningServer) else self.server
+
     def check(self) -> None:
         """Raise `EvaluationError` where the access makes no sense."""
-        if self.serve and self.endpoint:
+        if self.server and self.endpoint:
             raise EvaluationError("--endpoint and --serve: one of them, not both")
-        if not self.serve and not self.endpoint:
+        if not self.server and not self.endpoint:
             raise EvaluationError(f"say where the models run: --endpoint URL, or --serve {'|'.join(SERVERS)}")
-        if self.arguments and not self.serve:
-            raise EvaluationError("--serve-args: is for --serve")
+        if isinstance(self.server, ModelServer) and (problems := self.server.check()):
+            raise EvaluationError(problems)
         if self.endpoint:
             try:
                 url = _URL.validate_python(self.endpoint)
@@ -129,23 +136,68 @@ class EvaluationTarget:
             "ramerge": __version__,
         }
 
+    @property
+    def location(self) -> str:
+        """The model as a server is told of it: its folder, or its id on the hub."""
+        return str(self.folder.resolve()) if self.folder else str(self.model)
+
+    def is_raw(self, access: ModelAccess) -> bool:
+        """Whether prompts are sent as they are: to a server of ours, for a model without a chat template."""
+        settings = access.settings
+        if settings is None or self.folder is None:
+            return False
+        has_own = any(word.partition("=")[0] == "--chat-template" for word in settings.arguments)
+        return not has_own and not has_chat_template(self.folder)
+
     @contextmanager
-    def opened(self, access: ModelAccess) -> Iterator[Model]:
-        """Open the model in Inspect, for `run`. A server that this starts ends with the block."""
+    def opened(self, access: ModelAccess, log: Path) -> Iterator[Model]:
+        """Open the model in Inspect, for `run`. A server that this starts ends with the block, and prints to `log`."""
         from inspect_ai.model import get_model
 
-        location = str(self.folder.resolve()) if self.folder else str(self.model)
-        name = f"{access.serve}/{location}"
-        arguments: dict[str, object] = {"host": "127.0.0.1"}
-        if access.endpoint:
-            name = f"openai-api/ramerge/{self.served_name}"
-            arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
-            arguments["max_retries"] = 0  # of the client's own, in addition to Inspect's
-        elif access.serve == "transformers":
-            name = f"hf/{self.name if self.folder else location}"
-            arguments = {"model_path": location, "tokenizer_path": location} if self.folder else {}
-        model = get_model(name, memoize=False, **{**arguments, **(access.arguments or {})})
-        _keep_texts(model.api)
+        from ramerge.evaluation.served_model import ServedModel
+
+        with ExitStack() as stack:
+            server = access.server
+            if isinstance(server, ModelServer):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                server = stack.enter_context(serving(server, self.location, self.name, log))
+            is_raw = self.is_raw(access)
+            model = get_model(
+                f"openai-api{'-completions' if is_raw else ''}/ramerge/{server.model if server else self.served_name}",
+                base_url=server.url if server else access.endpoint,
+                api_key=(None if server else os.environ.get(access.key_variable)) or _NO_KEY,
+                memoize=False,
+                max_retries=0,  # of the client's own, in addition to Inspect's
+            )
+            _keep_texts(model.api)
+            samples = server is not None and server.settings.kind == "transformers" and self.folder is not None
+            stack.callback(lambda: asyncio.run(model.api.aclose()))
+            yield ServedModel(
+                model.api,
+                model.model_args,
+                name=self.name,
+                server=server,
+                is_raw=is_raw,
+                defaults=generation_defaults(self.folder) if samples and self.folder else None,
+            )
+
+    @contextmanager
+    def loaded(self, access: ModelAccess) -> Iterator[Model]:
+        """Load the model into this process, in place of `transformers serve`, which gives no likelihoods.
+
+        Raises:
+            EvaluationError: a library is missing.
+        """
+        from inspect_ai.model import get_model
+
+        modules = {"eval-serve": ("accelerate", "torch", "transformers")}
+        if problems := missing(modules, who="ramerge/agreement with --serve transformers needs"):
+            raise EvaluationError(problems)
+        words = " ".join(access.settings.arguments if access.settings else ()).replace("=", " ").split()
+        arguments: dict[str, Any] = {word[2:]: value for word, value in pairwise(words) if word in _LOADING}
+        if self.folder:
+            arguments |= {"model_path": self.location, "tokenizer_path": self.location}
+        model = get_model(f"hf/{self.name if self.folder else self.location}", memoize=False, **arguments)
         try:
             yield model
         finally:
@@ -170,6 +222,36 @@ def _keep_texts(api: object) -> None:
         return choices
 
     vars(api)["chat_choices_from_completion"] = keeping
+
+
+def generation_defaults(folder: Path) -> Mapping[str, object]:
+    """The generation of a model by its own files, as transformers reads it: `generation_config.json`, else its tokens.
+
+    Raises:
+        EvaluationError: a file cannot be read, or is no JSON object.
+    """
+    path = folder / "generation_config.json"
+    if path.is_file():
+        return _object(path)
+    config = _object(folder / "config.json")
+    return {name: config[name] for name in _TOKENS if name in config}
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the tokenizer in a folder has a chat template.
+
+    Raises:
+        EvaluationError: a file cannot be read, or is no JSON object.
+    """
+    paths = [path for name in ("tokenizer_config.json", "chat_template.json") if (path := folder / name).is_file()]
+    return (folder / "chat_template.jinja").is_file() or any(_object(path).get("chat_template") for path in paths)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path, _FILE)
+    except (OSError, ValueError) as error:
+        raise EvaluationError(f"{path}: {shown(error)}") from error
 
 
 def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
@@ -220,28 +302,6 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     if problems:
         raise EvaluationError(problems)
     return targets
-
-
-def server_arguments(text: str) -> dict[str, Any]:
-    """Words of a server's command line as Inspect's providers take them: `--max-model-len 2048` by name and value.
-
-    Raises:
-        EvaluationError: a word is neither an option nor the value of one.
-    """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise EvaluationError(f"--serve-args {text}: {error}") from error
-    found: dict[str, str] = {}
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word[2:].partition("=")
-            found[name.replace("-", "_")] = value
-        elif not found or found[name.replace("-", "_")]:
-            raise EvaluationError(f"--serve-args {text}: {word!r} follows no option")
-        else:
-            found[name.replace("-", "_")] = word
-    return {name: parse_scalar(value, f"--serve-args --{name}") if value else "" for name, value in found.items()}
 
 
 def _record(folder: Path | None) -> object:

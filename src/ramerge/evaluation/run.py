@@ -12,7 +12,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ramerge import EvaluationError
 from ramerge.evaluation.extra import require_extra
@@ -21,12 +21,18 @@ from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import STOPPING
 from ramerge.sdk.text import shown, unknown
 
+if TYPE_CHECKING:
+    from inspect_ai.dataset import Sample
+
 RETRIES = 4
 """Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""
 
 _CONNECTIONS = 32
+_SERVER_LOG = "server.log"
 _LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
+_LIKELIHOODS = "ramerge/agreement"
+"""The task that asks for likelihoods of a prompt and no answers: `transformers serve` has none."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,17 @@ class EvaluationRequest:
     most_failures: int | None = None
     display: Literal["rich", "plain", "none"] = "none"
 
-    def generation(self, task: str) -> dict[str, Any]:
-        """Settings of a task's generation, with what Inspect would do otherwise by default."""
+    def generation(self, task: str, *, is_sequential: bool = False) -> dict[str, Any]:
+        """Settings of a task's generation, with what Inspect would do otherwise by default.
+
+        Args:
+            is_sequential: whether the server answers one request after another.
+        """
         known = _parameters_of(task)
         everywhere = {key: value for key, value in self.settings.items() if "." not in key}
         own = {} if known is None else {key: value for key, value in self._own(task).items() if key not in known}
-        return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **everywhere, **own}
+        connections = 1 if is_sequential else _CONNECTIONS
+        return {"max_retries": RETRIES, "max_connections": connections, **everywhere, **own}
 
     def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
         """Parameters of a task: settings, files of the user, and the model's tokenizer where it takes one."""
@@ -169,16 +180,41 @@ def evaluate(
                     f"{own}: holds logs of another model that was called {target.name}, or its files have changed; "
                     "give it another name or another folder for logs"
                 )
+    kind = access.settings.kind if access.settings else None
+    in_process = [task for task in request.tasks if kind == "transformers" and task == _LIKELIHOODS]
+    over_server = [task for task in request.tasks if task not in in_process]
+    for target in targets:
+        if target.is_raw(access):
+            _refuse_chats(target, over_server, request)
     access.check_reachable()
+    is_sequential = access.settings is not None and access.settings.is_sequential
     complete = True
     for target in targets:
-        with target.opened(access) as model:
-            for task in request.tasks:
-                complete &= _run(folder / target.name / _NO_FOLDER.sub("-", task), target, task, request, model)
+        own = folder / target.name
+        if over_server:
+            with target.opened(access, own / _SERVER_LOG) as model:
+                for task in over_server:
+                    complete &= _run(own, target, task, request, model, is_sequential=is_sequential)
+        if in_process:
+            with target.loaded(access) as model:
+                for task in in_process:
+                    complete &= _run(own, target, task, request, model, is_sequential=False)
     return complete
 
 
-def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationRequest, model: Any) -> bool:
+def _refuse_chats(target: EvaluationTarget, tasks: Sequence[str], request: EvaluationRequest) -> None:
+    """Refuse tasks whose samples are chats, for a model that has no chat template, before its server is started."""
+    from ramerge.evaluation.served_model import is_text, no_template
+
+    for task in tasks:
+        for sample in _samples(task, target, request):
+            if not isinstance(sample.input, str) and not is_text(sample.input):
+                raise EvaluationError(f"{task}: {no_template(target.name, [each.role for each in sample.input])}")
+
+
+def _run(
+    folder: Path, target: EvaluationTarget, task: str, request: EvaluationRequest, model: Any, *, is_sequential: bool
+) -> bool:
     from inspect_ai import eval_set
     from inspect_ai._util.error import PrerequisiteError
 
@@ -188,7 +224,7 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
         with _canceled_by_signals(), redirect_stdout(said):
             complete, made = eval_set(
                 task,
-                log_dir=str(folder),
+                log_dir=str(folder / _NO_FOLDER.sub("-", task)),
                 model=model,
                 task_args=request.parameters(task, target),
                 sandbox=request.sandbox,
@@ -203,7 +239,7 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
                 log_dir_allow_dirty=True,
                 log_buffer=_LOG_BUFFER,
                 display=request.display,
-                **request.generation(task),
+                **request.generation(task, is_sequential=is_sequential),
             )
     except PrerequisiteError as error:
         raise EvaluationError(shown(error)) from error
@@ -248,8 +284,13 @@ def _canceled_by_signals() -> Iterator[None]:
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
     """The ids of a task's samples, up to the request's limit, for `searches/task_scores`; nothing is asked."""
+    samples = enumerate(_samples(task, target, request), 1)
+    return [str(sample.id if sample.id is not None else number) for number, sample in samples]
+
+
+def _samples(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[Sample]:
+    """The samples of a task, up to the request's limit."""
     from inspect_ai._eval.loader import load_tasks
 
-    [made] = load_tasks([task], request.parameters(task, target))
-    ids = [str(sample.id if sample.id is not None else number) for number, sample in enumerate(made.dataset, 1)]
-    return ids[: request.limit]
+    [loaded] = load_tasks([task], request.parameters(task, target))
+    return list(loaded.dataset)[: request.limit]

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from ramerge.evaluation import intervals
 
+NOT_ASKED = "not asked"
+"""In the failure of a sample whose request was not sent, because those before it failed."""
+
 TaskName = tuple[str, str]
 """A benchmark, or the package of a task, and the subset or task."""
 
@@ -37,14 +40,25 @@ class Samples:
     tokens: int = 0
 
     def value(self, metric: str) -> float | None:
-        """The value of a metric over the samples in per cent; None where no sample has it, or none counts in it."""
-        ratio = intervals.ratio(self.metrics[metric]) if metric in self.metrics else None
+        """The value of a metric over the samples in per cent; None where samples failed, lack it, or none counts in it.
+
+        A failed sample has no answer, so neither 0 nor leaving it out would be a score of the model.
+        """
+        ratio = intervals.ratio(self.metrics[metric]) if metric in self.metrics and not self.failures else None
         return None if ratio is None else 100 * ratio
 
     @property
+    def failure(self) -> str:
+        """The number of failed samples with the reason of one; empty where none failed."""
+        if not self.failures:
+            return ""
+        reason = min(self.failures.values(), key=lambda text: NOT_ASKED in text)
+        return f"{len(self.failures):,} of {self.asked:,} samples failed: {reason}"
+
+    @property
     def main(self) -> str:
-        """The main metric of the task: the first."""
-        return next(iter(self.metrics))
+        """The main metric of the task: the first; empty where no sample was scored."""
+        return next(iter(self.metrics), "")
 
 
 @dataclass(frozen=True)

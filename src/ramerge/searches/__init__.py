@@ -19,8 +19,6 @@ scores        `Scorer`, whose `merge` and `parts` `run` calls, and what scorers 
 functions     scorers that call a user's function, in a process of its own or in this one
 child         the program in that process; scores part by part, for `functions`
 task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
-serving       the model server that these tasks ask, started and stopped; one for `ui/ask`
-children      processes that end when this one does, for `functions`, `serving` and `ui/jobs`
 prompted      a search by prompts: its usual space, the order of points, and the scorer by agreement, for `search`
 
 results       `SearchResult`: the content of `search.json`, which `ui/search` reads

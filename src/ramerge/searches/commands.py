@@ -11,7 +11,7 @@ import click
 from ramerge import EvaluationError, RecipeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
-from ramerge.evaluation.servers import SERVERS
+from ramerge.evaluation.serving import SERVERS, ModelServer, server_words
 from ramerge.sdk.commands import (
     KEYS,
     PATH,
@@ -155,10 +155,7 @@ def search(
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
     """The score that the words of `--score` and the options that go with it name."""
-    from shlex import split
-
     from ramerge.evaluation.run import EvaluationRequest
-    from ramerge.searches.serving import ModelServer
     from ramerge.searches.task_scores import TaskScore
 
     spec: str = options["score"]
@@ -181,7 +178,7 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
     request = EvaluationRequest(tasks, settings, named("--data", options["data"], "NAME=VALUE"), limit=options["limit"])
-    server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
+    server = ModelServer(options["serve"], server_words(options["serve_args"]), options["serve_timeout"])
     return TaskScore(request, server, options["concurrency"])
 
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import EvaluationError
+from ramerge.evaluation.children import start, stop
 from ramerge.evaluation.functions import in_words
 from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
 from ramerge.searches.child import scores_in_parts, takes_split
-from ramerge.searches.children import start, stop
 from ramerge.searches.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26

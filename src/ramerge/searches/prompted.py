@@ -260,8 +260,13 @@ class AgreementScorer:
     def about(self) -> Mapping[str, object]:
         """The fingerprints of the statistics that were gathered from the agents."""
         replies = self._prompted.replies
-        right = {name: list(counts) for name, counts in replies.counts.items()}
-        return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": replies.rewarded, "right": right}
+        counts = {name: list(counts) for name, counts in replies.counts.items()}
+        return {
+            BY_AGREEMENT: dict(self._prompted.fingerprints),
+            "rewarded": replies.rewarded,
+            "right": counts if replies.rewarded else {},
+            "replies": {name: scored for name, (scored, _) in counts.items()},
+        }
 
     def close(self) -> None:
         """Do nothing: the model is closed with the search."""

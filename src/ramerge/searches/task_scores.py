@@ -15,10 +15,10 @@ from pathlib import Path
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
+from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import SERVED, Folder
 from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items
-from ramerge.searches.serving import KeptServer, ModelServer
 
 _NAME = "candidate"
 _MOST_FAILURES = 8  # one is enough for a point to fail
@@ -70,8 +70,9 @@ class TaskScorer:
         if problems := server.check():
             raise EvaluationError(problems)
         request.check()
+        connections = 1 if server.is_sequential else concurrency
         self._request = replace(
-            request, most_failures=_MOST_FAILURES, settings={"max_connections": concurrency, **request.settings}
+            request, most_failures=_MOST_FAILURES, settings={"max_connections": connections, **request.settings}
         )
         self._logs = folder.root / "evaluation"
         self._server = KeptServer(server, folder.root / SERVED, folder.root / "server.log")
@@ -82,7 +83,7 @@ class TaskScorer:
         """The scores of a model by parts: each has further samples of every task, twice as many as the one before."""
         target = EvaluationTarget(_NAME, self._server.served_name, str(model))
         try:
-            access = ModelAccess(endpoint=self._server.load(model))
+            access = ModelAccess(self._server.load(model))
             shutil.rmtree(self._logs, ignore_errors=True)
             for number, rung in enumerate(self._rungs(target, split)):
                 yield self._scores(target, access, rung, self._logs / str(number))
@@ -114,10 +115,7 @@ class TaskScorer:
         [found] = read(logs)
         for name, samples in found.tasks.items():
             if samples.failures:
-                raise ScoreFailedError(
-                    f"{'/'.join(name)}: {len(samples.failures):,} of {len(samples.keys):,} samples failed: "
-                    f"{next(iter(samples.failures.values()))}"
-                )
+                raise ScoreFailedError(f"{'/'.join(name)}: {samples.failure}")
         return {
             "/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(found.tasks.items())
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
+from ramerge.calibration.agreement import few_replies
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
@@ -98,16 +99,15 @@ def findings(result: SearchResult) -> list[str]:
     """Sentences on the result of a search."""
     best = result.winner
     if _by_agreement(result):
-        many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
-        unsure = f"; {many}: more prompts (--prompt-count) tell more" if result.level else ""
+        tied = f"; {_count(len(result.level), 'other')} cannot be told apart from it" if result.level else ""
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
         which = f"right replies ({right})" if right else "replies"
         return [
             f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
-            f"best: {spelled(best.point, short=True)}{unsure}. This is agreement with the agents, not skill: score the "
-            "best few on your own tasks",
+            f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. This is agreement with the agents, not "
+            "skill: score the best few on your own tasks",
             *_untried(result),
         ]
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
@@ -132,6 +132,16 @@ def findings(result: SearchResult) -> list[str]:
     return [*lines, *_untried(result)]
 
 
+def _doubt(result: SearchResult) -> str:
+    """The part of the line on the best merge that says why the choice is unreliable; empty where it is not."""
+    replies = result.score.get("replies", {})
+    absent = [name for name, count in replies.items() if not count]
+    few = few_replies({name: count for name, count in replies.items() if count}, "replies")
+    doubts = [f"{enumerated(absent)} had no say, without a right reply"] if absent else []
+    doubts += few or ("more prompts (--prompt-count) tell more",) * bool(result.level)
+    return "".join(f"; {doubt}" for doubt in doubts)
+
+
 def _untried(result: SearchResult) -> list[str]:
     """A sentence on the points of the space that were not tried, if it has an end and there are any."""
     count, size = len(result.points), result.points_of_space
@@ -154,7 +164,11 @@ def failures(result: SearchResult) -> list[str]:
 
 
 def _points(count: int) -> str:
-    return f"{count:,} point{'' if count == 1 else 's'}"
+    return _count(count, "point")
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _interval(estimate: Estimate) -> str:

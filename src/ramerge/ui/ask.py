@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import gradio as gr
 
 from ramerge import EndpointError, EvaluationError
-from ramerge.evaluation.models import ModelAccess
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess
+from ramerge.evaluation.serving import ModelServer, server_command, serving
 from ramerge.sdk.text import brief, shown
-from ramerge.searches.serving import ModelServer, server_command, serving
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.run import models_of
@@ -75,24 +75,28 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
     variable = ModelAccess().key_variable
     key = os.environ.get(variable) if server == ENDPOINT else None
     with ExitStack() as running:
-        lines = []
+        lines, served = [], None
         if server != ENDPOINT:
             started = ModelServer(server)
             log = Path(running.enter_context(TemporaryDirectory(prefix="ramerge-ui-"))) / "server.log"
-            body = {**body, "model": model} if server == "transformers" else body
-            url = running.enter_context(serving(started, model, body["model"], log))
+            served = running.enter_context(serving(started, model, body["model"], log))
+            url, body = served.url, {**body, "model": served.model}
+            if EvaluationTarget(model, model, model).is_raw(ModelAccess(started)):  # a prompt is sent as it is
+                body["prompt"] = body.pop("messages")[0]["content"]
             program, *words = server_command(started, model, body["model"], urlsplit(url).port or 0)
             lines = [shlex.join([Path(program).name, *words])]
-        where = f"{url.strip().rstrip('/')}/chat/completions"
+        where = f"{url.strip().rstrip('/')}/{'completions' if 'prompt' in body else 'chat/completions'}"
         with_key = f' -H "Authorization: Bearer ${variable}"' if key else ""
         lines += [shlex.join(["curl", where, "--json", json.dumps(body)]) + with_key]
         try:
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             answer = httpx.post(where, json=body, headers=headers, timeout=_SECONDS, trust_env=False)
             if answer.is_error:
-                said = f"{answer.status_code}: {shown(answer.text, 500)}"
-                raise EndpointError(f"{url}: {body['model']}: gave no answer ({said})")
-            return str(answer.json()["choices"][0]["message"]["content"]), "\n".join(lines)
+                cause = f"; {served.cause()}" if served else ""
+                reason = f"{answer.status_code}: {shown(answer.text, 500)}{cause}"
+                raise EndpointError(f"{url}: {body['model']}: gave no answer ({reason})")
+            choice = answer.json()["choices"][0]
+            return str(choice["text"] if "prompt" in body else choice["message"]["content"]), "\n".join(lines)
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise EndpointError(f"{url}: {body['model']}: gave no answer ({shown(error)})") from error
 

@@ -12,7 +12,7 @@ import numpy as np
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.extra import require_extra
 from ramerge.evaluation.samples import Model, Samples
-from ramerge.evaluation.servers import SERVERS
+from ramerge.evaluation.serving import SERVERS
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ramerge.evaluation.children import dies_with_parent, stop
 from ramerge.sdk.progress import FORM
 from ramerge.sdk.text import printable
-from ramerge.searches.children import dies_with_parent, stop
 
 WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 _MOST_LINES = 200

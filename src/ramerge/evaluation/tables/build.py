@@ -84,7 +84,12 @@ def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
 
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
     """Raise `EvaluationError` where no model was run on any column of a table."""
-    run = {(*task, metric) for model in results for task, samples in model.tasks.items() for metric in samples.metrics}
+    run = {
+        (*task, metric)
+        for model in results
+        for task, samples in model.tasks.items()
+        for metric in (*samples.metrics, *([] if samples.metrics else [""]))
+    }
     if not any((column.suite, column.task, column.metric) in run for column in layout.columns):
         found = ", ".join(sorted({f"{suite}/{task}" for suite, task, _ in run})) or "nothing"
         raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {found}")
@@ -153,7 +158,7 @@ def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Role
             yield f"No base model to compare with in this table: {', '.join(names)}."
     yield from run_notes(models, plan.columns)
     if cells.value.isna().any():
-        yield "–: not run, or nothing to score; averages over rows with gaps are left out."
+        yield "–: not run, failed, or nothing to score; averages over rows with gaps are left out."
 
 
 def refusals(plan: Layout) -> Iterator[str]:
@@ -165,6 +170,14 @@ def refusals(plan: Layout) -> Iterator[str]:
             f"BFCL counts every answer that is no call as right in {' and '.join(tasks)}, so that a model which "
             f"answers rubbish scores 100 there; Avg {how}."
         )
+
+
+def failures(models: Sequence[Model], tasks: Sequence[TaskName]) -> Iterator[str]:
+    """Notes on models that have no score in a task, because samples failed, each with a reason."""
+    for model in models:
+        for task in tasks:
+            if task in model.tasks and (failure := model.tasks[task].failure):
+                yield f"No score of {model.name} in {'/'.join(task)}: {failure}."
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
@@ -182,7 +195,6 @@ def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterat
     yield f"Samples: {', '.join(listed)}."
     figures: dict[str, Callable[[Model, TaskName], int]] = {
         "Fewer samples than others": lambda model, task: counts[task] - len(model.tasks[task].keys),
-        "Failed samples": lambda model, task: len(model.tasks[task].failures),
         "Not finished": lambda model, task: model.tasks[task].asked - len(model.tasks[task].keys),
         "Cut off at the limit of tokens": lambda model, task: model.tasks[task].cut,
     }
@@ -195,6 +207,7 @@ def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterat
         ]
         if noted:
             yield f"{what}: {', '.join(noted)}."
+    yield from failures(models, tasks)
     for task in tasks:
         ran = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
         for key in dict.fromkeys(key for recorded in ran.values() for key in recorded):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from ramerge import EvaluationError
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.samples import Model
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import build, layouts, scores
 from ramerge.evaluation.tables.layouts import TableColumn
 from ramerge.evaluation.tables.scores import Line, Table
@@ -40,8 +40,11 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     ]:
         raise EvaluationError(problems)
     pair = scores.common(*models)
+    failures = {task for model in pair for task, samples in model.tasks.items() if samples.failures}
     drawn = scores.replicates(pair, columns, seed)
-    rows = [({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn))]
+    rows = [
+        ({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn, failures))
+    ]
     if not rows:
         raise EvaluationError(f"{first!r} and {second!r} have no two items in common in a column of {plan.name}")
     titles = {first: 2, second: 2, "Difference": 2, "from": 2, "to": 2, "p": 4, "Items": 0}
@@ -52,7 +55,9 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         "number of rows.",
         *build.refusals(plan),
         *_left_out(models, pair, tasks),
-        *build.run_notes(pair, [column for column in columns if column in drawn]),
+        *build.run_notes(
+            pair, [column for column in columns if column in drawn or (column.suite, column.task) in failures]
+        ),
     ]
     shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
     return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.cell_frame(rows), tuple(notes))
@@ -67,9 +72,13 @@ def _files(settings: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _cells(column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats]) -> list[Line]:
+def _cells(
+    column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats], failures: Collection[TaskName]
+) -> list[Line]:
     over = column.over or (column,)
     values = [scores.mean(model, over) for model in pair]
+    if (column.suite, column.task) in failures:
+        return [scores.cell(each) for each in (*values, *[None] * 5)]
     if values[0] is None or values[1] is None or not all(each in drawn for each in over):
         return []
     replicates = np.mean([drawn[each] for each in over], axis=0)

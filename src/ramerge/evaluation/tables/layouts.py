@@ -88,14 +88,14 @@ def layout_of(name: str, results: Sequence[Model]) -> Layout:
         run: dict[tuple[str, str], list[str]] = {}
         for model in results:
             for each, samples in model.tasks.items():
-                run.setdefault(each, list(samples.metrics))
+                run[each] = run.get(each) or list(samples.metrics)
         if not run:
             raise EvaluationError("the results hold no scored sample")
         every = name == ALL
         columns = [
             TableColumn((DOMAINS.get(suite, suite), task, metric if every else ""), suite, task, metric)
             for suite, task in sorted(run, key=_order)
-            for metric in run[suite, task][: None if every else 1]
+            for metric in (run[suite, task] or [""])[: None if every else 1]  # no sample of any model was scored
         ]
         if every:
             return Layout(name, "All tasks, every metric", tuple(columns))

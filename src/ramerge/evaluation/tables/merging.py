@@ -25,6 +25,7 @@ from ramerge import EvaluationError
 from ramerge.evaluation.intervals import Floats
 from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
+from ramerge.evaluation.tables.build import failures
 from ramerge.evaluation.tables.layouts import AGREEMENT, RETENTION, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
@@ -71,7 +72,8 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     if not merges:
         raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
     found = {merge.name: _retained(merge, models, who, seed) for merge in merges}
-    tasks = list(dict.fromkeys(task for each in found.values() for task in each))
+    failures_of = {merge.name: _failed(merge, models, who) for merge in merges}
+    tasks = list(dict.fromkeys(task for each in (*found.values(), *failures_of.values()) for task in each))
     if not tasks:
         raise EvaluationError(
             "no task has a specialist that was scored too; say which agent was trained for which, such as "
@@ -88,7 +90,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         kept = found[merge.name]
         ratios = [each.tokens for each in kept.values() if each.tokens is not None]
         more = [_untrained(merge, models, who), scores.cell(float(np.mean(ratios)) if ratios else None)]
-        rows.append(({"row": merge.name}, [*_cells(kept, tasks), *more]))
+        rows.append(({"row": merge.name}, [*_cells(kept, tasks, is_whole=not failures_of[merge.name]), *more]))
     notes = [
         "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
         "Composite is the geometric mean, imbalance the standard deviation.",
@@ -100,6 +102,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         if kept:
             task = min(kept, key=lambda task: kept[task].value)
             notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
+    notes += failures(results, list(scored))
     return Table("What merges have kept", "Model", columns, scores.cell_frame(rows), tuple(notes))
 
 
@@ -112,7 +115,7 @@ def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) 
         pair = scores.common(merge, models[name])
         column = TableColumn((), *task, samples.main)
         values = [scores.mean(model, [column]) for model in pair]
-        if values[0] is None or not values[1]:
+        if samples.failures or models[name].tasks[task].failures or values[0] is None or not values[1]:
             continue
         ratios = None
         if column in (drawn := scores.replicates(pair, [column], seed)):
@@ -125,11 +128,22 @@ def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) 
     return found
 
 
-def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName]) -> list[Line]:
-    """The row of a merge: each task's retention, and the figures over all."""
-    if not kept:
-        return [{}] * (len(tasks) + len(_FIGURES))
+def _failed(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskName]:
+    """Tasks in which a merge has no retention, because samples of it or of the task's specialist failed."""
+    return [
+        task
+        for task, samples in merge.tasks.items()
+        if (name := who.specialist(who.families[merge.name], task)) is not None
+        and task in models[name].tasks
+        and (samples.failures or models[name].tasks[task].failures)
+    ]
+
+
+def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName], *, is_whole: bool) -> list[Line]:
+    """The row of a merge: each task's retention, and the figures over all, unless samples of a task failed."""
     by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]
+    if not kept or not is_whole:
+        return [*by_task, *[{}] * len(_FIGURES)]
     values = np.array([[each.value for each in kept.values()]])
     draws = [each.drawn for each in kept.values() if each.drawn is not None]
     drawn = np.stack(draws, axis=1) if len(draws) == len(kept) else None
@@ -150,6 +164,10 @@ def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
         for task, samples in merge.tasks.items():
             column = TableColumn((), *task, samples.main)
             values = [scores.mean(model, [column]) for model in (merge, base)]
-            if who.specialist(family, task) is None and values[0] is not None and values[1] is not None:
+            if who.specialist(family, task) is not None or task not in base.tasks:
+                continue
+            if samples.failures or base.tasks[task].failures:
+                return {}
+            if values[0] is not None and values[1] is not None:
                 gains.append(values[0] - values[1])
     return scores.cell(float(np.mean(gains)) if gains else None)

@@ -146,8 +146,8 @@ def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> p
 
 
 def _csv(table: Table) -> str:
-    """A line for each cell that has a value."""
-    cells = table.cells.dropna(subset="value")
+    """A line for each cell that has a value, or the reason why it has none."""
+    cells = table.cells[table.cells.value.notna() | (table.cells.failure != "")]
     columns = [table.columns[place] for place in cells.place]
     texts = {
         "row": cells.row,
@@ -158,4 +158,4 @@ def _csv(table: Table) -> str:
     }
     frame = pd.DataFrame({name: map(csv_cell, values) for name, values in texts.items()}, index=cells.index)
     numbers = cells[["value", "low", "high", "samples", "failed", "difference"]]
-    return str(frame.join(numbers).to_csv(index=False, lineterminator="\n"))
+    return str(frame.join(numbers).assign(failure=cells.failure.map(csv_cell)).to_csv(index=False, lineterminator="\n"))

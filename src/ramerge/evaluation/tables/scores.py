@@ -20,9 +20,9 @@ _PER_CENT = np.array([100.0, 1.0])  # times a numerator and a denominator
 _FIELDS = {
     **{"line": "int64", "row": "object", "section": "object", "role": "object", "family": "object", "quoted": "bool"},
     **{"place": "int64", "value": "float64", "low": "float64", "high": "float64", "samples": "Int64"},
-    **{"failed": "Int64", "difference": "float64", "rank": "int64", "beats": "bool"},
+    **{"failed": "Int64", "failure": "object", "difference": "float64", "rank": "int64", "beats": "bool"},
 }
-_DEFAULTS = {"section": "", "quoted": False, "rank": 0, "beats": False}
+_DEFAULTS = {"section": "", "failure": "", "quoted": False, "rank": 0, "beats": False}
 
 Line = dict[str, Any]
 
@@ -34,8 +34,9 @@ class Table:
     `cells` has a line for each cell, row by row. `line` and `place` number rows and columns, `row` is the model's name,
     `role` base, agent or merged, and `family` its base model; `quoted` rows come from the paper. `value` is a score in
     per cent, or another number, `low` and `high` are the ends of its 95 % bootstrap interval, `samples` how many it is
-    over, `failed` how many of them had no usable answer, and `difference` the one to the base model. `rank` is 1 or 2
-    for the best and second best merge, and `beats` whether a merge is above the specialist of the domain.
+    over, `failed` how many of them had no usable answer, so that there is no value, and `failure` the reason of one.
+    `difference` is the one to the base model, `rank` 1 or 2 for the best and second best merge, and `beats` whether a
+    merge is above the specialist of the domain.
     """
 
     title: str
@@ -72,9 +73,9 @@ def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]
         value = mean(model, over)
         draws = [drawn[each][:, 0] for each in over if each in drawn]
         here = cell(value, np.mean(draws, axis=0) if value is not None and len(draws) == len(over) else None)
-        if column.task and value is not None:
-            samples = model.tasks[column.suite, column.task]
-            here |= {"samples": len(samples.keys), "failed": len(samples.failures)}
+        samples = model.tasks.get((column.suite, column.task))
+        if samples is not None and (value is not None or samples.failures):
+            here |= {"samples": len(samples.keys), "failed": len(samples.failures), "failure": samples.failure}
         found.append(here)
     return found
 

@@ -91,15 +91,17 @@ def _called(function: Callable[..., Any], prompt: Mapping[str, Any], said: str) 
 
 
 def _samples(path: Path) -> list[Sample]:
-    samples, problems = [], []
-    for number, record in enumerate(read_records(path, {}), 1):
+    samples, problems, without_truth = [], [], []
+    records = read_records(path, {})
+    for number, record in enumerate(records, 1):
         try:
             if (prompt := record.get("prompt")) is None:
                 raise ValueError(f"lacks prompt; has {shown(', '.join(record)) or 'nothing'}")
             model, extra = record.get("reward_model"), record.get("extra_info")
             truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
             if truth is None:
-                raise ValueError("lacks reward_model with ground_truth")
+                without_truth.append(number)
+                continue
             if not isinstance(extra, Mapping | None):
                 raise ValueError("extra_info: must be an object")
             source = str(record.get("data_source") or "")
@@ -110,5 +112,8 @@ def _samples(path: Path) -> list[Sample]:
             problems.append(f"{path}, record {number}: prompt: {what}")
         except ValueError as error:
             problems.append(f"{path}, record {number}: {error}")
+    if without_truth:
+        which = f"{len(without_truth):,} of {len(records):,} records lack reward_model with ground_truth"
+        problems.append(f"{path}: {which} (the first: record {without_truth[0]})")
     refuse(problems)
     return samples

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.searches.children import start, stop
+from ramerge.evaluation.children import start, stop
 from ramerge.searches.functions import FunctionScorer
 
 # A module whose import takes long enough for Ctrl-C.

@@ -1,11 +1,12 @@
-"""A model server, started and stopped: vLLM or SGLang on a GPU, `transformers serve` on a CPU; for tasks and `ui/ask`.
+"""A model server, started and stopped: vLLM or SGLang on a GPU, `transformers serve` on a CPU; for `models`, `ui/ask`.
 
-A `KeptServer` stays for one model after another. vLLM and SGLang load new weights in place.
+A `KeptServer` stays for one model after another, in a search. vLLM and SGLang load new weights in place.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 import shutil
 import socket
@@ -18,10 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import EndpointError, EvaluationError
-from ramerge.sdk.machine import install
+from ramerge.evaluation.children import start, stop
+from ramerge.sdk.machine import install, missing
 from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import printable
-from ramerge.searches.children import start, stop
+
+SERVERS = ("transformers", "vllm", "sglang")
+"""Words of `--serve`."""
 
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
     # of vLLM's development mode: the worker's own method, which reads the path it was started with, and what it cached
@@ -33,7 +37,11 @@ _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
 _ENVIRONMENT = {"vllm": {"VLLM_SERVER_DEV_MODE": "1"}}
 _SECONDS_TO_SAY = 5.0
 _SHOWN_LINES = 15
+_LONGEST_LINE = 300
 _SHOWN_BYTES = 1 << 16
+_MODULES = ("accelerate", "fastapi", "openai", "torch", "transformers", "uvicorn")
+"""Modules that `transformers serve` imports: without one of them, its program is there and does not start."""
+_CAUSE = re.compile(r"\w(Error|Exception|Interrupt)(: |$)|\berror: |CUDA|\bkilled\b|out of memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -59,15 +67,69 @@ class ModelServer:
         found = []
         if not 0 < self.timeout < math.inf:
             found.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
-        if not _program(self.kind):
+        program = _program(self.kind)
+        if not program:
             command = install("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
             found.append(f"--serve {self.kind}: there is no program {self.kind!r}: {command}")
+        elif self.kind == "transformers" and Path(program) == _own_program(self.kind):
+            found += missing({"eval-serve": _MODULES}, who="--serve transformers needs")
         return found
+
+    @property
+    def is_sequential(self) -> bool:
+        """Whether requests are answered one after another, so that more of them at once would mix their seeds."""
+        return self.kind == "transformers" and "--continuous-batching" not in self.arguments
+
+    def served_name(self, model: str, name: str) -> str:
+        """The name of a model in requests: the one asked for; `transformers serve` knows it by its path alone."""
+        return model if self.kind == "transformers" else name
+
+
+@dataclass(frozen=True)
+class RunningServer:
+    """A server that answers for one model.
+
+    Attributes:
+        settings: the settings that it was started with.
+        url: its address, up to /v1.
+        model: the name of the model in requests.
+        log: the file of all that it prints.
+        process: its process.
+    """
+
+    settings: ModelServer
+    url: str
+    model: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def cause(self) -> str:
+        """The cause of a failed request: whether the server has ended, and the last telling line of its log."""
+        code = self.process.poll()
+        ended = "" if code is None else f"the server ended with exit code {code}: "
+        return f"{ended}{_telling_line(self.log) or 'the server printed nothing'}"
+
+
+def server_words(text: str) -> list[str]:
+    """The words of `--serve-args`.
+
+    Raises:
+        EvaluationError: a quotation mark is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise EvaluationError(f"--serve-args {text}: {error}") from error
 
 
 @contextmanager
-def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
-    """Context with the URL of a server for one model, which is stopped with all its processes."""
+def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[RunningServer]:
+    """Context with a server for one model, which is stopped with all its processes.
+
+    Raises:
+        EndpointError: it ended, or was not ready in time.
+        EvaluationError: it is not installed.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -87,15 +149,19 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
                 time.sleep(0.25)
             else:
                 raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
-            yield f"{url}/v1"
+            yield RunningServer(server, f"{url}/v1", server.served_name(model, name), log, process)
         finally:
             stop(process)
 
 
 def _program(kind: str) -> str | None:
     """The program next to this Python, else on the path."""
-    installed = Path(sys.executable).with_name(kind)
-    return str(installed) if installed.is_file() else shutil.which(kind)
+    return str(_own_program(kind)) if _own_program(kind).is_file() else shutil.which(kind)
+
+
+def _own_program(kind: str) -> Path:
+    """The place of the program next to this Python."""
+    return Path(sys.executable).with_name(kind)
 
 
 def server_command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
@@ -125,35 +191,38 @@ class KeptServer:
 
     def __init__(self, server: ModelServer, link: Path, log: Path) -> None:
         self.model: str = str(link.absolute())
-        self.served_name: str = self.model if server.kind == "transformers" else link.name
+        self.served_name: str = server.served_name(self.model, link.name)
         self._server = server
         self._link = link
         self._log = log
-        self._running = ExitStack()
-        self._url = ""
+        self._stack = ExitStack()
+        self._running: RunningServer | None = None
         self._config = b""
 
-    def load(self, model: Path) -> str:
-        """Have the server load a model; the URL at which it is served."""
+    def load(self, model: Path) -> RunningServer:
+        """Have the server load a model; the server, which is another one where it was started again."""
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
         steps = _RELOADS.get(self._server.kind)
-        root = self._url.removesuffix("/v1")
-        if not (
-            self._url
-            and config == self._config
-            and steps is not None
-            and all(_answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps)
+        running = self._running
+        if (
+            running is None
+            or config != self._config
+            or steps is None
+            or not all(
+                _answers("POST", running.url.removesuffix("/v1") + path, self._server.timeout, body(self.model))
+                for path, body in steps
+            )
         ):
             self.close()
-            self._url = self._running.enter_context(serving(self._server, self.model, self.served_name, self._log))
-        self._config = config
-        return self._url
+            running = self._stack.enter_context(serving(self._server, self.model, self.served_name, self._log))
+        self._running, self._config = running, config
+        return running
 
     def close(self) -> None:
-        self._url = ""
-        self._running.close()
+        self._running = None
+        self._stack.close()
 
 
 def _answers(method: str, url: str, seconds: float, body: object = None) -> bool:
@@ -169,9 +238,21 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
     return False
 
 
-def _failed(what: str, command: Sequence[str], log: Path) -> str:
+def _failed(problem: str, command: Sequence[str], log: Path) -> str:
+    cause = _telling_line(log)
+    shown_lines = "".join(f"\n    {line}" for line in _last_lines(log)[-_SHOWN_LINES:])
+    return f"{shlex.join(command)}: {problem}{cause and f': {cause}'}; all that it printed is in {log}:{shown_lines}"
+
+
+def _telling_line(log: Path) -> str:
+    """The last line of a server's log that names an error, otherwise its last line; empty where there is none."""
+    lines = [line.strip() for line in _last_lines(log)]
+    return next((line for line in reversed(lines) if _CAUSE.search(line)), next(filter(None, reversed(lines)), ""))
+
+
+def _last_lines(log: Path) -> list[str]:
+    """The last lines of a server's log, each cut and without what a terminal would obey."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _SHOWN_BYTES))
-        lines = file.read(_SHOWN_BYTES).decode("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
-    said = "".join(f"\n    {printable(line[:300])}" for line in lines)
-    return f"{shlex.join(command)}: {what}; all that it printed is in {log}:{said}"
+        lines = file.read(_SHOWN_BYTES).decode("utf-8", "replace").splitlines()
+    return [printable(line[:_LONGEST_LINE]) for line in lines]
