@@ -126,7 +126,7 @@ def variants(values: object) -> list[object]:
     if not isinstance(values, dict):
         return [{"a": 1}, [[[]]], None]
     wrong: list[object] = [None, 1, "x", [1], {"x": None}, {"../../victim": "x"}, {"/dev/zero": "x"}]
-    replaced = [values | {key: wrong[(place + step) % 7]} for place, key in enumerate(values) for step in (0, 3)]
+    replaced = [values | {key: wrong[place % len(wrong)]} for place, key in enumerate(values)]
     return [*replaced, {}, [values]]
 
 

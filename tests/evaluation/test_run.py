@@ -27,7 +27,7 @@ from tokenizers import models as tokenizer_models
 from tokenizers.trainers import BpeTrainer
 
 from ramerge.cli.main import cli
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.errors import EndpointError, EvaluationError, OutputError
 from ramerge.demo.run import AGENTS
 from ramerge.evaluation import logs, models
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets
@@ -103,6 +103,16 @@ def test_ours_and_a_users_task_in_one_log_folder(place: Path) -> None:
     assert tasks["rewards", "prompts"].value("reward") == pytest.approx(100 * 2 / 6)
     assert tasks["task", "mine"].value("includes") == pytest.approx(100 * 2 / 3)
     assert tasks["rewards", "prompts"].tokens == 18
+
+
+def test_links_in_the_logs_of_a_model_are_refused(place: Path) -> None:
+    (place / "victim").write_text("mine")
+    (place / "logs" / "m").mkdir(parents=True)
+    (place / "logs" / "m" / "server.log").symlink_to(place / "victim")
+    access = ModelAccess(endpoint="http://127.0.0.1:9/v1")
+    with pytest.raises(OutputError, match=r"server\.log: is a link"):
+        evaluate("logs", [EvaluationTarget("m", "m")], EvaluationRequest(["mine.py@mine"]), access)
+    assert (place / "victim").read_text() == "mine"
 
 
 def test_programs_run_in_bubblewrap_and_logs_show_ratios(place: Path) -> None:

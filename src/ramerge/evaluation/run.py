@@ -18,7 +18,7 @@ from ramerge import EvaluationError
 from ramerge.evaluation.extra import require_extra
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.files import STOPPING
+from ramerge.sdk.files import STOPPING, check_state
 from ramerge.sdk.text import shown, unknown
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ def evaluate(
         raise EvaluationError(f"{folder}: is the folder of a model; name another folder for logs")
     for target in targets:
         own, now = folder / target.name, target.about()["identity"]
+        check_state(own)
         for info in list_eval_logs(str(own), recursive=True) if own.is_dir() else ():
             if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
                 raise EvaluationError(
