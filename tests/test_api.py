@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -17,7 +19,7 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
-from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.core.options import Options, Ray, Upload, in_both_forms, settings_of
 from ramerge.demo.run import copy_models
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
@@ -103,6 +105,59 @@ def test_options_of_the_command_line_are_those_of_the_api() -> None:
         assert (found[flag].help, found[flag].metavar) == (setting.help, setting.metavar)
     reference = (DOCS / "reference" / "options.md").read_text(encoding="utf-8")
     assert all(f"`{setting.flag}`" in reference for setting in declared.values())
+
+
+def settings_parameters() -> Iterator[tuple[str, str]]:
+    """Public functions with their parameters that take an object of settings."""
+    for name in NAMES:
+        if inspect.isfunction(function := getattr(ramerge, name)):
+            for parameter in inspect.signature(function).parameters:
+                if parameter in ("options", "settings", "request", "access"):
+                    yield name, parameter
+
+
+@pytest.mark.parametrize(("name", "parameter"), list(settings_parameters()))
+def test_a_mapping_is_refused_as_settings(name: str, parameter: str) -> None:
+    function = getattr(ramerge, name)
+    arguments = {
+        key: {} if each.default is inspect.Parameter.empty else each.default
+        for key, each in inspect.signature(function).parameters.items()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    valid = {"request": ramerge.EvaluationRequest(["x"]), "access": ramerge.ModelAccess()}
+    arguments |= {key: value for key, value in valid.items() if key in arguments}
+    with pytest.raises(ramerge.RecipeError, match=rf"^{parameter}: .*write {parameter}=ramerge\.\w+\(threads=1\)$"):
+        function(**{**arguments, parameter: {"threads": 1}})
+
+
+def test_groups_of_options_have_their_class() -> None:
+    for name in ("upload", "ray"):
+        with pytest.raises(ramerge.RecipeError, match=rf"^{name}: .*write {name}=ramerge"):
+            ramerge.plan("recipe.yaml", options=Options(**{name: {"address": "auto"}}))  # type: ignore[arg-type]
+    with pytest.raises(ramerge.RecipeError, match="threads: must be 1 to"):
+        ramerge.plan({"base": "base", "agents": {"code": "coder"}}, options=Options(threads="2"))  # type: ignore[arg-type]
+
+
+def test_messages_give_options_in_both_forms() -> None:
+    """Names of these options differ in Python, so messages get them from `in_both_forms`."""
+    owner = Path("options.py")
+    folder = Path(ramerge.__file__).parent
+    for path in folder.rglob("*.py"):
+        if path.relative_to(folder).parts[0] in ("cli", "ui") or path.name == owner.name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                advised = re.search(r"(pass|give|with|use|out) --(overwrite|public|staging-dir)", node.value)
+                assert not advised, f"{path}:{node.lineno}"
+
+
+def test_forms_of_options_work_in_python() -> None:
+    for cls in (Options, Upload):
+        for name, default, setting in settings_of(cls):
+            flag, form = in_both_forms(name).removesuffix(")").split(" (in Python ")
+            assert flag.split()[0] == setting.flag
+            made = eval(form.replace("...", repr(default)), {"Options": Options, "Upload": Upload})  # noqa: S307  # text of our own messages
+            assert isinstance(made, Options)
 
 
 def test_the_same_option_is_the_same_in_every_command() -> None:

@@ -17,6 +17,7 @@ from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.engine.stream import TensorStream
 from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
@@ -257,6 +258,7 @@ def plan(
         >>> plan.problems
         ()
     """
+    check_options(options)
     document = open_recipe(recipe, tensors_of_base)
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
@@ -480,6 +482,7 @@ def sweep(
         >>> [record.point["parameters.r"] for record in records]
         [0, 0.1]
     """
+    check_options(options)
     if not vary:
         raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
     return plan(recipe, out, vary=vary, options=options, on_progress=on_progress).merge(on_progress=on_progress)

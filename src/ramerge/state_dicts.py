@@ -23,6 +23,7 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.text import brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
@@ -117,6 +118,7 @@ def merge_state_dicts(
         >>> ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram", out=base)["w"] is base["w"]
         True
     """
+    check_options(options)
     for label, value in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
         _check_mapping(label, value)
     if method == AUTO:

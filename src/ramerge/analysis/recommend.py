@@ -21,6 +21,7 @@ from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
 from ramerge.sdk.flags import words_of
+from ramerge.sdk.machine import check_options
 from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
@@ -181,6 +182,7 @@ def recommend(
         >>> ramerge.recommend({"base": "base", "agents": {"code": "coder", "tool": "tool"}}).situation
         'pair'
     """
+    check_options(options)
     if trained_by not in TRAINED_BY:
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
     if isinstance(source, Analysis):

@@ -22,6 +22,7 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
+from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.text import enumerated
 
 if TYPE_CHECKING:
@@ -207,6 +208,8 @@ def agreement(
         >>> ramerge.agreement("base", "merged", "calibration")["code"].nll  # doctest: +SKIP
         0.063
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()

@@ -26,6 +26,7 @@ from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
+from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, check, leave_out, models_only, open_recipe, portable
@@ -94,6 +95,8 @@ def gather(
         >>> ramerge.gather(recipe)["code"].name  # doctest: +SKIP
         'code'
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)
     names = [name for name in models.agents if not _has(document, name, what)]
@@ -135,6 +138,8 @@ def rank(
         >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
         ['regmean', 'sum']
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     require_extras()
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)

@@ -28,7 +28,8 @@ from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock, near_file
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
-from ramerge.sdk.machine import device_name
+from ramerge.sdk.machine import check_options, check_settings, device_name
+from ramerge.sdk.options import in_both_forms
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe
@@ -81,6 +82,8 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     models, prompts = _asked(recipe, settings)
     with LiveBase(models, settings, options) as live:
         return gather_agents(live, prompts, Path(out), settings, options, on_progress or silence)
@@ -219,8 +222,8 @@ class _Gathering:
             return kept
         if folder.exists() and not self.options.overwrite:
             raise PlanError(
-                f"{folder}: was gathered with another model, other prompts or other settings; use --overwrite, or "
-                "choose another folder"
+                f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
+                f"or pass {in_both_forms('overwrite')}"
             )
         began = time.monotonic()
         plan = self.base.put_agent(name)
