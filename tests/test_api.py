@@ -14,13 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from typing_extensions import assert_type
 
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
+from ramerge.core.foundation.text import Displayed
 from ramerge.core.options import Options, Ray, Upload, in_both_forms, settings_of
 from ramerge.demo.run import copy_models
+from ramerge.searches.results import TriedPoint
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 
@@ -302,3 +306,67 @@ def test_wide_tables_stand_in_blocks() -> None:
     assert all([line.split()[0] for line in block.splitlines()] == ["agent", "code", "memory"] for block in blocks)
     assert [name for block in blocks for name in block.split("\n")[0].split()[1:]] == [*"abcdefgh"]
     assert len(table(head, rows, 1000)) == 3
+
+
+SETTINGS = {
+    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "EvaluationRequest", "EvaluationTarget", "ModelAccess"),
+    *("ModelServer", "Options", "Ray", "Recipe", "Rename", "Rule", "SearchSettings", "Soup", "TaskScore", "Upload"),
+}
+STREAMS = {"MergedTensor", "Progress", "SearchProgress", "TensorStream"}
+HOSTILE = "<script>\x1b[2J" + "x" * 5000
+
+
+def results() -> dict[str, Displayed]:
+    """One of every public result."""
+    recipe = ramerge.read_recipe("recipe.yaml")
+    analysis = ramerge.analyze(recipe)
+    record = ramerge.merge(recipe, "merged")
+    agreement = ramerge.Agreement(0.5, 0.4, 0.6, 8, 100)
+    point = TriedPoint(0, {"method": HOSTILE}, "failed", 1.0, 1.0, failure=HOSTILE)
+    w = {"w": np.ones(2, np.float32)}
+    made = [
+        *(analysis, record, record.agents["code"], agreement, point),
+        *(ramerge.plan(recipe), ramerge.plan(recipe, vary={"parameters.r": [0, 0.1]}), ramerge.recommend(analysis)),
+        ramerge.delta("base", "coder", "delta"),
+        ramerge.merge_state_dicts(w, {"code": w}, method="task_arithmetic"),
+        ramerge.Ranking({HOSTILE: {"code": agreement}}, True, ()),
+        ramerge.ReplySet({"code": []}, True, ()),
+        ramerge.SearchResult(
+            *((), "grid", 0, {}, {}, (point,), 1, 0, (0,), (), None, None, None, {"score": 0.5}, {}),
+        ),
+        ramerge.CalibrationRecord(
+            **dict.fromkeys(("ramerge_version", "agent", "fingerprint", "device", "dtype"), HOSTILE),
+            **dict.fromkeys(
+                ("prompts", "held_out", "generated", "rewarded", "tokens", "rows", "layers", "importances"), 1
+            ),
+            seconds=1.0,
+            notes=(),
+        ),
+    ]
+    return {type(each).__name__: each for each in made}
+
+
+def test_results_show_one_line_and_a_table(models: Path) -> None:
+    shown = results()
+    classes = {
+        name for name in NAMES if inspect.isclass(value := getattr(ramerge, name)) and not issubclass(value, Exception)
+    }
+    assert classes - SETTINGS - STREAMS == shown.keys() - {"TriedPoint"}
+    for name, result in shown.items():
+        text, table = repr(result), result._repr_html_()
+        assert text.startswith(f"{name}(") and len(text) <= 203 and text.isprintable(), text
+        assert table.count("<table>") == 1 and table.count("<tr>") >= 2
+        assert "<script" not in table and "\x1b" not in table and len(table) < 20_000
+    assert "code" in repr(shown["Analysis"]) and "ram+" in repr(shown["Plan"])
+    assert shown["Record"]._repr_html_().count("<tr>") == 4  # a head and three agents
+
+
+def test_figures_of_agents_are_typed(models: Path) -> None:
+    agent = ramerge.merge("recipe.yaml", "merged").agents["code"]
+    assert_type(agent.density, float)
+    assert_type(agent.shared, int)
+    assert_type(agent.lambda_, float | None)
+    assert agent.density == agent.values["density"] and agent.lambda_ == agent.values["lambda"]
+    assert {"lambda_", "density"} <= {*dir(agent)} and "threshold" not in dir(agent)
+    with pytest.raises(AttributeError, match=r"no attribute 'threshold'; figures: \['total'"):
+        _ = agent.threshold

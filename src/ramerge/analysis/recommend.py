@@ -27,7 +27,7 @@ from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
-from ramerge.sdk.text import dumped, enumerated
+from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}
@@ -67,8 +67,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Displayed):
     """The merge to try first, and why.
 
     Attributes:
@@ -108,6 +108,18 @@ class Recommendation:
     agreement: Mapping[str, float] = field(default_factory=dict)
     behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "method": self.method,
+            "parameters": self.parameters,
+            "rounding": self.rounding,
+            "situation": self.situation,
+            "confidence": self.confidence,
+        }
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [{"merge": name, "mean": mean} for name, mean in self.agreement.items()] or [self._summary()]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
