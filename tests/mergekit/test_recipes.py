@@ -306,7 +306,7 @@ def test_templates_are_ignored_with_a_note(template: str) -> None:
 def test_names_are_ignored_with_a_note() -> None:
     translated = translate(Document(recipe(name="my-merge")))
     assert translated.values == translate(Document(recipe())).values
-    assert "name: my-merge is ignored: the output has the name of its folder" in translated.notes
+    assert "name: 'my-merge' is ignored: the output has the name of its folder" in translated.notes
 
 
 @pytest.mark.parametrize(

@@ -480,8 +480,8 @@ class _Translation:
         if isinstance(template, str) and (template in _TEMPLATES or "{" in template):
             called = template if template in _TEMPLATES else "the template of the recipe"
             self.result.notes.append(
-                f"chat_template: {called} is ignored: {advice}. To set another one, load the output's tokenizer, assign "
-                "its chat_template and save it"
+                f"chat_template: {called} is ignored: {advice}. To set another one, assign "
+                "chat_template of the output's tokenizer and save it"
             )
         else:
             self.problem(("chat_template",), unknown("chat template", shown(template), ["auto", *_TEMPLATES], few=True))
