@@ -399,7 +399,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (29, "unknown dtype 'int64'"),
         (30, "tokenizer_source: 'org/other' is neither base, union nor a model of this recipe"),
         (31, "tokenizer: is not supported"),
-        (32, "unknown chat template 'chatml2'; did you mean 'chatml'?"),
+        (32, "unknown chat template 'chatml2'; did you mean 'chatml'"),
         (33, "slices: sources must be a list"),
         (34, "modules: is not supported"),
         (35, "method: does not belong in a recipe of mergekit's form: use merge_method"),

@@ -297,7 +297,11 @@ def by_prompts(
     against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
     level = [name for name, interval in ranking.behind.items() if interval is None or interval[0] <= 0]
     named = enumerated([f"`{name}`" for name in level])
-    unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
+    unsure = (
+        f"; {named} {'is' if len(level) == 1 else 'are'} statistically tied with it; more prompts may separate them"
+        if level
+        else ""
+    )
     which = "right replies" if ranking.rewarded else "replies"
     return replace(
         by_weights,

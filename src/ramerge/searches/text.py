@@ -98,14 +98,15 @@ def findings(result: SearchResult) -> list[str]:
     """Sentences on the result of a search."""
     best = result.winner
     if _by_agreement(result):
-        many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
-        unsure = f"; {many}: more prompts (--prompt-count) tell more" if result.level else ""
+        others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
+        unsure = f"; {others}: more prompts (--prompt-count) may separate them" if result.level else ""
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
         which = f"right replies ({right})" if right else "replies"
         return [
-            f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
+            f"agreement: how likely the merge finds the agents' own {which} (negative log-likelihood per token); lower "
+            "is better",
             f"best: {spelled(best.point, short=True)}{unsure}. This is agreement with the agents, not skill: score the "
             "best few on your own tasks",
             *_untried(result),

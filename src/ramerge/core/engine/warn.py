@@ -153,8 +153,8 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
         return []
     on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps it on average, "
     return [
-        f"rounding to {_dtype(plan)} changes the factor by which {plan.method.name} keeps an agent's updates, in a "
-        f"sample of the parameters that only one agent moved: {', '.join(far)}; {on_average}"
+        f"rounding to {_dtype(plan)} changes how much of an agent's update {plan.method.name} keeps where only this "
+        f"agent moved (a sample): {', '.join(far)}; {on_average}"
         f"`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 

@@ -197,7 +197,7 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
     each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
     if origin and counts:
-        yield note(f"{origin} give {sum(counts):,} tensors values of their own ({each})")
+        yield note(f"{origin} set parameters of {sum(counts):,} tensors ({each})")
     elif len(counts) > _MOST_RULES:
         yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
