@@ -58,7 +58,11 @@ def _method(name: str) -> str:
     method = describe(METHODS[name])
     reads = f"{method['reads']} of all inputs, with default parameters"
     fingerprint = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
-    wide = "an input is float64, or its matrices need it" if isinstance(METHODS[name], MatrixMethod) else "an input is float64"
+    wide = (
+        "an input is float64, or its matrices need it"
+        if isinstance(METHODS[name], MatrixMethod)
+        else "an input is float64"
+    )
     fingerprint.append(("Precision", f"computed in float32 (float64 if {wide}), rounded once, to the output's dtype"))
     if method["differs"]:
         fingerprint.append(("mergekit", method["differs"]))

@@ -312,7 +312,7 @@ def test_names_are_ignored_with_a_note() -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        *("merge_method", "base_model", "models", "slices", "modules", "parameters", "dtype", "out_dtype"),
+        *("merge_method", "base_model", "models", "slices", "parameters", "dtype", "out_dtype"),
         *("tokenizer_source", "tokenizer", "chat_template", "name"),
     ],
 )

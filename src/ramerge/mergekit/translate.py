@@ -234,7 +234,9 @@ class _Translation:
                 elif any(key in form.settings for form in METHODS.values()):
                     text = f"is a parameter of methods; write it under parameters, as in parameters: {{{key}: VALUE}}"
                 else:
-                    text = unknown("key", key, [*_KEYS, *_ADDED_KEYS, *_ELSEWHERE])
+                    text = unknown(
+                        "key", key, [*_KEYS, *_ADDED_KEYS, *(each for each in _ELSEWHERE if each != "modules")]
+                    )
                 self.problem((key,), text)
 
     def read_method(self) -> MergekitMethod | None:
