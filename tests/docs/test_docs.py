@@ -495,7 +495,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "This table lists": _NO_BEHAVIOR,
         "merge models of different architectures": f"{_P}::test_another_architecture_is_said_first_and_alone",
         "stack or repeat layers": "mergekit/test_recipes.py::test_slices_are_checked_against_the_base",
-        "build a mixture of experts": "mergekit/test_recipes.py::test_refused",
+        "build a mixture of experts": "mergekit/test_recipes.py::test_the_only_problem",
         "merge unions of different": "mergekit/test_set.py::test_tokenizers_that_differ_are_refused",
         "merge agents of different bases": f"{_W}::test_an_unrelated_agent_is_refused_before_the_first_pass",
         "merge more than 16 agents": "recipe/test_recipe.py::test_seventeen_agents_are_too_many",

@@ -486,7 +486,7 @@ class _Translation:
                 "chat_template of the output's tokenizer and save it"
             )
         else:
-            self.problem(("chat_template",), unknown("chat template", shown(template), ["auto", *_TEMPLATES], few=True))
+            self.problem(("chat_template",), unknown("chat template", str(template), ["auto", *_TEMPLATES], few=True))
 
     def write_tokenizer_source(
         self, key: Key, source: object, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
