@@ -160,8 +160,8 @@ def test_forms_of_options_work_in_python() -> None:
         for name, default, setting in settings_of(cls):
             flag, form = in_both_forms(name).removesuffix(")").split(" (in Python ")
             assert flag.split()[0] == setting.flag
-            made = eval(form.replace("...", repr(default)), {"Options": Options, "Upload": Upload})  # noqa: S307  # text of our own messages
-            assert isinstance(made, Options)
+            options = eval(form.replace("...", repr(default)), {"Options": Options, "Upload": Upload})  # noqa: S307  # text of our own messages
+            assert isinstance(options, Options)
 
 
 def test_the_same_option_is_the_same_in_every_command() -> None:
@@ -324,7 +324,7 @@ def results() -> dict[str, Displayed]:
     agreement = ramerge.Agreement(0.5, 0.4, 0.6, 8, 100)
     point = TriedPoint(0, {"method": HOSTILE}, "failed", 1.0, 1.0, failure=HOSTILE)
     w = {"w": np.ones(2, np.float32)}
-    made = [
+    examples = [
         *(analysis, record, record.agents["code"], agreement, point),
         *(ramerge.plan(recipe), ramerge.plan(recipe, vary={"parameters.r": [0, 0.1]}), ramerge.recommend(analysis)),
         ramerge.delta("base", "coder", "delta"),
@@ -343,7 +343,7 @@ def results() -> dict[str, Displayed]:
             notes=(),
         ),
     ]
-    return {type(each).__name__: each for each in made}
+    return {type(each).__name__: each for each in examples}
 
 
 def test_results_show_one_line_and_a_table(models: Path) -> None:

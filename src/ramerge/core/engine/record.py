@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeAlias, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
 from pydantic import BeforeValidator
 
@@ -91,29 +91,29 @@ class AgentStatistics(Displayed):
     model: str
     values: Mapping[str, Figure]
 
-    epsilon = _Value[float | None]()
-    total = _Value[int]()
-    active = _Value[int]()
-    shared = _Value[int]()
-    unique = _Value[int]()
-    density = _Value[float]()
-    unique_share = _Value[float]()
-    rho = _Value[float | None]()
-    lambda_ = _Value[float | None]()
-    threshold = _Value[float]()
-    kept = _Value[int]()
-    kept_share = _Value[float]()
-    asked_share = _Value[float]()
-    ratio = _Value[float | None]()
-    updates = _Value[int]()
-    erased = _Value[int]()
-    erased_share = _Value[float]()
-    sampled = _Value[int]()
-    grown_share = _Value[float]()
-    alone = _Value[int]()
-    nominal_lambda = _Value[float | None]()
-    effective_lambda = _Value[float | None]()
-    effective_error = _Value[float | None]()
+    epsilon: ClassVar[_Value[float | None]] = _Value()
+    total: ClassVar[_Value[int]] = _Value()
+    active: ClassVar[_Value[int]] = _Value()
+    shared: ClassVar[_Value[int]] = _Value()
+    unique: ClassVar[_Value[int]] = _Value()
+    density: ClassVar[_Value[float]] = _Value()
+    unique_share: ClassVar[_Value[float]] = _Value()
+    rho: ClassVar[_Value[float | None]] = _Value()
+    lambda_: ClassVar[_Value[float | None]] = _Value()
+    threshold: ClassVar[_Value[float]] = _Value()
+    kept: ClassVar[_Value[int]] = _Value()
+    kept_share: ClassVar[_Value[float]] = _Value()
+    asked_share: ClassVar[_Value[float]] = _Value()
+    ratio: ClassVar[_Value[float | None]] = _Value()
+    updates: ClassVar[_Value[int]] = _Value()
+    erased: ClassVar[_Value[int]] = _Value()
+    erased_share: ClassVar[_Value[float]] = _Value()
+    sampled: ClassVar[_Value[int]] = _Value()
+    grown_share: ClassVar[_Value[float]] = _Value()
+    alone: ClassVar[_Value[int]] = _Value()
+    nominal_lambda: ClassVar[_Value[float | None]] = _Value()
+    effective_lambda: ClassVar[_Value[float | None]] = _Value()
+    effective_error: ClassVar[_Value[float | None]] = _Value()
 
     def __getattr__(self, name: str) -> Any:
         values, key = self.__dict__.get("values", {}), name.removesuffix("_")

@@ -213,7 +213,7 @@ class PathStyle:
         if (home := _home()) is not None:
             names[str(home)] = "~"
         for path in sorted(names, key=len, reverse=True):
-            text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda found: names[found[0]], text)
+            text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda match: names[match[0]], text)
         return text
 
 
