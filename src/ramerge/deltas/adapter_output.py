@@ -259,8 +259,8 @@ class _Adapter:
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
-        # an upload does not show paths of this machine
-        place = base.folder if isinstance(self._plan.output.target, Path) else base.folder.name
+        # what is published does not show paths of this machine
+        place = base.folder.name if getattr(self._plan.output.target, "is_published", False) else base.folder
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
         return {
             "peft_type": "LORA",

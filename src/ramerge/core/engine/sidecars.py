@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ramerge.core.engine.card import model_card
@@ -22,12 +21,12 @@ from ramerge.core.foundation.text import without_secrets
 from ramerge.core.foundation.version import __version__
 from ramerge.core.methods.base import Counts
 from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.targets import path_style
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.planning.soups import weights_of
 from ramerge.core.recipe.model import Agent, Recipe
 from ramerge.core.recipe.paths import as_typed, prompts_of
 from ramerge.core.recipe.points import Point
-from ramerge.core.storage.hub_upload import HubUpload
 from ramerge.core.storage.location import Location, PathStyle
 from ramerge.core.storage.resolve import FoundModel
 
@@ -58,10 +57,7 @@ def records_of(
 
 def _paths_of(plan: MergePlan, point: Point) -> PathStyle:
     """The form of paths in the output's files: relative to their folder; of a published output only names."""
-    target = plan.output.target
-    if isinstance(target, Path):
-        return PathStyle(target / point.name)
-    return PathStyle(names_only=isinstance(target, HubUpload))
+    return path_style(plan.output.target, point.name)
 
 
 def _records(

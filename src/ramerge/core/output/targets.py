@@ -14,7 +14,7 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.options import in_both_forms
-from ramerge.core.storage.location import Location, here
+from ramerge.core.storage.location import Location, PathStyle, here
 from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
@@ -60,6 +60,13 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     if staging is not None or public:
         raise RecipeError(f"{'--staging-dir' if staging is not None else '--public'}: applies to remote outputs only")
     return path_of(path)
+
+
+def path_style(target: OutputTarget | None, folder: str) -> PathStyle:
+    """The form of local paths in files of an output, in a folder of it."""
+    if isinstance(target, Path):
+        return PathStyle(target / folder)
+    return PathStyle(names_only=target is not None and target.is_published)
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:

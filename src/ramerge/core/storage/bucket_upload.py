@@ -74,9 +74,11 @@ class BucketUpload:
         name: the model's name for its card.
         result: what names the model that is there now.
         needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
+        is_published: whether others may read it, so that its files show no paths of this machine.
     """
 
     needs_index = True
+    is_published = False
 
     def __init__(self, bucket: Bucket, staging: Path) -> None:
         self._bucket = bucket

@@ -40,6 +40,7 @@ class HubUpload:
     """
 
     needs_index = False
+    is_published = True
 
     def __init__(self, text: str, staging: Path, *, public: bool) -> None:
         found = _NAME.fullmatch(text)
