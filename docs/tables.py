@@ -21,6 +21,7 @@ from benchmarks.timing import ratios, spread
 import ramerge
 from docs.signatures import cell, command, function, public_class, table
 from ramerge.cli.main import COMMANDS
+from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.registry import METHODS, describe, listed
 from ramerge.core.options import Options, Ray, Upload, settings_of
 from ramerge.sdk.methods import merge_method
@@ -57,6 +58,12 @@ def _method(name: str) -> str:
     method = describe(METHODS[name])
     reads = f"{method['reads']} of all inputs, with default parameters"
     fingerprint = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
+    wide = (
+        "an input is float64, or its matrices need it"
+        if isinstance(METHODS[name], MatrixMethod)
+        else "an input is float64"
+    )
+    fingerprint.append(("Precision", f"computed in float32 (float64 if {wide}), rounded once, to the output's dtype"))
     if method["differs"]:
         fingerprint.append(("mergekit", method["differs"]))
     parts = ["\n".join(f"- **{name}:** {text}" for name, text in fingerprint)]

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import json
 import logging
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from typing_extensions import assert_type
 
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
-from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.core.foundation.text import Displayed
+from ramerge.core.options import Options, Ray, Upload, in_both_forms, settings_of
 from ramerge.demo.run import copy_models
+from ramerge.searches.results import TriedPoint
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 
@@ -103,6 +109,59 @@ def test_options_of_the_command_line_are_those_of_the_api() -> None:
         assert (found[flag].help, found[flag].metavar) == (setting.help, setting.metavar)
     reference = (DOCS / "reference" / "options.md").read_text(encoding="utf-8")
     assert all(f"`{setting.flag}`" in reference for setting in declared.values())
+
+
+def settings_parameters() -> Iterator[tuple[str, str]]:
+    """Public functions with their parameters that take an object of settings."""
+    for name in NAMES:
+        if inspect.isfunction(function := getattr(ramerge, name)):
+            for parameter in inspect.signature(function).parameters:
+                if parameter in ("options", "settings", "request", "access"):
+                    yield name, parameter
+
+
+@pytest.mark.parametrize(("name", "parameter"), list(settings_parameters()))
+def test_a_mapping_is_refused_as_settings(name: str, parameter: str) -> None:
+    function = getattr(ramerge, name)
+    arguments = {
+        key: {} if each.default is inspect.Parameter.empty else each.default
+        for key, each in inspect.signature(function).parameters.items()
+        if each.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    valid = {"request": ramerge.EvaluationRequest(["x"]), "access": ramerge.ModelAccess()}
+    arguments |= {key: value for key, value in valid.items() if key in arguments}
+    with pytest.raises(ramerge.RecipeError, match=rf"^{parameter}: .*write {parameter}=ramerge\.\w+\(threads=1\)$"):
+        function(**{**arguments, parameter: {"threads": 1}})
+
+
+def test_groups_of_options_have_their_class() -> None:
+    for name in ("upload", "ray"):
+        with pytest.raises(ramerge.RecipeError, match=rf"^{name}: .*write {name}=ramerge"):
+            ramerge.plan("recipe.yaml", options=Options(**{name: {"address": "auto"}}))  # type: ignore[arg-type]
+    with pytest.raises(ramerge.RecipeError, match="threads: must be 1 to"):
+        ramerge.plan({"base": "base", "agents": {"code": "coder"}}, options=Options(threads="2"))  # type: ignore[arg-type]
+
+
+def test_messages_give_options_in_both_forms() -> None:
+    """Names of these options differ in Python, so messages get them from `in_both_forms`."""
+    owner = Path("options.py")
+    folder = Path(ramerge.__file__).parent
+    for path in folder.rglob("*.py"):
+        if path.relative_to(folder).parts[0] in ("cli", "ui") or path.name == owner.name:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value:
+                advised = re.search(r"(pass|give|with|use|out) --(overwrite|public|staging-dir)", node.value)
+                assert not advised, f"{path}:{node.lineno}"
+
+
+def test_forms_of_options_work_in_python() -> None:
+    for cls in (Options, Upload):
+        for name, default, setting in settings_of(cls):
+            flag, form = in_both_forms(name).removesuffix(")").split(" (in Python ")
+            assert flag.split()[0] == setting.flag
+            options = eval(form.replace("...", repr(default)), {"Options": Options, "Upload": Upload})  # noqa: S307  # text of our own messages
+            assert isinstance(options, Options)
 
 
 def test_the_same_option_is_the_same_in_every_command() -> None:
@@ -247,3 +306,67 @@ def test_wide_tables_stand_in_blocks() -> None:
     assert all([line.split()[0] for line in block.splitlines()] == ["agent", "code", "memory"] for block in blocks)
     assert [name for block in blocks for name in block.split("\n")[0].split()[1:]] == [*"abcdefgh"]
     assert len(table(head, rows, 1000)) == 3
+
+
+SETTINGS = {
+    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "EvaluationRequest", "EvaluationTarget", "ModelAccess"),
+    *("ModelServer", "Options", "Ray", "Recipe", "Rename", "Rule", "SearchSettings", "Soup", "TaskScore", "Upload"),
+}
+STREAMS = {"MergedTensor", "Progress", "SearchProgress", "TensorStream"}
+HOSTILE = "<script>\x1b[2J" + "x" * 5000
+
+
+def results() -> dict[str, Displayed]:
+    """One of every public result."""
+    recipe = ramerge.read_recipe("recipe.yaml")
+    analysis = ramerge.analyze(recipe)
+    record = ramerge.merge(recipe, "merged")
+    agreement = ramerge.Agreement(0.5, 0.4, 0.6, 8, 100)
+    point = TriedPoint(0, {"method": HOSTILE}, "failed", 1.0, 1.0, failure=HOSTILE)
+    w = {"w": np.ones(2, np.float32)}
+    examples = [
+        *(analysis, record, record.agents["code"], agreement, point),
+        *(ramerge.plan(recipe), ramerge.plan(recipe, vary={"parameters.r": [0, 0.1]}), ramerge.recommend(analysis)),
+        ramerge.delta("base", "coder", "delta"),
+        ramerge.merge_state_dicts(w, {"code": w}, method="task_arithmetic"),
+        ramerge.Ranking({HOSTILE: {"code": agreement}}, True, ()),
+        ramerge.ReplySet({"code": []}, True, ()),
+        ramerge.SearchResult(
+            *((), "grid", 0, {}, {}, (point,), 1, 0, (0,), (), None, None, None, {"score": 0.5}, {}),
+        ),
+        ramerge.CalibrationRecord(
+            **dict.fromkeys(("ramerge_version", "agent", "fingerprint", "device", "dtype"), HOSTILE),
+            **dict.fromkeys(
+                ("prompts", "held_out", "generated", "rewarded", "tokens", "rows", "layers", "importances"), 1
+            ),
+            seconds=1.0,
+            notes=(),
+        ),
+    ]
+    return {type(each).__name__: each for each in examples}
+
+
+def test_results_show_one_line_and_a_table(models: Path) -> None:
+    shown = results()
+    classes = {
+        name for name in NAMES if inspect.isclass(value := getattr(ramerge, name)) and not issubclass(value, Exception)
+    }
+    assert classes - SETTINGS - STREAMS == shown.keys() - {"TriedPoint"}
+    for name, result in shown.items():
+        text, table = repr(result), result._repr_html_()
+        assert text.startswith(f"{name}(") and len(text) <= 203 and text.isprintable(), text
+        assert table.count("<table>") == 1 and table.count("<tr>") >= 2
+        assert "<script" not in table and "\x1b" not in table and len(table) < 20_000
+    assert "code" in repr(shown["Analysis"]) and "ram+" in repr(shown["Plan"])
+    assert shown["Record"]._repr_html_().count("<tr>") == 4  # a head and three agents
+
+
+def test_figures_of_agents_are_typed(models: Path) -> None:
+    agent = ramerge.merge("recipe.yaml", "merged").agents["code"]
+    assert_type(agent.density, float)
+    assert_type(agent.shared, int)
+    assert_type(agent.lambda_, float | None)
+    assert agent.density == agent.values["density"] and agent.lambda_ == agent.values["lambda"]
+    assert {"lambda_", "density"} <= {*dir(agent)} and "threshold" not in dir(agent)
+    with pytest.raises(AttributeError, match=r"no attribute 'threshold'; figures: \['total'"):
+        _ = agent.threshold

@@ -17,7 +17,9 @@ from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.engine.stream import TensorStream
 from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.foundation.text import Displayed, enumerated
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
 from ramerge.core.output.lifecycle import discard, output_dir, tidy
@@ -42,8 +44,8 @@ _LOG = logging.getLogger("ramerge")
 # --- plans ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Planned:
+@dataclass(frozen=True, repr=False)
+class _Planned(Displayed):
     """Members that a plan for one merge and a plan for a sweep share."""
 
     details: MergePlan
@@ -95,6 +97,22 @@ class _Planned:
         """An upper estimate of the process's memory."""
         return self.details.resources.peak_memory_bytes
 
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "method": self.details.method.name,
+            "agents": enumerated(list(self.details.inputs.agents)),
+            "out": self.out,
+            "dtype": self.details.dtype,
+            "points": len(self.details.points),
+            "problems": len(self.problems),
+            "warnings": len(self.warnings) + len(self.forecast),
+        }
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        models = {"base": self.recipe.base, **{name: agent.model for name, agent in self.recipe.agents.items()}}
+        dtypes = self.details.input_dtypes
+        return [{"model": name, "place": place, "dtype": dtypes.get(name, "")} for name, place in models.items()]
+
     def explain(self) -> str:
         """The plan as text: inputs, output, reads, memory, notes."""
         return "\n".join(explain(self.details))
@@ -143,7 +161,7 @@ class _Planned:
         return made
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan(_Planned):
     """Plan of a merge: reads, writes and needs, from headers only; `ramerge.plan` makes it.
 
@@ -174,7 +192,7 @@ class Plan(_Planned):
         return _carried_out(self._to(out), self.options, on_progress or silence)[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SweepPlan(_Planned):
     """Plan of a sweep: reads, writes and needs; `ramerge.plan(..., vary=...)` makes it.
 
@@ -257,6 +275,7 @@ def plan(
         >>> plan.problems
         ()
     """
+    check_options(options)
     document = open_recipe(recipe, tensors_of_base)
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
@@ -480,6 +499,7 @@ def sweep(
         >>> [record.point["parameters.r"] for record in records]
         [0, 0.1]
     """
+    check_options(options)
     if not vary:
         raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
     return plan(recipe, out, vary=vary, options=options, on_progress=on_progress).merge(on_progress=on_progress)

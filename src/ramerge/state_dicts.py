@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,7 +23,8 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import brief_list, first_of, quoted
+from ramerge.core.foundation.limits import check_options
+from ramerge.core.foundation.text import Displayed, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
@@ -41,7 +42,7 @@ _KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "all
 """Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
 
 
-class MergedStateDict(dict[str, Any]):
+class MergedStateDict(Displayed, dict[str, Any]):
     """Merged tensors by name, with what the merge did.
 
     Attributes:
@@ -60,6 +61,12 @@ class MergedStateDict(dict[str, Any]):
     def __init__(self, tensors: Mapping[str, Any], record: Record) -> None:
         super().__init__(tensors)
         self.record = record
+
+    def _summary(self) -> Mapping[str, object]:
+        return {"tensors": len(self), "record": self.record}
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [{"name": name, "dtype": each.dtype, "shape": tuple(each.shape)} for name, each in self.items()]
 
 
 def merge_state_dicts(
@@ -117,6 +124,7 @@ def merge_state_dicts(
         >>> ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram", out=base)["w"] is base["w"]
         True
     """
+    check_options(options)
     for label, value in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
         _check_mapping(label, value)
     if method == AUTO:

@@ -116,7 +116,7 @@ def test_the_command_shows_it_and_the_json_holds_it(tmp_path: Path) -> None:
     flags = ["--base", str(recipe["base"]), *(f"--agent={name}={path}" for name, path in recipe["agents"].items())]
     told = command("analyze", "--cores", *flags, "--json-file", str(tmp_path / "analysis.json"), "--no-cache").stdout
     cores = read_analysis(tmp_path / "analysis.json").cores
-    assert f"a factor of {cores.model.factor:.2f} is forecast to be best" in told
+    assert f"parameters.scale={cores.model.factor:.2f} is forecast to be best" in told
     assert f"--set parameters.scale={cores.model.factor:.2f}" in told
     assert json.loads((tmp_path / "analysis.json").read_text())["cores"]["layers"][0]["name"] == "layer 0"
     assert cores == forecast(recipe).cores

@@ -184,7 +184,7 @@ RECIPES = {
         "5: agents.code: codr: no such folder; did you mean coder?",
     ],
     "base_model: base\nagents: {code: coder}\nparameters: [r]": [
-        "base: is missing, but ram+ needs it",
+        "base: is missing, but ram+ needs it; add --base MODEL, or in a recipe base: MODEL",
         "1: base_model: unknown key 'base_model'; did you mean 'base'?",
         "3: parameters: must be a mapping, such as {key: value}",
     ],

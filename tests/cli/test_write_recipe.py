@@ -122,7 +122,7 @@ def test_a_recipe_of_mergekits_form_becomes_one_of_ramerges(project: Path, tmp_p
     before = planned(*words, "--write-recipe", str(written))
     assert "method: ties" in written.read_text() and "rules:" in written.read_text()
     after = planned(str(written))
-    as_filters = "filters and gradients give 5 tensors values of their own"
+    as_filters = "filters and gradients set parameters of 5 tensors"
     same = [note.replace(as_filters, "5 rules catch 5 tensors") for note in before["notes"]]
     assert [note for note in same if "relative paths" not in note] == after["notes"]
     assert same_places({**after, "notes": []}) == same_places({**before, "notes": []})

@@ -246,6 +246,31 @@ def test_the_resolved_recipe_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("out", ["out", "far/away/out", "home/me/out"])
+def test_outputs_show_no_home_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home/me"
+    (home / "models").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(home))
+    names = write_simple(home / "models")
+    ramerge.merge(recipe(home / "models", names), tmp_path / out)
+    for name in ("ramerge.yaml", "ramerge.json", "README.md"):
+        text = (tmp_path / out / name).read_text()
+        assert str(tmp_path) not in text and "home/me" not in text, name
+    monkeypatch.chdir("/")
+    ramerge.merge(tmp_path / out / "ramerge.yaml", tmp_path / "again")
+    assert (tmp_path / out / "model.safetensors").read_bytes() == (tmp_path / "again/model.safetensors").read_bytes()
+
+
+def test_a_folder_moves_with_its_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "there").mkdir()
+    names = write_simple(tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "there")
+    record = ramerge.merge({"base": "base", "agents": {name: name for name in names}}, "out")
+    assert record.base == "base" and "base: ../base" in Path("out/ramerge.yaml").read_text()
+    (tmp_path / "there").rename(tmp_path / "moved")
+    ramerge.merge(tmp_path / "moved/out/ramerge.yaml", tmp_path / "again")
+
+
 def test_the_public_names_are_sorted_complete_and_there() -> None:
     stub = ast.parse(Path(ramerge.__file__).with_suffix(".pyi").read_text())
     (stated,) = (ast.literal_eval(node.value) for node in stub.body if isinstance(node, ast.Assign))

@@ -15,6 +15,7 @@ import pytest
 import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError, PlanError, WeightsError
+from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.tensors.lowrank import LowRank
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.reference import NUMBERS, Stored
@@ -130,7 +131,19 @@ def test_what_an_adapter_leaves_is_the_bases(models: Path) -> None:
     assert any("tool: " in note and "LoRA of rank 4, computed in float32" in note for note in plan.notes)
     assert any("code, tool are LoRA adapters" in note and "section 3.2" in note for note in plan.notes)
     (dense,) = [text for text in plan.forecast if "epsilon" in text]
-    assert "Merge LoRA adapters" in dense and "core+" not in dense  # no method is advised for all of them
+    assert "Merge LoRA adapters" in dense and WHERE_TO_BEGIN in dense
+
+
+@pytest.mark.parametrize("others", [[], ["whole"]], ids=["all", "some"])
+@pytest.mark.parametrize("method", ["ram+", "wudi", "resmerge", "iso_c"])
+def test_warnings_of_adapters_give_one_answer(method: str, others: list[str], models: Path) -> None:
+    write_checkpoint(models / "whole", whole(models / "base", models / "code"))
+    source = recipe(models, ["code", "tool", *others], method, dtype="float32")
+    plan = ramerge.plan(source)
+    record = ramerge.merge(source, models / "out")
+    warnings = [text for text in (*plan.forecast, *plan.warnings, *record.warnings) if "adapter" in text]
+    assert warnings and all(WHERE_TO_BEGIN in text for text in warnings)
+    assert not any(re.search(r"--method|; take|Begin with", text) for text in warnings)
 
 
 def test_adapters_on_models_and_on_each_other(models: Path) -> None:

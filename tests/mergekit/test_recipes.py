@@ -295,6 +295,32 @@ def test_what_means_the_bases_tokenizer_is_accepted(more: dict[str, Any], chosen
     assert said(recipe(**more, companions="code"))["companions"] == "code"
 
 
+@pytest.mark.parametrize("template", ["alpaca", "chatml", "exaone", "llama3", "mistral", "{{ messages }}"])
+def test_templates_are_ignored_with_a_note(template: str) -> None:
+    translated = translate(Document(recipe(chat_template=template)))
+    assert translated.values == translate(Document(recipe())).values
+    [note] = [note for note in translated.notes if note.startswith("chat_template: ")]
+    assert "is ignored" in note and "companions: AGENT" in note
+
+
+def test_names_are_ignored_with_a_note() -> None:
+    translated = translate(Document(recipe(name="my-merge")))
+    assert translated.values == translate(Document(recipe())).values
+    assert "name: 'my-merge' is ignored: the output has the name of its folder" in translated.notes
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("merge_method", "base_model", "models", "slices", "parameters", "dtype", "out_dtype"),
+        *("tokenizer_source", "tokenizer", "chat_template", "name"),
+    ],
+)
+def test_misspelled_keys_of_mergekit_are_corrected(key: str) -> None:
+    with pytest.raises(RecipeError, match=f"did you mean '{key}'"):
+        translate(Document(recipe(**{f"{key}x": "x"})))
+
+
 def test_whose_tokenizer_the_base_has() -> None:
     assert said(recipe(base_model="org/base", tokenizer_source="org/base"))["companions"] == "base"
     models = [{"model": "code", "parameters": {"weight": 1}}, {"model": "tool", "parameters": {"weight": 1}}]
@@ -340,7 +366,7 @@ dtype: bf17
 out_dtype: int64
 tokenizer_source: org/other
 tokenizer: {source: base, tokens: {x: {source: base}}}
-chat_template: chatml
+chat_template: chatml2
 slices: [{sources: []}]
 modules: {text: {}}
 method: ties
@@ -373,7 +399,7 @@ def test_everything_at_once_and_with_its_line(tmp_path: Path) -> None:
         (29, "unknown dtype 'int64'"),
         (30, "tokenizer_source: 'org/other' is neither base, union nor a model of this recipe"),
         (31, "tokenizer: is not supported"),
-        (32, "chat_template: is not supported"),
+        (32, "unknown chat template 'chatml2'; did you mean 'chatml'"),
         (33, "slices: sources must be a list"),
         (34, "modules: is not supported"),
         (35, "method: does not belong in a recipe of mergekit's form: use merge_method"),
@@ -593,7 +619,7 @@ _SCALARS = st.one_of(
 _NAMES = st.sampled_from(
     [
         *("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype", "slices", "modules"),
-        *("tokenizer_source", "tokenizer", "chat_template", "model", "path", "revision", "lora", "source"),
+        *("tokenizer_source", "tokenizer", "chat_template", "name", "model", "path", "revision", "lora", "source"),
         *("weight", "density", "lambda", "normalize", "rescale", "int8_mask", "epsilon", "r", "alpha", "seed"),
         *("value", "filter", "method", "agents", "allow", "companions"),
     ]

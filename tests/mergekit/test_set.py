@@ -206,7 +206,7 @@ def test_rules_of_a_gradient_are_one_note_in_order(project: Path, tmp_path: Path
     made = ramerge.plan(recipe(tmp_path, text))
     assert [rule.layers for rule in made.recipe.rules] == [str(layer) for layer in range(11)]
     (note,) = (note for note in made.notes if "filters" in note)
-    assert note.startswith("filters and gradients give 11 tensors values of their own (* of layers 0: 1, * of la")
+    assert note.startswith("filters and gradients set parameters of 11 tensors (* of layers 0: 1, * of la")
     assert not any("catch" in note for note in made.notes)
 
 

@@ -248,7 +248,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / name, {"w": reference.Stored("BF16", base.bits + up.astype(np.uint16))})
     source = recipe(tmp_path, ["code", "tool"], parameters={"epsilon": 0.0, "r": 0.2})
     record = ramerge.merge(source, tmp_path / "out")
-    (note,) = [note for note in record.notes if "changes the factor by which ram+ keeps" in note]
+    (note,) = [note for note in record.notes if "changes how much of an agent's update ram+ keeps" in note]
     assert "code 1.000 instead of 1.2" in note and "`rounding: stochastic`" in note and "`dtype: float32`" in note
     assert not record.warnings
     tossed = ramerge.merge({**source, "rounding": "stochastic"}, tmp_path / "tossed")
@@ -261,7 +261,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"))
     assert "1.000 of 1.20" in said.stdout
     assert "  erased: share of the agent's changes in a ram+ merge that rounding to bfloat16 undoes\n" in said.stdout
-    assert "  effective: factor that is left after rounding, of the factor before" in said.stdout
+    assert "  effective: factor of the agent's update in the output, of the factor before rounding" in said.stdout
     said = command("analyze", str(tmp_path / "out/ramerge.yaml"), "--rounding", "stochastic")
     assert "rounding to bfloat16 undoes; others grew instead, so the mean is kept\n" in said.stdout
     cards = [(tmp_path / name / "README.md").read_text() for name in ("out", "tossed")]

@@ -230,9 +230,9 @@ def test_only_models_and_empty_folders_are_replaced(names: list[str], replaced: 
     for name in names:
         (out / name).mkdir() if name.endswith("/") else (out / name).write_text("{}")
     problems = plan(source, out, overwrite=True).findings.problems
-    assert not problems if replaced else "was not made by ramerge and is not a model" in problems[0]
+    assert not problems if replaced else "exists and may hold more than a model" in problems[0]
     [problem] = plan(source, out).findings.problems
-    assert ("pass --overwrite" if replaced else "so --overwrite does not replace it") in problem
+    assert ("pass --overwrite" if replaced else "never replaced, to protect your files") in problem
 
 
 def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

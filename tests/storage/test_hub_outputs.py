@@ -61,7 +61,10 @@ def test_the_output_is_that_of_a_folder(
     made = hub.folder / f"me/merged{branch}"
     assert {path.name for path in made.iterdir()} == {path.name for path in (tmp_path / "here").iterdir()}
     for path in (tmp_path / "here").glob("*[s.]*"):
-        assert path.name in ("ramerge.json", "README.md") or path.read_bytes() == (made / path.name).read_bytes()
+        assert (
+            path.name in {"README.md", "ramerge.json", "ramerge.yaml"}
+            or path.read_bytes() == (made / path.name).read_bytes()
+        )
     assert state(hub).private == {"me/merged": True}
     assert len(state(hub).commits) == 1
     assert (
@@ -87,6 +90,18 @@ def test_all_kinds_of_outputs_are_one_commit(
     make(source, "hub:me/made")
     assert kills.weights(hub.folder / "me/made") == kills.weights(tmp_path / "here")
     assert len(state(hub).commits) == 1
+    assert left(stage) == []
+
+
+@pytest.mark.parametrize("make", [as_sweep, as_delta, ramerge.merge])
+def test_uploads_show_no_local_path(
+    make: Callable[..., Any], hub: WebServer, source: dict[str, Any], stage: Path, tmp_path: Path
+) -> None:
+    make(source, "hub:me/made")
+    texts = [path for path in (hub.folder / "me/made").rglob("*") if path.suffix in (".json", ".yaml", ".md")]
+    assert any(path.name == "ramerge.yaml" for path in texts)
+    for path in texts:
+        assert str(tmp_path) not in path.read_text(), path
     assert left(stage) == []
 
 

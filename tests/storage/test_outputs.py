@@ -17,6 +17,7 @@ import pytest
 import ramerge
 from ramerge.core.foundation.errors import OutputWarning, SendError
 from ramerge.core.foundation.progress import Progress
+from ramerge.core.options import in_both_forms
 from ramerge.core.storage.bucket_upload import BucketUpload
 from ramerge.core.storage.objects import open_bucket
 from ramerge.core.storage.upload import CLAIM
@@ -255,7 +256,7 @@ def test_a_model_is_replaced_by_the_commit(s3: Server, source: dict[str, Any], t
     out = f"s3://{BUCKET}/replaced"
     ramerge.merge(source, out)
     (problem,) = ramerge.plan(source, out).problems
-    assert problem == f"{out}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
+    assert problem == f"{out}: holds files; choose another folder, or pass {in_both_forms('overwrite')}"
     before = s3.files("replaced")
     other = source | {"method": "ram", "shard_size": "4KB"}
     assert killed(other, out, "removed here", 0, overwrite=True)
@@ -272,7 +273,7 @@ def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any]) ->
 
     obstore.put(s3.bucket(), "home/deep/file", b"mine")
     (problem,) = ramerge.plan(source, f"s3://{BUCKET}/home", options=ramerge.Options(overwrite=True)).problems
-    assert "has subfolders and was not made by a merge" in problem
+    assert "has subfolders, and ramerge did not write it" in problem
     s3.put(Path(source["base"]), "home/model")
     obstore.put(s3.bucket(), "home/ramerge.json", b"{}")
     (problem,) = ramerge.plan(source, f"s3://{BUCKET}/home", options=ramerge.Options(overwrite=True)).problems
@@ -414,7 +415,7 @@ def test_a_sweep_is_that_of_a_folder(s3: Server, source: dict[str, Any], stage: 
     assert left(stage) == []
     s3.put(Path(source["base"]), "sweep/mine")
     (problem,) = planned(source, out, overwrite=True, **other).findings.problems
-    assert "holds another model, in s3://models/sweep/mine, which --overwrite would remove" in problem
+    assert "holds another model, in s3://models/sweep/mine. It is never replaced" in problem
 
 
 DOINGS = {"sweep": VARY, "delta": {"kind": "delta"}}

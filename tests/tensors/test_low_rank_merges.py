@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import cli
+from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.methods.registry import METHODS
 from tests.checkpoints import floats, read_checkpoint
 from tests.formats.test_lora import SHAPES, UP, Q, write_adapter, write_base
@@ -89,9 +90,9 @@ def test_what_harms_adapters_is_warned_of_from_headers(
 ) -> None:
     asked = models | {"method": method, "parameters": parameters}
     (warning,) = ramerge.plan(asked).warnings
-    assert f"LoRA adapters of rank 2, and {method} " in warning
+    assert f"LoRA adapters of rank 2, and {method} " in warning and WHERE_TO_BEGIN in warning
     assert ramerge.plan(asked, options=ramerge.Options(strict=True)).problems
-    page, section = warning.rpartition("(")[2].rstrip(")").split(", ")
+    page, section = warning.rpartition("(")[2].partition(")")[0].split(", ")
     text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
     assert f"\n## {json.loads(section)}\n" in text
 

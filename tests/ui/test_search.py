@@ -83,7 +83,7 @@ def test_a_search_is_read_again_and_shown(tmp_path: Path) -> None:
     # by agreement, candidates stand in the place of points
     agreed = replace(again, score={"agreement": {}}, objectives=again.objectives[:1])
     html = search_view(agreed, "found")
-    assert "agreement: negative log-likelihood" in html
+    assert "agreement: how likely the merge finds" in html
     assert re.findall(r"<th[^>]*>([^<]+)</th>", html)[:5] == ["candidate", "mean", "up", "down", "to the best (95 %)"]
     (tmp_path / "found" / "search.json").write_text('{"schema": "ramerge.search/1"}')
     with pytest.raises(RecipeError, match="is not a valid search"):

@@ -16,7 +16,7 @@ from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.analysis.tensor_roles import layers_and_roles, role_of
-from ramerge.sdk.machine import peak_memory
+from ramerge.sdk.machine import check_options, peak_memory
 from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Moved, Relative, factor, measured, shown, thresholds
 from ramerge.sdk.passes import (
     Executor,
@@ -74,6 +74,7 @@ def analyze(
         >>> [agent.name for agent in analysis.model.agents]
         ['code', 'tool']
     """
+    check_options(options)
     document = open_recipe(recipe, tensors_of_base)
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")

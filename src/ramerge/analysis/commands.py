@@ -52,7 +52,8 @@ _FILES = (
     "method",
     "--cores",
     is_flag=True,
-    help="Forecast core's coefficients and the best factor of the sum; takes as long as a merge with core.",
+    help="Forecast the agents' weights in a core merge, and the best scale of their plain sum. Takes as long as that "
+    "merge.",
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray"))
 def analyze(

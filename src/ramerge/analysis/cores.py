@@ -176,5 +176,4 @@ def _sentence(factor: float | None) -> str:
         why = "these agents undo each other in their cores, so their sum is too short"
     else:
         why = "these agents hardly meet in their cores, so their plain sum is about right"
-    tried = f"--method task_arithmetic --set parameters.scale={factor:.2f}"
-    return f"{why}: a factor of {factor:.2f} is forecast to be best ({tried})"
+    return f"{why}: of the plain sum (task_arithmetic), parameters.scale={factor:.2f} is forecast to be best"

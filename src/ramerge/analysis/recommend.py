@@ -21,12 +21,13 @@ from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
 from ramerge.sdk.flags import words_of
+from ramerge.sdk.machine import check_options
 from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
-from ramerge.sdk.text import dumped, enumerated
+from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}
@@ -66,8 +67,8 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, repr=False)
+class Recommendation(Displayed):
     """The merge to try first, and why.
 
     Attributes:
@@ -107,6 +108,18 @@ class Recommendation:
     agreement: Mapping[str, float] = field(default_factory=dict)
     behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "method": self.method,
+            "parameters": self.parameters,
+            "rounding": self.rounding,
+            "situation": self.situation,
+            "confidence": self.confidence,
+        }
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [{"merge": name, "mean": mean} for name, mean in self.agreement.items()] or [self._summary()]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
@@ -181,6 +194,7 @@ def recommend(
         >>> ramerge.recommend({"base": "base", "agents": {"code": "coder", "tool": "tool"}}).situation
         'pair'
     """
+    check_options(options)
     if trained_by not in TRAINED_BY:
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
     if isinstance(source, Analysis):
@@ -283,7 +297,11 @@ def by_prompts(
     against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
     level = [name for name, interval in ranking.behind.items() if interval is None or interval[0] <= 0]
     named = enumerated([f"`{name}`" for name in level])
-    unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
+    unsure = (
+        f"; {named} {'is' if len(level) == 1 else 'are'} statistically tied with it; more prompts may separate them"
+        if level
+        else ""
+    )
     which = "right replies" if ranking.rewarded else "replies"
     return replace(
         by_weights,

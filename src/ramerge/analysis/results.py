@@ -17,7 +17,7 @@ from ramerge.analysis.tensor_roles import ROLES
 from ramerge.sdk.machine import data_frame
 from ramerge.sdk.methods import RESCALINGS
 from ramerge.sdk.records import read_model, to_model
-from ramerge.sdk.text import JsonLimits, dumped, parse
+from ramerge.sdk.text import Displayed, JsonLimits, dumped, parse
 
 SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""
@@ -25,8 +25,8 @@ SCHEMA = "ramerge.analysis/1"
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
-@dataclass(frozen=True)
-class Analysis:
+@dataclass(frozen=True, repr=False)
+class Analysis(Displayed):
     """Changes by RL in all agents of one base.
 
     Attributes:
@@ -95,6 +95,17 @@ class Analysis:
     def agents(self) -> Mapping[str, AgentPart]:
         """The figures of the whole model, by agent."""
         return {agent.name: agent for agent in self.model.agents}
+
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "base": self.base,
+            "densities": {name: agent.density for name, agent in self.agents.items()},
+            "elements": self.model.elements,
+            "warnings": len(self.warnings),
+        }
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return rows({"model": (self.model,)})["agents"]
 
     def to_dict(self) -> dict[str, Any]:
         """The analysis as plain values, as in `--json`. What is infinite or no number is null."""

@@ -22,7 +22,8 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
-from ramerge.sdk.text import enumerated
+from ramerge.sdk.machine import check_options, check_settings
+from ramerge.sdk.text import Displayed, enumerated
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
@@ -37,8 +38,8 @@ Items = Mapping[str, NDArray[np.float64]]
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 
-@dataclass(frozen=True)
-class Agreement:
+@dataclass(frozen=True, repr=False)
+class Agreement(Displayed):
     """The agreement of a model with an agent: how likely the model finds the agent's replies.
 
     Attributes:
@@ -59,13 +60,16 @@ class Agreement:
     prompts: int
     tokens: int
 
+    def _summary(self) -> Mapping[str, object]:
+        return vars(self)
+
 
 FEW = 8
 """Fewer replies of an agent say little: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
 
 
-@dataclass(frozen=True)
-class ReplySet:
+@dataclass(frozen=True, repr=False)
+class ReplySet(Displayed):
     """The replies of a calibration on which merges are scored by agreement.
 
     Attributes:
@@ -83,6 +87,9 @@ class ReplySet:
     rewarded: bool
     notes: tuple[str, ...]
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def _summary(self) -> Mapping[str, object]:
+        return {"replies": {name: len(each) for name, each in self.exchanges.items()}, "rewarded": self.rewarded}
 
 
 def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
@@ -220,6 +227,8 @@ def agreement(
         >>> ramerge.agreement("base", "merged", "calibration")["code"].nll  # doctest: +SKIP
         0.063
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()

@@ -26,16 +26,17 @@ from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
+from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, check, leave_out, models_only, open_recipe, portable
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import Displayed, dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 
-@dataclass(frozen=True)
-class Ranking:
+@dataclass(frozen=True, repr=False)
+class Ranking(Displayed):
     """Merges in the order of their agreement.
 
     Attributes:
@@ -54,6 +55,15 @@ class Ranking:
     rewarded: bool
     notes: tuple[str, ...]
     behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
+
+    def _summary(self) -> Mapping[str, object]:
+        return {"means": self.means, "rewarded": self.rewarded}
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [
+            {"merge": name, "mean": self.means[name], **{agent: each.nll for agent, each in agreements.items()}}
+            for name, agreements in self.agreements.items()
+        ]
 
     @property
     def means(self) -> dict[str, float]:
@@ -94,6 +104,8 @@ def gather(
         >>> ramerge.gather(recipe)["code"].name  # doctest: +SKIP
         'code'
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)
     names = [name for name in models.agents if not _has(document, name, what)]
@@ -135,6 +147,8 @@ def rank(
         >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
         ['regmean', 'sum']
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     require_extras()
     document = open_recipe(recipe, tensors_of_base)
     models = models_only(document)

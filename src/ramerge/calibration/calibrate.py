@@ -28,7 +28,8 @@ from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import check_state, lock, near_file, read_state
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
-from ramerge.sdk.machine import device_name
+from ramerge.sdk.machine import check_options, check_settings, device_name
+from ramerge.sdk.options import in_both_forms
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
@@ -82,6 +83,8 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
+    check_options(options)
+    check_settings("settings", settings, CalibrationSettings)
     models, prompts = _asked(recipe, settings)
     for name in prompts:
         claim_folder(Path(out) / name, reads_of(models.document), "the calibration")
@@ -224,8 +227,8 @@ class _Gathering:
             return kept
         if folder.exists() and not self.options.overwrite:
             raise PlanError(
-                f"{folder}: was gathered with another model, other prompts or other settings; use --overwrite, or "
-                "choose another folder"
+                f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
+                f"or pass {in_both_forms('overwrite')}"
             )
         began = time.monotonic()
         plan = self.base.put_agent(name)

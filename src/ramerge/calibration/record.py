@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ramerge.sdk.machine import parse_size
 from ramerge.sdk.options import DEVICE, about, documented
-from ramerge.sdk.text import dumped, quoted
+from ramerge.sdk.text import Displayed, dumped, quoted
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 GATHERED = ("inputs", "importance", "all", "replies")
@@ -176,8 +176,8 @@ class CalibrationSettings:
         return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class CalibrationRecord:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class CalibrationRecord(Displayed):
     """Record of the calibration of one agent.
 
     Attributes:
@@ -220,6 +220,10 @@ class CalibrationRecord:
     seconds: float
     notes: tuple[str, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
+
+    def _summary(self) -> Mapping[str, object]:
+        names = ("agent", "prompts", "rewarded", "tokens", "rows", "importances", "device", "dtype")
+        return {name: getattr(self, name) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, as in `calibration.json`."""

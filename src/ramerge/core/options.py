@@ -203,3 +203,12 @@ class Options:
             "--ray", "remote", "Let the nodes of a Ray cluster do the work; default: the threads of this process."
         ),
     )
+
+
+def in_both_forms(name: str) -> str:
+    """The form of a setting of `Options` or `Upload` on the command line, and the one in Python, for messages."""
+    settings = {key: (cls, setting) for cls in (Options, Upload) for key, _, setting in settings_of(cls)}
+    cls, setting = settings[name]
+    keyword = f"{name}={'...' if setting.metavar else True}"
+    in_python = keyword if cls is Options else f"upload=Upload({keyword})"
+    return f"{setting.flag}{f' {setting.metavar}' if setting.metavar else ''} (in Python Options({in_python}))"

@@ -259,11 +259,13 @@ class _Adapter:
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
+        # what is published does not show paths of this machine
+        place = base.folder.name if getattr(self._plan.output.target, "is_published", False) else base.folder
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
         return {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM" if is_causal else None,
-            "base_model_name_or_path": without_secrets(base.hub_id or str(base.folder)),
+            "base_model_name_or_path": without_secrets(base.hub_id or str(place)),
             "revision": base.revision if base.hub_id else None,
             "inference_mode": True,
             "r": rank,

@@ -133,7 +133,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
             (record,) = records_of(plan, passes, writer.written, seen, began)
             size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
             said = (
-                f"written as a delta on {plan.inputs.base.location}: {size:,} bytes, "
+                f"written as a delta on the base: {size:,} bytes, "
                 f"{size / whole if whole else 0.0:.1%} of the {whole:,} of the model; ramerge apply gives the model"
             )
             record = replace(record, notes=(*record.notes, said))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import Displayed, dumped
 
 
-@dataclass(frozen=True)
-class DeltaRecord:
+@dataclass(frozen=True, repr=False)
+class DeltaRecord(Displayed):
     """Record of a delta that was written or applied.
 
     Attributes:
@@ -47,6 +48,16 @@ class DeltaRecord:
     digest: str
     seconds: float
     warnings: tuple[str, ...] = ()
+
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "base": self.base,
+            "agent": self.agent,
+            "moved": self.moved,
+            "elements": self.elements,
+            "delta_bytes": self.delta_bytes,
+            "warnings": len(self.warnings),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The record of a delta as plain values."""

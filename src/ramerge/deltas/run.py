@@ -23,7 +23,7 @@ from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
 from ramerge.sdk.formats import open_stacked
-from ramerge.sdk.machine import ResourceLimits, read_limits
+from ramerge.sdk.machine import ResourceLimits, check_options, read_limits
 from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy
 from ramerge.sdk.passes import chosen_executor
 from ramerge.sdk.progress import Listener, silence
@@ -71,6 +71,7 @@ def delta(
         >>> made.delta_bytes < made.agent_bytes
         True
     """
+    check_options(options)
     began = time.monotonic()
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
@@ -128,6 +129,7 @@ def apply(
         >>> ramerge.delta("base", "coder", "coder-delta").digest == ramerge.apply("base", "coder-delta", "again").digest
         True
     """
+    check_options(options)
     began = time.monotonic()
     limits = read_limits(options.threads, options.max_memory)
     below = _find(base)

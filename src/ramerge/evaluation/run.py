@@ -19,6 +19,7 @@ from ramerge.evaluation.extra import require_extra
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import STOPPING, check_state
+from ramerge.sdk.machine import check_settings
 from ramerge.sdk.text import shown, unknown
 
 if TYPE_CHECKING:
@@ -163,6 +164,8 @@ def evaluate(
         >>> ramerge.evaluate("logs", targets, request, access)  # doctest: +SKIP
         True
     """
+    check_settings("request", request, EvaluationRequest)
+    check_settings("access", access, ModelAccess)
     request.check()
     access.check()
     from inspect_ai.log import list_eval_logs, read_eval_log

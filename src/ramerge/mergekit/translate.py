@@ -63,7 +63,9 @@ _COMPUTES = (
     "dtype: {}: mergekit computes in it, ramerge in float32 with one rounding at the end; in a bfloat16 merge by {} "
     "{} of the elements differ in the last digits"
 )
-_ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
+_ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules", "name")
+_TEMPLATES = ("alpaca", "chatml", "exaone", "llama3", "mistral")
+"""Chat templates that come with mergekit."""
 _WHOLE = (
     "only whole models can be merged: list them under models, or in one slice with all layers of every model; to stack "
     "layers (a frankenmerge), use mergekit"
@@ -217,6 +219,8 @@ class _Translation:
     # --- keys and method ---
 
     def check_keys(self) -> None:
+        if (name := self.values.get("name")) is not None:
+            self.result.notes.append(f"name: {shown(name)} is ignored: the output has the name of its folder")
         for key, value in self.values.items():
             if key == "modules" and value:
                 self.problem((key,), f"is not supported; {_WHOLE}")
@@ -230,7 +234,9 @@ class _Translation:
                 elif any(key in form.settings for form in METHODS.values()):
                     text = f"is a parameter of methods; write it under parameters, as in parameters: {{{key}: VALUE}}"
                 else:
-                    text = unknown("key", key, [*_KEYS, *_ADDED_KEYS])
+                    text = unknown(
+                        "key", key, [*_KEYS, *_ADDED_KEYS, *(each for each in _ELSEWHERE if each != "modules")]
+                    )
                 self.problem((key,), text)
 
     def read_method(self) -> MergekitMethod | None:
@@ -456,7 +462,7 @@ class _Translation:
         return name
 
     def write_tokenizer(self, base: MergekitModel | None, agents: Mapping[str, MergekitModel]) -> None:
-        """Write whose tokenizer the output gets. Report what would change embeddings, and named chat templates."""
+        """Write whose tokenizer the output gets. Report what would change embeddings, and note other chat templates."""
         advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
         if source is not None:
@@ -470,8 +476,17 @@ class _Translation:
             elif source is not None:
                 self.write_tokenizer_source(("tokenizer",), source, base, agents)
         # agents of one base share its template, and mergekit's vote would select it
-        if self.values.get("chat_template") not in (None, "", "auto"):
-            self.problem(("chat_template",), f"is not supported: {advice}")
+        template = self.values.get("chat_template")
+        if template in (None, "", "auto"):
+            return
+        if isinstance(template, str) and (template in _TEMPLATES or "{" in template):
+            called = template if template in _TEMPLATES else "the template of the recipe"
+            self.result.notes.append(
+                f"chat_template: {called} is ignored: {advice}. To set another one, assign "
+                "chat_template of the output's tokenizer and save it"
+            )
+        else:
+            self.problem(("chat_template",), unknown("chat template", str(template), ["auto", *_TEMPLATES], few=True))
 
     def write_tokenizer_source(
         self, key: Key, source: object, base: MergekitModel | None, agents: Mapping[str, MergekitModel]

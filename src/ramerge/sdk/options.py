@@ -9,6 +9,6 @@
 16
 """
 
-from ramerge.core.options import DEVICE, about, documented
+from ramerge.core.options import DEVICE, about, documented, in_both_forms
 
-__all__ = ["DEVICE", "about", "documented"]
+__all__ = ["DEVICE", "about", "documented", "in_both_forms"]

@@ -8,6 +8,7 @@
 from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read_object
 from ramerge.core.foundation.text import (
     MOST_ALIKE,
+    Displayed,
     brief,
     brief_list,
     csv_cell,
@@ -29,6 +30,7 @@ from ramerge.core.foundation.text import (
 __all__ = [
     "MOST_ALIKE",
     "RECORD",
+    "Displayed",
     "JsonLimits",
     "brief",
     "brief_list",

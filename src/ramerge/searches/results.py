@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge import __version__
 from ramerge.sdk.records import read_model
-from ramerge.sdk.text import JsonLimits
+from ramerge.sdk.text import Displayed, JsonLimits
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.scores import Objective
 from ramerge.searches.space import Point
@@ -20,8 +20,8 @@ BY_AGREEMENT = "agreement"
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
-@dataclass(frozen=True)
-class TriedPoint:
+@dataclass(frozen=True, repr=False)
+class TriedPoint(Displayed):
     """A point of a search and its result.
 
     Attributes:
@@ -45,9 +45,12 @@ class TriedPoint:
     scores: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
 
+    def _summary(self) -> Mapping[str, object]:
+        return _figures_of(self)
 
-@dataclass(frozen=True)
-class SearchResult:
+
+@dataclass(frozen=True, repr=False)
+class SearchResult(Displayed):
     """The result of a search, with all its points.
 
     Attributes:
@@ -95,6 +98,12 @@ class SearchResult:
     notes: tuple[str, ...] = ()
     agents: Mapping[str, float] = field(default_factory=dict)
 
+    def _summary(self) -> Mapping[str, object]:
+        return {"best": self.best, **self.winner.point, "scores": self.winner.scores, **counts(self.points)}
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [_figures_of(point) for point in self.ranked]
+
     @property
     def winner(self) -> TriedPoint:
         """The best point of the search."""
@@ -115,6 +124,13 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """The result of a search as plain values, as in `search.json`."""
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
+
+
+def _figures_of(point: TriedPoint) -> dict[str, object]:
+    """The figures of a point that its line and its row in a table show."""
+    objectives = {f"objective {number}": each.value for number, each in enumerate(point.objectives, 1)}
+    failure = {"failure": point.failure} if point.failure else {}
+    return {"number": point.number, **point.point, "state": point.state, **objectives, **failure}
 
 
 def read_search(path: Path) -> SearchResult:

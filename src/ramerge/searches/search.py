@@ -13,6 +13,7 @@ from ramerge import EvaluationError, Options, RecipeError
 from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
+from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
@@ -95,6 +96,8 @@ def search(
         >>> len(result.points)
         2
     """
+    check_options(options)
+    check_settings("settings", settings, SearchSettings)
     _check_arguments(out, score, vary, space, settings, options, on_progress)
     document = open_recipe(recipe, tensors_of_base)
     if score is None and not document.values.get("prompts"):

@@ -99,13 +99,15 @@ def findings(result: SearchResult) -> list[str]:
     """Sentences on the result of a search."""
     best = result.winner
     if _by_agreement(result):
-        tied = f"; {_count(len(result.level), 'other')} cannot be told apart from it" if result.level else ""
+        others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
+        tied = f"; {others}" if result.level else ""
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
         which = f"right replies ({right})" if right else "replies"
         return [
-            f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
+            f"agreement: how likely the merge finds the agents' own {which} (negative log-likelihood per token); lower "
+            "is better",
             f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. This is agreement with the agents, not "
             "skill: score the best few on your own tasks",
             *_untried(result),
@@ -137,8 +139,8 @@ def _doubt(result: SearchResult) -> str:
     replies = result.score.get("replies", {})
     absent = [name for name, count in replies.items() if not count]
     few = few_replies({name: count for name, count in replies.items() if count}, "replies")
-    doubts = [f"{enumerated(absent)} had no say, without a right reply"] if absent else []
-    doubts += few or ("more prompts (--prompt-count) tell more",) * bool(result.level)
+    doubts = [f"{enumerated(absent)} did not count: no right reply"] if absent else []
+    doubts += few or ("more prompts (--prompt-count) may separate them",) * bool(result.level)
     return "".join(f"; {doubt}" for doubt in doubts)
 
 

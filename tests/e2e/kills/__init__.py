@@ -113,7 +113,7 @@ def counting(calls: list[str], monkeypatch: Any) -> None:
 
 
 def weights(out: Path) -> dict[str, bytes]:
-    """All files of an output but those that tell how it was made, which hold times."""
+    """All files of an output but those that tell how it was made, which hold times and paths relative to the output."""
     return weights_of(
         {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     )
@@ -121,7 +121,7 @@ def weights(out: Path) -> dict[str, bytes]:
 
 def weights_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The same of the files of an output by their names."""
-    told = ("ramerge.json", "sweep.json", "README.md", "delta.safetensors.index.json")
+    told = ("ramerge.json", "ramerge.yaml", "sweep.json", "README.md", "delta.safetensors.index.json")
     return {name: data for name, data in sorted(files.items()) if name.rpartition("/")[2] not in told}
 
 

@@ -40,7 +40,7 @@ def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
 
 def effective_means() -> str:
     """Explanation of the column `effective` of agents' figures."""
-    return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
+    return "factor of the agent's update in the output, of the factor before rounding, where only it moved (a sample)"
 
 
 def meanings(columns: Sequence[Column], record: Record) -> list[str]:

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, overload
 
 from pydantic import BeforeValidator
 
 from ramerge.core.foundation.extras import data_frame
 from ramerge.core.foundation.jsontext import RECORD, dumped
+from ramerge.core.foundation.text import Displayed, enumerated
 from ramerge.core.foundation.typedjson import read_model
 
 Figure: TypeAlias = int | float | str | bool | None
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class AgentStatistics:
+class _Value(Generic[T]):
+    """Figure in an agent's `values`, as an attribute with a type."""
+
+    def __set_name__(self, _owner: type, name: str) -> None:
+        self._key = name.removesuffix("_")
+
+    @overload
+    def __get__(self, agent: None, _owner: type) -> _Value[T]: ...
+    @overload
+    def __get__(self, agent: AgentStatistics, _owner: type) -> T: ...
+    def __get__(self, agent: AgentStatistics | None, _owner: type) -> Any:
+        if agent is None:
+            return self
+        if self._key not in agent.values:
+            raise AttributeError  # `__getattr__` words it
+        return agent.values[self._key]
+
+
+@dataclass(frozen=True, repr=False)
+class AgentStatistics(Displayed):
     """Figures of one agent over all merged tensors; only those that the method reports are there.
 
     Each figure is an attribute and an entry of `values`. `dir(agent)` lists those that are there.
@@ -71,6 +91,30 @@ class AgentStatistics:
     model: str
     values: Mapping[str, Figure]
 
+    epsilon: ClassVar[_Value[float | None]] = _Value()
+    total: ClassVar[_Value[int]] = _Value()
+    active: ClassVar[_Value[int]] = _Value()
+    shared: ClassVar[_Value[int]] = _Value()
+    unique: ClassVar[_Value[int]] = _Value()
+    density: ClassVar[_Value[float]] = _Value()
+    unique_share: ClassVar[_Value[float]] = _Value()
+    rho: ClassVar[_Value[float | None]] = _Value()
+    lambda_: ClassVar[_Value[float | None]] = _Value()
+    threshold: ClassVar[_Value[float]] = _Value()
+    kept: ClassVar[_Value[int]] = _Value()
+    kept_share: ClassVar[_Value[float]] = _Value()
+    asked_share: ClassVar[_Value[float]] = _Value()
+    ratio: ClassVar[_Value[float | None]] = _Value()
+    updates: ClassVar[_Value[int]] = _Value()
+    erased: ClassVar[_Value[int]] = _Value()
+    erased_share: ClassVar[_Value[float]] = _Value()
+    sampled: ClassVar[_Value[int]] = _Value()
+    grown_share: ClassVar[_Value[float]] = _Value()
+    alone: ClassVar[_Value[int]] = _Value()
+    nominal_lambda: ClassVar[_Value[float | None]] = _Value()
+    effective_lambda: ClassVar[_Value[float | None]] = _Value()
+    effective_error: ClassVar[_Value[float | None]] = _Value()
+
     def __getattr__(self, name: str) -> Any:
         values, key = self.__dict__.get("values", {}), name.removesuffix("_")
         if key not in values:
@@ -78,8 +122,12 @@ class AgentStatistics:
         return values[key]
 
     def __dir__(self) -> list[str]:
-        figures = (f"{key}_" if iskeyword(key) else key for key in self.values)
-        return [*super().__dir__(), *figures]
+        figures = [f"{key}_" if iskeyword(key) else key for key in self.values]
+        absent = {name for name, value in vars(type(self)).items() if isinstance(value, _Value)}.difference(figures)
+        return sorted({*super().__dir__(), *figures} - absent)
+
+    def _summary(self) -> Mapping[str, object]:
+        return {"name": self.name, "model": self.model, **self.values}
 
     def to_dict(self) -> dict[str, Any]:
         """The agent's entry in `ramerge.json`, whose key is its name, as plain values."""
@@ -98,8 +146,8 @@ def _fields_of(name: str, agent: Mapping[str, object]) -> dict[str, object]:
     return {"name": name, "model": agent.get("model"), "values": figures}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Record(Displayed):
     """Record of a merge. Sizes are in bytes, `seconds` is wall time.
 
     Fields with a default may be missing in `ramerge.json`: if they are empty.
@@ -166,6 +214,19 @@ class Record:
     peak_memory_bytes: int
     adapter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def _summary(self) -> Mapping[str, object]:
+        return {
+            "method": self.method,
+            **self.point,
+            "agents": enumerated(list(self.agents)),
+            "dtype": self.dtype,
+            "tensors": self.tensors,
+            "warnings": len(self.warnings),
+        }
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        return [{"name": name, **agent.to_dict()} for name, agent in self.agents.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values, as in `ramerge.json`."""
         values = {key: value for key, value in vars(self).items() if key not in ("agents", "parts")}
@@ -191,7 +252,7 @@ class Record:
         Raises:
             RecipeError: pandas is not installed.
         """
-        return data_frame([{"name": name, **agent.to_dict()} for name, agent in self.agents.items()])
+        return data_frame(self._rows())
 
 
 @dataclass(frozen=True)

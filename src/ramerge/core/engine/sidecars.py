@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ramerge.core.engine.card import model_card
@@ -20,12 +21,13 @@ from ramerge.core.foundation.text import without_secrets
 from ramerge.core.foundation.version import __version__
 from ramerge.core.methods.base import Counts
 from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.targets import path_style
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.planning.soups import weights_of
 from ramerge.core.recipe.model import Agent, Recipe
-from ramerge.core.recipe.paths import prompts_of
+from ramerge.core.recipe.paths import as_typed, prompts_of
 from ramerge.core.recipe.points import Point
-from ramerge.core.storage.location import Location
+from ramerge.core.storage.location import Location, PathStyle
 from ramerge.core.storage.resolve import FoundModel
 
 
@@ -53,6 +55,11 @@ def records_of(
     return records
 
 
+def _paths_of(plan: MergePlan, point: Point) -> PathStyle:
+    """The form of paths in the output's files: relative to their folder; of a published output only names."""
+    return path_style(plan.output.target, point.name)
+
+
 def _records(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> Iterator[Record]:
@@ -61,9 +68,12 @@ def _records(
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
     ]
+    inputs = (plan.inputs.base, *plan.inputs.agents.values(), *plan.inputs.sides.values())
+    places = [folder for model in inputs for folder in model.folders]
     for point, counts in zip(plan.points, passes.rounding, strict=True):
+        paths = _paths_of(plan, point)
         method, parameters = point.method, point.parameters[0]
-        agents, parts = _statistics(plan, point, counts, passes.results)
+        agents, parts = _statistics(plan, point, counts, passes.results, paths)
         densities = {name: agent.density for name, agent in agents.items() if "density" in agent.values}
         remarks = [(name, method.remarks(agent.values)) for name, agent in agents.items() if agent.values]
         warnings = [*warnings_of(plan, found, counts, parameters, densities)]
@@ -73,15 +83,18 @@ def _records(
             point=point.varied,
             method=method.name,
             parameters=parameters.in_effect(),
-            base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
+            base=_name_of(plan.recipe.base, plan, paths) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts.origin,
-            notes=(
-                *plan.findings.notes,
-                *[f"{name}: {text}" for name, text in remarks if text],
-                *rounding_notes(plan, counts),
+            notes=tuple(
+                paths.in_text(text, places)
+                for text in (
+                    *plan.findings.notes,
+                    *[f"{name}: {text}" for name, text in remarks if text],
+                    *rounding_notes(plan, counts),
+                )
             ),
-            warnings=tuple(filter(None, warnings)),
+            warnings=tuple(paths.in_text(text, places) for text in warnings if text),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
@@ -100,8 +113,12 @@ def _records(
         )
 
 
+def _name_of(model: str, plan: MergePlan, paths: PathStyle) -> str:
+    return without_secrets(as_typed(model, plan.recipe.folder, paths))
+
+
 def _statistics(
-    plan: MergePlan, point: Point, rounding: Counts, results: Results
+    plan: MergePlan, point: Point, rounding: Counts, results: Results, paths: PathStyle
 ) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
     """The figures of each agent, and those of each part of the model where several are counted separately."""
     found: dict[str, tuple[int, Any]] = {}
@@ -117,11 +134,13 @@ def _statistics(
     agents = {}
     for name, figures, more in zip(names, values, rounded, strict=True):
         agent = plan.recipe.agents[name]
-        text = agent.written
+        text = _name_of(agent.written, plan, paths)
         if agent.soup is not None:
             weighted = zip(agent.soup.agents.values(), weights_of(agent.soup), strict=True)
-            text = f"{agent.soup.method} of {', '.join(f'{one.written} ({weight:.4g})' for one, weight in weighted)}"
-        agents[name] = AgentStatistics(name, without_secrets(text), {**figures, **more})
+            text = f"{agent.soup.method} of " + ", ".join(
+                f"{_name_of(one.written, plan, paths)} ({weight:.4g})" for one, weight in weighted
+            )
+        agents[name] = AgentStatistics(name, text, {**figures, **more})
     if len(found) < 2:
         return agents, {}
     return agents, {
@@ -166,32 +185,38 @@ def model_sidecars(
         apart=plan.config.untied,
     )
     yield "README.md", model_card(plan, point, record, folder=folder)
-    yield "ramerge.yaml", resolved_recipe(plan, point).to_yaml()
+    paths = _paths_of(plan, point)
+    paths = paths if folder is None else replace(paths, start=None)  # the file of a delta moves to its model
+    yield "ramerge.yaml", resolved_recipe(plan, point, paths).to_yaml()
     yield "ramerge.json", record.to_json()
 
 
-def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
+def _spelled_out(agent: Agent, model: FoundModel, paths: PathStyle) -> dict[str, Any]:
     if agent.soup is not None:
-        members = {name: _spelled_out(agent.soup.agents[name], member) for name, member in model.members}
+        members = {name: _spelled_out(agent.soup.agents[name], member, paths) for name, member in model.members}
         return {"soup": {**agent.soup.model_dump(), "agents": members}}
     if agent.over is None:
-        return {"model": model.spelled_out}
-    return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
+        return {"model": model.spelled_out(paths)}
+    return {"delta": [part.spelled_out(paths) for part in model.parts], "over": agent.over}
 
 
-def resolved_recipe(plan: MergePlan, point: Point) -> Recipe:
-    """A point's recipe with everything that it depends on spelled out, as `ramerge.yaml` has it."""
+def resolved_recipe(plan: MergePlan, point: Point, paths: PathStyle | None = None) -> Recipe:
+    """A point's recipe with everything that it depends on spelled out, as `ramerge.yaml` has it.
+
+    `paths`: their form; by default for a file in the folder of the output.
+    """
+    paths = paths or _paths_of(plan, point)
     agents = {}
     for name, model in plan.inputs.agents.items():
         agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)
-        values = _spelled_out(agent, model)
-        values |= dict.fromkeys(agent.sides, side.spelled_out) if side is not None else {}
+        values = _spelled_out(agent, model, paths)
+        values |= dict.fromkeys(agent.sides, side.spelled_out(paths)) if side is not None else {}
         agents[name] = Agent(**values)
     return point.recipe.model_copy(
         update={
-            "base": plan.inputs.base.spelled_out if plan.recipe.base is not None else None,
+            "base": plan.inputs.base.spelled_out(paths) if plan.recipe.base is not None else None,
             "agents": agents,
-            "prompts": prompts_of(point.recipe),
+            "prompts": prompts_of(point.recipe, paths),
             "parameters": point.parameters[0].in_effect(),
             "preset": None,
         }

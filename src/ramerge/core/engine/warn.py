@@ -11,8 +11,8 @@ from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels import effect
 from ramerge.core.kernels.rounding import ROWS
 from ramerge.core.methods.base import Counts
-from ramerge.core.methods.moved import ADVICE, GUIDE, ONLY_ADAPTERS, absolute
-from ramerge.core.planning.explain import fine_agents, forecast_of_density, forecast_of_rounding, of_adapters
+from ramerge.core.methods.moved import GUIDE, absolute
+from ramerge.core.planning.explain import fine_agents, forecast_of_density, forecast_of_rounding, instead_of_averaging
 from ramerge.core.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
@@ -119,15 +119,20 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
     averaged = "so most is shared, and RAM averages that over the agents that moved it. "
     if fine := {name: why for name, why in fine_agents(plan).items() if name in moved}:
         counts = ", ".join(f"{moved[name]:.0%} of {name} ({why})" for name, why in fine.items())
-        text = (
-            f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {counts} as "
-            f"moved, {averaged}"
-        )
-        return [SaysWhereToBegin(text + (ONLY_ADAPTERS if of_adapters(plan) else f"{ADVICE}; {GUIDE}"))]
+        return [
+            SaysWhereToBegin(
+                f"epsilon = {epsilon:g} is too small to separate what training moved from rounding: it counts {counts} "
+                f"as moved, {averaged}{instead_of_averaging(plan)}"
+            )
+        ]
     if len(moved) == 1:
         return ()
     counts = ", ".join(f"{density:.0%} of {name}" for name, density in moved.items())
-    return [SaysWhereToBegin(f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{ADVICE}")]
+    return [
+        SaysWhereToBegin(
+            f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{instead_of_averaging(plan)}"
+        )
+    ]
 
 
 def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
@@ -148,8 +153,8 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
         return []
     on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps it on average, "
     return [
-        f"rounding to {_dtype(plan)} changes the factor by which {plan.method.name} keeps an agent's updates, in a "
-        f"sample of the parameters that only one agent moved: {', '.join(far)}; {on_average}"
+        f"rounding to {_dtype(plan)} changes how much of an agent's update {plan.method.name} keeps where only this "
+        f"agent moved (a sample): {', '.join(far)}; {on_average}"
         f"`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 

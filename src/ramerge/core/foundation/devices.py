@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.extras import install
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +44,7 @@ def choose_device(text: str, dtype: str = "float32") -> torch.device:
     try:
         import torch
     except ImportError as error:
-        raise RecipeError(f"device: {text} needs torch; install it with `pip install 'ramerge[torch]'`") from error
+        raise RecipeError(f"device: {text} needs torch; install it with `{install('torch')}`") from error
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if text == "auto":
         text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"

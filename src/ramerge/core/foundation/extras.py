@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import enumerated
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra, such as `eval`; pip keeps the ramerge that is already there."""
-    return f"pip install 'ramerge[{extra}]'"
+    """The command that installs an extra, such as `eval`, from where this ramerge was installed.
+
+    Of a checkout or a wheel that is gone, the command names the extra's libraries instead.
+    """
+    pip = "pip install" if find_spec("pip") else "uv pip install"
+    origin: dict[str, Any] = {}
+    with suppress(PackageNotFoundError, ValueError):
+        origin = json.loads(distribution("ramerge").read_text("direct_url.json") or "{}")
+    url = str(origin.get("url", ""))
+    path = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+    if path is not None and not path.exists():
+        return f"{pip} {shlex.join(_libraries(extra))}"
+    if path is not None and path.is_dir():
+        editable = "-e " * bool(origin.get("dir_info", {}).get("editable"))
+        return f"{pip} {editable}{_quoted(f'{path}[{extra}]')}"
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info'].get('vcs', 'git')}+{url}@{origin['vcs_info'].get('commit_id', 'HEAD')}"
+    return f"{pip} {_quoted(f'ramerge[{extra}] @ {url}' if url else f'ramerge[{extra}]')}"
+
+
+def _libraries(extra: str) -> list[str]:
+    """Requirements of extras, such as `eval,torch`, without what other versions of Python need."""
+    required = (text.partition("; ") for text in distribution("ramerge").requires or ())
+    chosen = {f"extra == '{name}'" for name in extra.split(",")}
+    return sorted({library for library, _, condition in required if condition in chosen})
+
+
+def _quoted(text: str) -> str:
+    """A word in the quotes that shells need around brackets."""
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def missing(extras: Mapping[str, Iterable[str]], *, who: str, then: str = "") -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import MOST_BITS, is_too_large, literal
+from ramerge.core.options import Options, Ray, Upload
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _NO_SIZE_BYTES = 1000
@@ -26,6 +28,34 @@ class ResourceLimits:
     memory: int | None
 
 
+def check_settings(name: str, settings: object, kind: type) -> None:
+    """Refuse settings of another type, such as a mapping in place of `Options`.
+
+    Raises:
+        RecipeError: they are no `kind`; the message has the form to write.
+    """
+    if isinstance(settings, kind):
+        return
+    words = settings.items() if isinstance(settings, Mapping) else ()
+    form = ", ".join(f"{key}={literal(value)}" for key, value in words) or "..."
+    raise RecipeError(
+        f"{name}: must be of the class ramerge.{kind.__name__}, not {type(settings).__name__}; "
+        f"write {name}=ramerge.{kind.__name__}({form})"
+    )
+
+
+def check_options(options: Options) -> None:
+    """Refuse options, or groups of them, of another type.
+
+    Raises:
+        RecipeError: they are no `Options`, or a group is no `Upload` or `Ray`.
+    """
+    check_settings("options", options, Options)
+    check_settings("upload", options.upload, Upload)
+    if options.ray is not None:
+        check_settings("ray", options.ray, Ray)
+
+
 def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
     """The limits of a run, checked.
 
@@ -36,7 +66,7 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
     Raises:
         RecipeError: a value is not possible.
     """
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+    if threads is not None and not (isinstance(threads, int) and 1 <= threads <= _MOST_THREADS):
         raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {literal(threads)}")
     try:
         return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)

@@ -7,8 +7,9 @@ reverse the order of its letters, or look like a line of ramerge's own. All outp
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
@@ -19,6 +20,9 @@ MOST = 2000
 
 MOST_NAMED = 3
 """The number of names that a message lists of many."""
+
+_MOST_ROWS = 1000
+"""The most rows of a table in a notebook."""
 
 MOST_ALIKE = 10
 """The number of problems shown of those that are alike, such as those of records in one file."""
@@ -226,3 +230,45 @@ def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) ->
     hints = [f"did you mean {near!r}?"] if near is not None else []
     hints += [f"known: {listed}"] if few or near is None else []
     return f"unknown {what} {quoted(name)}; {' '.join(hints)}"
+
+
+class Displayed:
+    """A result that shows itself in one line, and in notebooks as a table. Dataclasses take `repr=False` for it.
+
+    Texts of a result come from files of strangers, so they are shortened, and escaped for HTML.
+    """
+
+    def _summary(self) -> Mapping[str, object]:
+        """The most important figures, by name."""
+        raise NotImplementedError
+
+    def _rows(self) -> Sequence[Mapping[str, object]]:
+        """The rows of the table, each by column."""
+        return [self._summary()]
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name}={_cell(value)}" for name, value in self._summary().items())
+        return shown(f"{type(self).__name__}({figures})")
+
+    def _repr_html_(self) -> str:
+        rows = self._rows()[:_MOST_ROWS]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        head = "".join(f"<th>{_escaped(name)}</th>" for name in columns)
+        lines = ("".join(f"<td>{_escaped(_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<p>{_escaped(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object) -> str:
+    """A figure of a result as text, with four significant digits."""
+    if isinstance(value, Mapping):
+        return enumerated([f"{name} {_cell(each)}" for name, each in value.items()])
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "none" if value is None else shown(without_secrets(str(value)), MOST)
+
+
+def _escaped(value: object) -> str:
+    return html.escape(one_line(str(value)))

@@ -31,9 +31,7 @@ class Isotropic(SpectralMethod[ScaledP]):
     """A method that makes all singular values equal."""
 
     def harms_adapters(self, parameters: ScaledP) -> str:
-        return (
-            "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
-        )
+        return "makes their update shorter, because its mean counts singular values that are 0; raise scale"
 
 
 class IsoC(Isotropic[WeightedParameters]):

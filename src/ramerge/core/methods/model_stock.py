@@ -15,6 +15,7 @@ from pydantic import Field
 from ramerge.core.methods import gram
 from ramerge.core.methods.base import MANY, Agents, Column, Figure, Figures, Parameters
 from ramerge.core.methods.gram import CombinationByPart, Gram, Per
+from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.methods.sums import Floats
 
 
@@ -92,7 +93,7 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
             return ""
         return (
             f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task "
-            "vectors are nearly orthogonal, as those of different tasks are; `--method ram+` keeps more"
+            f"vectors are nearly orthogonal, as those of different tasks are. {WHERE_TO_BEGIN}"
         )
 
 

@@ -96,18 +96,18 @@ def finite(t: int, taus: Each) -> float:
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
-ADVICE = (
-    "Begin with `--method core+`; with RAM, `epsilon: {relative: 1}` under `parameters` in the recipe, or "
-    "`--set parameters.epsilon.relative=1`, counts what an agent moved by more than the root mean square of its task "
-    "vector; compare a few values with `ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
+RELATIVE = (
+    "To keep RAM, count only what an agent moved by more than the root mean square of its task vector: "
+    "`--set parameters.epsilon.relative=1` (in a recipe `parameters: {epsilon: {relative: 1}}`)"
 )
 """Advice where an absolute threshold does not separate moved parameters from unmoved ones."""
-ONLY_ADAPTERS = (
-    'Without prompts no method is good on all adapters; with a few, `ramerge search` chooses; the guide "Merge LoRA '
-    'adapters" has what was measured'
-)
-"""Advice in its place where all agents are LoRA adapters."""
 
+WHERE_TO_BEGIN = (
+    "With a few prompts of each agent's task, `ramerge search` chooses a method; without prompts, `ramerge recommend` "
+    "names the one to try first"
+)
+"""The one answer to which method to use instead: no warning names a method itself."""
+GUIDE_TO_ADAPTERS = 'the guide "Merge LoRA adapters" has what was measured'
 GUIDE = 'the guide "Merge float32 agents" lists what to do, in order'
 """Where all warnings about agents in float32 point."""
 

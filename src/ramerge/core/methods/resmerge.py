@@ -126,7 +126,7 @@ class Resmerge(SpectralMethod[ResmergeParameters]):
         return (2 * agents + 3) * r * long + 6 * r * r
 
     def harms_adapters(self, parameters: ResmergeParameters) -> str:
-        return "damps the leading direction of each, which may be most of it; take tsvm or knots"
+        return "damps the leading direction of each, which may be most of it"
 
 
 RESMERGE = Resmerge()

@@ -68,7 +68,7 @@ class Wudi(MatrixMethod[WudiParameters]):
         return held + kernel.scratch_bytes((out, width), agents)
 
     def harms_adapters(self, parameters: WudiParameters) -> str:
-        return "goes to a minimum that amplifies directions that adapters have almost in common; take swudi"
+        return "goes to a minimum that amplifies directions that adapters have almost in common"
 
 
 WUDI = Wudi()

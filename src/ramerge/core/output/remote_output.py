@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ramerge.core.foundation import store
+from ramerge.core.options import in_both_forms
 from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.schemes import UploadTarget
@@ -84,8 +85,8 @@ class RemoteOutputDir(OutputDir):
         folder = next(each for each in (staging, *staging.parents) if each.exists())
         if not os.access(folder, os.W_OK | os.X_OK):
             return [
-                f"{staging}: no permission to write there; choose another folder for files until they are uploaded "
-                "(--staging-dir)"
+                f"{staging}: no permission to write there; name another folder for files that wait for their upload "
+                f"with {in_both_forms('staging_dir')}"
             ]
         problems = self._upload.problems(inputs, overwrite=overwrite, resumes=self._run.log.exists())
         free = self.free_bytes()
@@ -93,8 +94,9 @@ class RemoteOutputDir(OutputDir):
             free += sum(512 * path.lstat().st_blocks for path in self._new.rglob("*"))
         if size > free:
             problems.append(
-                f"{self._upload}: needs {size:,} bytes of disk in {staging} for files until they are uploaded, but "
-                f"only {free:,} are free; choose another folder (--staging-dir), or smaller files (--shard-size)"
+                f"{self._upload}: needs {size:,} bytes of disk in {staging} for files that wait for their upload, but "
+                f"only {free:,} are free; name another folder with {in_both_forms('staging_dir')}, or make smaller "
+                "files (shard_size)"
             )
         return problems
 
@@ -140,4 +142,5 @@ class RemoteOutputDir(OutputDir):
 
     def reason(self, error: OSError) -> str:
         """The text of an error of the operating system in the staging directory."""
-        return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--staging-dir)"
+        setting = in_both_forms("staging_dir")
+        return f"{super().reason(error)}; files wait in {self._out.parent} for their upload: {setting}"

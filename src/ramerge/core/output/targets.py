@@ -16,11 +16,12 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.files import STANDARD_OUTPUT, check_beside, check_file
 from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
-from ramerge.core.storage.location import Location, here
+from ramerge.core.options import in_both_forms
+from ramerge.core.storage.location import Location, PathStyle, here
 from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
-EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
+EXISTS = f"exists; choose another folder, or pass {in_both_forms('overwrite')}"
 """What is wrong with an output folder that is there, whenever that is found."""
 
 OWN_RECIPE = "ramerge.yaml"
@@ -52,7 +53,8 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
         if staging is None:
             if (folder := store.folder("outputs")) is None:
                 raise RecipeError(
-                    f"{text}: there is no home folder for files until they are uploaded; give one (--staging-dir)"
+                    f"{text}: there is no home folder for files that wait for their upload; name one with "
+                    f"{in_both_forms('staging_dir')}"
                 )
             return open_upload(text, folder, public=public)
         if not os.fspath(staging):
@@ -67,6 +69,13 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     if staging is not None or public:
         raise RecipeError(f"{'--staging-dir' if staging is not None else '--public'}: applies to remote outputs only")
     return path_of(path)
+
+
+def path_style(target: OutputTarget | None, folder: str) -> PathStyle:
+    """The form of local paths in files of an output, in a folder of it."""
+    if isinstance(target, Path):
+        return PathStyle(target / folder)
+    return PathStyle(names_only=target is not None and target.is_published)
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:
@@ -138,8 +147,8 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
         return "is a file; choose a folder"
     if not is_replaceable(out):
         return (
-            "exists, was not made by ramerge and is not a model without subfolders, so --overwrite does not replace "
-            "it; choose another folder, or remove it yourself"
+            "exists and may hold more than a model: ramerge did not write it, and it has subfolders or no weights. It "
+            "is never replaced, to protect your files; choose another folder, or remove it yourself"
         )
     names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
     if inside := model_inside(names, _record(out / SWEEP)):

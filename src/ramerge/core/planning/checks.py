@@ -15,6 +15,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.matrices import is_matrix
+from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
@@ -196,7 +197,7 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
     each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
     if origin and counts:
-        yield note(f"{origin} give {sum(counts):,} tensors values of their own ({each})")
+        yield note(f"{origin} set parameters of {sum(counts):,} tensors ({each})")
     elif len(counts) > _MOST_RULES:
         yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
@@ -331,7 +332,7 @@ def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[
                 for name, value in changed.items()
             ]
             if harm := point.method.harms_adapters(now):
-                warnings.append(warning(f"{are}, and {point.method.name} {harm} ({_ADAPTERS})"))
+                warnings.append(warning(f"{are}, and {point.method.name} {harm} ({_ADAPTERS}). {WHERE_TO_BEGIN}"))
     return suited, [*warnings, *map(note, dict.fromkeys(notes))]
 
 

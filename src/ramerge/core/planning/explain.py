@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.text import brief, enumerated, without_secrets
-from ramerge.core.methods.moved import GUIDE, ONLY_ADAPTERS, absolute
+from ramerge.core.methods.moved import GUIDE, GUIDE_TO_ADAPTERS, RELATIVE, WHERE_TO_BEGIN, absolute
 from ramerge.core.planning.model import MergePlan, matrices_of
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
@@ -160,18 +160,21 @@ def of_adapters(plan: MergePlan) -> bool:
     return set(plan.inputs.adapters) == plan.inputs.agents.keys()
 
 
+def instead_of_averaging(plan: MergePlan) -> str:
+    """The advice for agents that moved nearly every element, which RAM averages."""
+    relative = "" if of_adapters(plan) else f". {RELATIVE}"
+    guide = GUIDE_TO_ADAPTERS if of_adapters(plan) else GUIDE if fine_agents(plan) else ""
+    return f"{WHERE_TO_BEGIN}{relative}{f'; {guide}' if guide else ''}"
+
+
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
     """A warning, from headers, that a threshold may not tell what moved from what did not."""
     epsilon, fine = absolute(plan.parameters), fine_agents(plan)
     if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()
-    instead = (
-        "Begin with `--method core+`, or choose another threshold, such as `--set parameters.epsilon.relative=1` (in a "
-        f"recipe `epsilon: {{relative: 1}}`); `ramerge analyze` counts it; {GUIDE}"
-    )
     return (
         f"{_are(fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
-        f"{plan.method.name} averages nearly all. {ONLY_ADAPTERS if of_adapters(plan) else instead}",
+        f"{plan.method.name} averages nearly all. {instead_of_averaging(plan)}",
     )
 
 

@@ -20,7 +20,7 @@ from ramerge.core.recipe.document import Document, Key, to_yaml
 from ramerge.core.recipe.model import AUTO, Recipe, read_structure
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.core.recipe.paths import portable
-from ramerge.core.recipe.sentences import describe
+from ramerge.core.recipe.sentences import ADD_BASE, describe
 
 
 def check(document: Document) -> Recipe:
@@ -77,7 +77,7 @@ def _method_problems(document: Document) -> list[str]:
             return problems
     method = METHODS[name]
     if method.needs_base and values.get("base") is None:
-        problems.append(document.where(("base",), f"is missing, but {name} needs it"))
+        problems.append(document.where(("base",), f"is missing, but {name} needs it; {ADD_BASE}"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import Agent, Recipe
+from ramerge.core.storage.location import PathStyle
 
 
 class ModelPart(NamedTuple):
@@ -32,15 +33,26 @@ def parts_of(model: str, folder: Path) -> list[ModelPart]:
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
-    agents = {name: _portable(agent, recipe.folder, home) for name, agent in recipe.agents.items()}
-    prompts = prompts_of(recipe, home)
-    base = _spelled(recipe.base, recipe.folder, home)
-    return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts})
+    paths = PathStyle(home)
+    agents = {name: _portable(agent, recipe.folder, paths) for name, agent in recipe.agents.items()}
+    base = _spelled(recipe.base, recipe.folder, paths)
+    return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts_of(recipe, paths)})
 
 
-def prompts_of(recipe: Recipe, home: Path | None = None) -> dict[str, str]:
-    """The prompts of a recipe, with paths as in `portable`."""
-    return {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
+def prompts_of(recipe: Recipe, paths: PathStyle) -> dict[str, str]:
+    """The prompts of a recipe, with paths in this form."""
+    return {name: paths.of(recipe.folder / Path(path).expanduser()) for name, path in recipe.prompts.items()}
+
+
+def as_typed(model: str, folder: Path, paths: PathStyle) -> str:
+    """A model as it was typed, but for paths that are absolute, or that a published file must not show."""
+    names = [
+        paths.of(part.path)
+        if part.path and (paths.names_only or Path(part.written).expanduser().is_absolute())
+        else part.written
+        for part in parts_of(model, folder)
+    ]
+    return "+".join(names)
 
 
 def reads_of(document: Document) -> list[Path]:
@@ -59,26 +71,20 @@ def reads_of(document: Document) -> list[Path]:
     ]
 
 
-def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:
+def _portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
     if agent.soup is not None:
-        members = {name: _portable(one, folder, home) for name, one in agent.soup.agents.items()}
+        members = {name: _portable(one, folder, paths) for name, one in agent.soup.agents.items()}
         return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members})})
-    deltas = tuple(_spelled(part, folder, home) for part in agent.delta or ()) or None
-    sides = {side.key: _spelled(getattr(agent, side.key), folder, home) for side in SIDE_INPUTS}
-    return Agent(model=_spelled(agent.model, folder, home), delta=deltas, over=agent.over, **sides)
+    deltas = tuple(_spelled(part, folder, paths) for part in agent.delta or ()) or None
+    sides = {side.key: _spelled(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
+    return Agent(model=_spelled(agent.model, folder, paths), delta=deltas, over=agent.over, **sides)
 
 
-def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:
+def _spelled(model: str | None, folder: Path, paths: PathStyle) -> Any:
+    """A model with the paths of its parts in this form."""
     if model is None:
         return None
-    return "+".join(_written(part.path, home) if part.path else part.written for part in parts_of(model, folder))
-
-
-def _written(path: Path, home: Path | None) -> str:
-    whole = path.resolve()
-    if home is not None and whole.is_relative_to(home.resolve()):
-        return f"./{whole.relative_to(home.resolve())}"
-    return str(whole)
+    return "+".join(paths.of(part.path) if part.path else part.written for part in parts_of(model, folder))
 
 
 def names_in(values: Mapping[str, object]) -> Iterator[str]:

@@ -25,6 +25,7 @@ _FORMS = {
 }
 
 _ADD_AGENTS = "add --agent NAME=MODEL for each, or in a recipe agents: {NAME: MODEL}"
+ADD_BASE = "add --base MODEL, or in a recipe base: MODEL"
 
 
 def describe(

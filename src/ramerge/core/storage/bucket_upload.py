@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
+from ramerge.core.options import in_both_forms
 from ramerge.core.storage import client
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.storage.objects import Bucket
@@ -73,9 +74,11 @@ class BucketUpload:
         name: the model's name for its card.
         result: what names the model that is there now.
         needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
+        is_published: whether others may read it, so that its files show no paths of this machine.
     """
 
     needs_index = True
+    is_published = False
 
     def __init__(self, bucket: Bucket, staging: Path) -> None:
         self._bucket = bucket
@@ -119,13 +122,11 @@ class BucketUpload:
             raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
         if not any(name in there for name in RECORDS) and any("/" in name for name in names):
             raise PlanError(
-                f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
-                "remove it yourself"
+                f"{self.address}: has subfolders, and ramerge did not write it. It is never replaced, to protect your "
+                "files; choose another folder, or remove it yourself"
             )
         if names and not overwrite:
-            raise PlanError(
-                f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
-            )
+            raise PlanError(f"{self.address}: holds files; choose another folder, or pass {in_both_forms('overwrite')}")
 
     def _claimed(self) -> str:
         return (
@@ -254,7 +255,7 @@ class BucketUpload:
     def _defeat(self, name: str) -> DefeatedError:
         return DefeatedError(
             f"{self.address}/{name}: another job has written to the same place since this one began, so this "
-            "one's output is not put there; choose another place, or run it again with --overwrite"
+            f"one's output is not put there; choose another place, or run it again with {in_both_forms('overwrite')}"
         )
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:

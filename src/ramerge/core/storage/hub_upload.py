@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.core.foundation.text import shown, without_secrets
+from ramerge.core.options import in_both_forms
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.upload import DefeatedError, UploadRun
@@ -39,6 +40,7 @@ class HubUpload:
     """
 
     needs_index = False
+    is_published = True
 
     def __init__(self, text: str, staging: Path, *, public: bool) -> None:
         found = _NAME.fullmatch(text)
@@ -74,16 +76,15 @@ class HubUpload:
     def _refuse(self, *, overwrite: bool) -> None:
         main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
-            raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
+            raise PlanError(f"{self.address}: is public; pass {in_both_forms('public')}, or choose another name")
         if main is not None and main.private and self._public:
             raise PlanError(
-                f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
-                "out --public (in Python public)"
+                f"{self.address}: is private already; make it public on the hub, or leave out {in_both_forms('public')}"
             )
         if (names := self._now()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
-                "--overwrite (in Python overwrite=True)"
+                f"{in_both_forms('overwrite')}"
             )
 
     def _info(self, revision: str) -> ModelInfo | None:
@@ -141,7 +142,7 @@ class HubUpload:
         if run.seen.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
-                "choose another branch, or run it again with --overwrite"
+                f"choose another branch, or run it again with {in_both_forms('overwrite')}"
             )
         with self._readable_errors(), _silently():
             made = _api().create_commit(

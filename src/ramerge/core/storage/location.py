@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
@@ -175,3 +178,48 @@ class _Ranges(io.RawIOBase):
         self._file.storage.fill(self._file.key, self._position, out)
         self._position += len(out)
         return len(out)
+
+
+@dataclass(frozen=True)
+class PathStyle:
+    """The form of local paths in a file of an output, which never shows the user's home folder.
+
+    Attributes:
+        start: the file's folder, from which paths are relative; None for a file that will be moved.
+        names_only: whether only names of folders are written, for a file that is published.
+    """
+
+    start: Path | None = None
+    names_only: bool = False
+
+    def of(self, place: Location) -> str:
+        """A path in this form; remote addresses stay."""
+        whole = place.resolve()
+        if isinstance(whole, Remote):
+            return str(whole)
+        if self.names_only:
+            return f"./{whole.name}"
+        start, home = self.start.resolve() if self.start is not None else None, _home()
+        if home is not None and whole.is_relative_to(home) and not (start and start.is_relative_to(home)):
+            return f"~/{whole.relative_to(home)}"
+        if start is None:
+            return str(whole)
+        relative = os.path.relpath(whole, start)
+        return relative if relative.startswith("..") else f"./{relative}"
+
+    def in_text(self, text: str, places: Iterable[Location]) -> str:
+        """A sentence with the paths of these places, and of the home folder, in this form."""
+        names = {str(each): self.of(each) for each in places} if self.names_only else {}
+        if (home := _home()) is not None:
+            names[str(home)] = "~"
+        for path in sorted(names, key=len, reverse=True):
+            text = re.sub(rf"{re.escape(path)}(?![\w.-])", lambda match: names[match[0]], text)
+        return text
+
+
+def _home() -> Path | None:
+    """The user's home folder, if there is one that tells anything."""
+    with suppress(RuntimeError, OSError):
+        home = Path.home().resolve()
+        return home if home.name else None
+    return None

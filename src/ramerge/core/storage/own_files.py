@@ -71,5 +71,6 @@ def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | N
 def holds_another(place: object) -> str:
     """Why an output with a model inside, at that place, is not replaced."""
     return (
-        f"holds another model, in {place}, which --overwrite would remove; choose another folder, or remove it yourself"
+        f"holds another model, in {place}. It is never replaced, to protect that model; choose another folder, or "
+        "remove it yourself"
     )

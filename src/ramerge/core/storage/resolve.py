@@ -19,7 +19,7 @@ from ramerge.core.foundation.extras import install
 from ramerge.core.foundation.files import no_such_folder
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.core.storage import hub
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, PathStyle, Remote
 from ramerge.core.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -59,11 +59,10 @@ class FoundModel:
         """The folders of all parts that were found."""
         return tuple(part.directory for part in self.parts if part.directory is not None)
 
-    @property
-    def spelled_out(self) -> str:
-        """A name that is valid in every folder: an absolute path, or a hub id with its revision."""
-        own = f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
-        return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
+    def spelled_out(self, paths: PathStyle) -> str:
+        """A name by which it is found again: a path in the form of `paths`, or a hub id with its revision."""
+        own = f"{self.hub_id}@{self.revision}" if self.hub_id else paths.of(self.folder)
+        return "+".join([own, *(adapter.spelled_out(paths) for adapter in self.adapters)])
 
     @property
     def folder(self) -> Location:
