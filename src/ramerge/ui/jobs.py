@@ -70,6 +70,11 @@ class Job:
         return self.state in (WAITING, RUNNING)
 
     @property
+    def while_active(self) -> Job | None:
+        """The job as long as it will run or runs, then None: for a button that stops it."""
+        return self if self.active else None
+
+    @property
     def ended_early(self) -> bool:
         """Whether the job ended before its end, so that the same command would resume."""
         return self.state in (STOPPED, FAILED)

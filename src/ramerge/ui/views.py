@@ -5,6 +5,7 @@ Everything that comes from models, recipes and commands is escaped here, or draw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -90,6 +91,53 @@ def listing(texts: Iterable[object], kind: str = "notes") -> str:
     return f'<ul class="{kind}">{items}</ul>' if items else ""
 
 
+LABELS = {
+    "--base": "Base model",
+    "--agent": "Agents",
+    "--method": "Method",
+    "--cores": "Forecast the sum",
+    "--prompts": "Prompts",
+    "--reward": "Reward function",
+    "--prompt-count": "Number of prompts",
+    "--max-new": "Tokens of a reply",
+    "--overwrite": "Replace what is there",
+    "--public": "Public",
+    "--task": "Tasks",
+    "--limit": "Samples of each task",
+    "--specialist": "Specialists",
+    "--serve": "Models run on",
+    "--endpoint": "Endpoint",
+}
+"""Flags of commands and the labels of the page's controls for them."""
+
+_CHECKBOXES = ("--cores", "--overwrite", "--public")
+_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+_FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: [A-Z][A-Z=]*\b| FILE\.py:\w+)?")
+
+
+def in_page_words(text: str) -> str:
+    """A message of a command, with the page's controls in place of their flags; command lines stay as they are.
+
+    >>> in_page_words("merged: exists; choose another folder, or pass --overwrite (in Python overwrite=True)")
+    'merged: exists; choose another folder, or tick “Replace what is there”'
+    """
+
+    def control(match: re.Match[str]) -> str:
+        flag = match["flag"]
+        if flag not in LABELS:
+            return match[0]
+        verb = match["verb"] and ("tick " if flag in _CHECKBOXES else "fill in ")
+        return f"{verb or ''}“{LABELS[flag]}”"
+
+    return text if "ramerge " in text else _FLAG.sub(control, _IN_PYTHON.sub("", text))
+
+
+def problems(texts: Iterable[str]) -> str:
+    """What is wrong as HTML, which screen readers read out; nothing if nothing is."""
+    listed = listing(map(in_page_words, texts), "warnings")
+    return block(f'<div role="status">{listed}</div>') if listed else ""
+
+
 def figure(drawn: Figure) -> str:
     """A figure as HTML with title and caption, drawn as SVG."""
     return (
@@ -108,8 +156,8 @@ def headers(found: Sequence[ModelHeader]) -> str:
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
     figures = [(one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in found]
     rows = [[text or "–" for text in row] for row in figures]
-    problems = [f"{one.name}: {text}" for one in found for text in one.problems]
-    return block(table("Models", head, rows) if rows else "", listing(problems, "warnings"))
+    wrong = [f"{one.name}: {text}" for one in found for text in one.problems]
+    return block(table("Models", head, rows) if rows else "") + problems(wrong)
 
 
 def progress(job: Job | None) -> str:
@@ -126,5 +174,5 @@ def progress(job: Job | None) -> str:
     counted = f"{decimal(done)} of {decimal(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
     amount = counted if total and job.active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
-    said = listing(job.lines[-8:], "warnings" if job.state == FAILED else "notes")
+    said = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
     return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)
