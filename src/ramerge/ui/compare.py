@@ -30,9 +30,8 @@ _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "
 
 def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
     """Build the tab Compare."""
-    info = "folders of finished merges; base and agents of the recipe are compared with them"
+    info = "folders of finished merges, compared with base and agents; if none is named, those merged on this page"
     merges = gr.Dropdown([], multiselect=True, allow_custom_value=True, label="Merges", info=info)
-    offered = gr.State([])
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
         stop = gr.Button("Stop", visible=False)
@@ -43,13 +42,8 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
     job = gr.State(None)
     outputs = [state, table, command, job]
 
-    def offer(chosen: list[str], before: list[str], request: gr.Request) -> tuple[object, object]:
-        """The merges that there are; those that this page has made since the last time are chosen."""
-        names = list(finished(desk, request))
-        own = [job.title for job in desk.jobs(request)]
-        new = [name for name in names if name in own and name not in before]
-        value = list(dict.fromkeys([*(chosen or []), *new]))
-        return gr.update(choices=names, value=value), [*before, *new]
+    def offer(request: gr.Request) -> object:
+        return gr.update(choices=list(finished(desk, request)))
 
     def score_demo(text: str, chosen: list[str], request: gr.Request) -> Iterator[tuple[object, ...]]:
         models = models_of(desk, text, chosen, request)
@@ -58,10 +52,12 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         for _ in work.follow():
             yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
-            kept = scores_view(*_of_demo(json.loads(work.output), chosen))
+            agents = agents_in(text, desk.roots)
+            made = [name for name in models if name != "base" and name not in agents]
+            kept = scores_view(*_of_demo(json.loads(work.output), made))
             yield views.progress(work), kept, views.command(work.words), None
 
-    tab.select(offer, [merges, offered], [merges, offered], **PRIVATE)
+    tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
     while_running(job, stop)
     if not desk.public:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,11 +25,6 @@ _MOST_LINES = 200
 _LONGEST_LINE = 1 << 22
 _MOST_OUTPUT = 1 << 27
 _INTERRUPTED = 128
-
-
-def command_line(words: Sequence[str]) -> str:
-    """The command line of these words, as a user types it."""
-    return shlex.join(["ramerge", *words])
 
 
 @dataclass

@@ -179,13 +179,21 @@ def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
 def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request | None) -> dict[str, str]:
     """Base and agents of the draft, and finished merges, as names and folders or hub ids, for the tab Compare.
 
+    Args:
+        desk: of the page.
+        text: the draft.
+        merges: names of `finished`; if there are none, those of the list that are models.
+        request: of whoever asks.
+
     Raises:
         RecipeError: the draft names no models, or a merge is not complete or no model.
     """
     recipe = checked_draft(text, desk.roots)
     folders = finished(desk, request)
+    own = [job.title for job in desk.jobs(request)]
+    merges = merges or [name for name, path in folders.items() if name in own and (path / "config.json").is_file()]
     if not merges:
-        raise RecipeError("Merges: name at least one; the tab Merge makes them")
+        raise RecipeError("Merges: none was merged on this page; name finished ones, or begin one in the tab Merge")
     if absent := [name for name in merges if name not in folders]:
         raise RecipeError(f"{name}: is no complete merge; the tab Merge makes them" for name in absent)
     if deltas := [name for name in merges if not (folders[name] / "config.json").is_file()]:

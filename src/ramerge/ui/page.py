@@ -30,7 +30,7 @@ def build_page(desk: Desk) -> gr.Blocks:
                 _next(tabs, "choose", "Choose: by prompts, or a method and its parameters")
             with gr.Tab("Choose", id="choose"):
                 if not desk.public:
-                    with gr.Accordion("Find the best merge by a few prompts of each agent's task", open=False):
+                    with gr.Accordion("Find the best merge by a few prompts", open=False):
                         search.build(desk, recipe)
                 choose.build(desk, page, recipe, models)
                 _next(tabs, "merge", "Merge: what is chosen")

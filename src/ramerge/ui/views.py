@@ -6,6 +6,7 @@ Everything that comes from models, recipes and commands is escaped here, or draw
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,7 @@ from ramerge.report.page import table as table
 from ramerge.report.styles import page_styles
 from ramerge.sdk.plans import ModelHeader
 from ramerge.sdk.text import one_line
-from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line
+from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job
 
 PICK = """
 const label = (event) => event.target.closest('[aria-label]')?.getAttribute('aria-label') ?? '';
@@ -69,15 +70,18 @@ element.addEventListener('click', async (event) => {
 
 def copyable(label: str, text: str) -> str:
     """A text as HTML with a button that copies it; nothing of an empty one."""
-    if not text:
-        return ""
+    return _copyable(label, safe(text)) if text else ""
+
+
+def _copyable(label: str, text: Markup) -> str:
     button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
-    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{safe(text)}</pre></div>')
+    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{text}</pre></div>')
 
 
 def command(*commands: Sequence[str]) -> str:
-    """Command lines as HTML, each given by its words; for users who would do the same."""
-    return copyable("Command line", "\n".join(map(command_line, commands)))
+    """Command lines as HTML, each given by its words, which lines break between; for users who would do the same."""
+    lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
+    return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))
 
 
 def button(text: str, pick: str) -> Markup:
@@ -112,7 +116,7 @@ LABELS = {
 
 _CHECKBOXES = ("--cores", "--overwrite", "--public")
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
-_FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: [A-Z][A-Z=]*\b| FILE\.py:\w+)?")
+_FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
 
 
 def in_page_words(text: str) -> str:
@@ -129,7 +133,7 @@ def in_page_words(text: str) -> str:
         verb = match["verb"] and ("tick " if flag in _CHECKBOXES else "fill in ")
         return f"{verb or ''}“{LABELS[flag]}”"
 
-    return text if "ramerge " in text else _FLAG.sub(control, _IN_PYTHON.sub("", text))
+    return text if "`ramerge " in text else _FLAG.sub(control, _IN_PYTHON.sub("", text))
 
 
 def problems(texts: Iterable[str]) -> str:
