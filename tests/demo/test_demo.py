@@ -86,9 +86,9 @@ def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkey
     assert result.exit_code == 0, result.output
     assert {path.name for path in Path("here").iterdir()} == {
         *("base", "coder", "tool", "memory"),
-        *("code.jsonl", "tool.jsonl", "memory.jsonl", "reward.py"),
+        *("code.jsonl", "tool.jsonl", "memory.jsonl", "demo_reward.py"),
     }
-    compute_score = load("here/reward.py:compute_score")[1]
+    compute_score = load("here/demo_reward.py:compute_score")[1]
     for line in Path("here/code.jsonl").read_text().splitlines():
         prompt = json.loads(line)
         right = str(sum(map(int, prompt["prompt"].removesuffix("=").split("+"))))

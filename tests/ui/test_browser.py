@@ -246,7 +246,7 @@ def test_prompts_of_each_agent_find_the_best_merge(opened: Visit, root: Path) ->
     opened.tab("Agents")
     opened.pick("Agents", "models/tool")
     opened.tab("Choose")
-    expect(lines).to_have_value("coder=add.jsonl\ntool=", timeout=30_000)
+    expect(lines).to_have_value("coder=add.jsonl\ntool=models/tool.jsonl", timeout=30_000)
     opened.fill("Number of prompts", "4")
     opened.fill("Tokens of a reply", "12")
     opened.fill("Folder of the search", "found")
@@ -343,10 +343,10 @@ def test_the_demo_brings_prompts_and_rewards(opened: Visit, root: Path) -> None:
     opened.fill("Reward function", "demo/nothing.py:compute_score")
     opened.page.keyboard.press("Tab")
     opened.wait(".warnings", has_text="there is no such file")
-    opened.fill("Reward function", "demo/reward.py:compute_score")
+    opened.fill("Reward function", "demo/demo_reward.py:compute_score")
     opened.page.keyboard.press("Tab")
-    opened.wait("pre", has_text="--prompts memory=demo/memory.jsonl --reward demo/reward.py:compute_score")
-    assert (root / "demo" / "reward.py").is_file()
+    opened.wait("pre", has_text="--prompts memory=demo/memory.jsonl --reward demo/demo_reward.py:compute_score")
+    assert (root / "demo" / "demo_reward.py").is_file()
 
 
 @pytest.mark.thorough

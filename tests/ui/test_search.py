@@ -62,7 +62,7 @@ def test_prompts_next_to_an_agent_are_its_own(desk: Desk) -> None:
     copy_models(desk.roots.home / "demo", lambda _: None)
     roots, models = desk.roots, {"code": "demo/coder", "tool": str(desk.roots.home / "demo/tool"), "add": "owner/name"}
     assert _lines(models, {"tool": "add.jsonl"}, roots) == "code=demo/code.jsonl\ntool=add.jsonl\nadd="
-    # one that leads out is nobody's
+    # a link that leads out is not taken
     (roots.home / "demo" / "other.jsonl").symlink_to(roots.home.parent / "outside.jsonl")
     assert _lines({"other": "demo/coder"}, {}, roots) == "other="
 

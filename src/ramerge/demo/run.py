@@ -20,7 +20,7 @@ from ramerge.sdk.machine import missing
 from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")
-REWARD = "reward.py"
+REWARD = "demo_reward.py"
 _SCORING = {"torch": ["torch", "transformers"]}
 METHODS = ("ram", "ram+")
 _PROMPTS = 8
@@ -75,7 +75,7 @@ def copy_models(folder: Path, say: Print) -> None:
     Args:
         folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
             a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`, with the right answers,
-            and `reward.py` with the reward function `compute_score`.
+            and `demo_reward.py` with the reward function `compute_score`.
         say: prints a line.
 
     Raises:

@@ -27,8 +27,8 @@ ENDPOINT = "an endpoint"
 _SECONDS = 300.0
 
 
-def build(desk: Desk, asked: Sequence[Block]) -> None:
-    """Build the lower part of the tab Compare, which asks several models; `asked`: recipe, merges, server, endpoint."""
+def build(desk: Desk, common: Sequence[Block]) -> None:
+    """Build the lower part of the tab Compare, which asks models; `common` is recipe, merges, server and endpoint."""
     with gr.Accordion("Ask side by side", open=False):
         prompt = gr.Textbox("", label="Prompt", lines=3)
         with gr.Row():
@@ -61,7 +61,7 @@ def build(desk: Desk, asked: Sequence[Block]) -> None:
             found[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
             yield _answers(found), views.copyable("Command line", lines)
 
-    act(ask.click, answer, [*asked, prompt, names, most], [answers, command], problems, concurrency_limit=1)
+    act(ask.click, answer, [*common, prompt, names, most], [answers, command], problems, concurrency_limit=1)
 
 
 def check(server: str, url: str) -> None:

@@ -74,13 +74,15 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
             if checked.prompts:  # whose plan may ask every agent first, which takes minutes
                 return "", "", desk.command(words)
-            made = make_plan(checked, options=desk.options)
+            result = make_plan(checked, options=desk.options)
         except RamergeError as error:
             return views.problems(error.problems), "", ""
-        found = [*made.problems, *made.warnings, *made.forecast]
+        found = [*result.problems, *result.warnings, *result.forecast]
         return (
             views.problems(map(desk.roots.shortened, found)),
-            views.copyable("Plan" if made.problems else "Plan: ready to merge", desk.roots.shortened(made.explain())),
+            views.copyable(
+                "Plan" if result.problems else "Plan: ready to merge", desk.roots.shortened(result.explain())
+            ),
             desk.command(words),
         )
 

@@ -53,8 +53,8 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
             yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
-            made = [name for name in models if name != "base" and name not in agents]
-            kept = scores_view(*_of_demo(json.loads(work.output), made))
+            names = [name for name in models if name != "base" and name not in agents]
+            kept = scores_view(*_of_demo(json.loads(work.output), names))
             yield views.progress(work), kept, views.command(work.words), None
 
     tab.select(offer, None, merges, **PRIVATE)
@@ -67,9 +67,9 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
             server = gr.Dropdown(servers, value=ask.ENDPOINT, label=views.LABELS["--serve"], info=info)
             info = "its key: RAMERGE_API_KEY"
             endpoint = gr.Textbox("http://127.0.0.1:8000/v1", label=views.LABELS["--endpoint"], info=info, max_lines=1)
-        asked = [recipe, merges, server, endpoint]
-        _evaluation(desk, asked, outputs)
-        ask.build(desk, asked)
+        common = [recipe, merges, server, endpoint]
+        _evaluation(desk, common, outputs)
+        ask.build(desk, common)
 
 
 # --- retention --------------------------------------------------------------------------------------------------------
@@ -100,12 +100,12 @@ def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
     )
 
 
-def _evaluation(desk: Desk, asked: Sequence[Block], outputs: Sequence[Block]) -> None:
+def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
     """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`.
 
     Args:
         desk: of the page.
-        asked: recipe, merges, server and endpoint.
+        common: recipe, merges, server and endpoint.
         outputs: progress, table, command line and job.
     """
     with gr.Accordion("Score on benchmarks", open=False):
@@ -164,8 +164,8 @@ def _evaluation(desk: Desk, asked: Sequence[Block], outputs: Sequence[Block]) ->
         choices = [f"{name}={agent}" for name in names for agent in agents]
         return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
 
-    recipe = asked[0]
-    act(start.click, evaluate, [*asked, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)
+    recipe = common[0]
+    act(start.click, evaluate, [*common, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)
     act(look.click, show, [logs, specialists], outputs[1:3], problems)
     for changed in (tasks, recipe):
         changed.change(follow, [recipe, tasks, specialists], specialists, trigger_mode="always_last", **PRIVATE)

@@ -87,13 +87,13 @@ class Desk:
         """
         upload = replace(self.options.upload, public=public)
         options = replace(self.options, overwrite=overwrite, upload=upload)
-        made: Plan = make_plan(recipe, options=options, **more)
-        if made.problems:
-            raise PlanError(map(self.roots.shortened, made.problems))
-        if self.most_bytes is not None and made.bytes_read > self.most_bytes:
-            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, made.bytes_read))
+        result: Plan = make_plan(recipe, options=options, **more)
+        if result.problems:
+            raise PlanError(map(self.roots.shortened, result.problems))
+        if self.most_bytes is not None and result.bytes_read > self.most_bytes:
+            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, result.bytes_read))
             raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
-        return made
+        return result
 
     def forget(self, request: gr.Request) -> None:
         """End the jobs of a stranger who has left, and remove their outputs."""

@@ -35,7 +35,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     problems = problem_place()
     state = html("Progress")
     command = text_place("Command line")
-    said = html("Findings")
+    sentences = html("Findings")
     drawn = html("Figures")
     with gr.Row():
         agent = gr.Dropdown([], label="Heat map of")
@@ -50,7 +50,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     advised = gr.State(None)
     job = gr.State(None)
 
-    outputs = [state, command, said, drawn, heat, agent, found, tensors, advised, choose, job]
+    outputs = [state, command, sentences, drawn, heat, agent, found, tensors, advised, choose, job]
     inputs = [recipe, agent, measure, cores]
     act(start.click, partial(_analyze, desk), inputs, outputs, problems, concurrency_limit=None)
     while_running(job, stop)

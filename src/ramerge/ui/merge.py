@@ -70,8 +70,8 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
             words = _merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
             return "", ""  # the tab Choose says what is wrong
-        said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
-        return views.block(f"<p>{views.safe(said)}</p>"), desk.command(words)
+        sentence = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
+        return views.block(f"<p>{views.safe(sentence)}</p>"), desk.command(words)
 
     many: dict[str, object] = {**PRIVATE, "concurrency_limit": None}
     act(merge.click, runs.merge, inputs, outputs, problems, concurrency_limit=None)

@@ -63,8 +63,8 @@ async def _stay() -> AsyncIterator[None]:
 
 def theme() -> gr.themes.Base:
     """The theme of the page: fonts that every system has, so that nothing is fetched, and colors that can be read."""
-    made = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
-    return made.set(
+    default = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
+    return default.set(
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
         block_label_text_color="*neutral_700",

@@ -90,14 +90,14 @@ class Roots:
         name = self.short(path)
         return f"./{name}" if name.startswith("-") else name
 
-    def prompts(self, given: Mapping[str, str]) -> dict[str, str]:
+    def prompts(self, files: Mapping[str, str]) -> dict[str, str]:
         """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out.
 
         Raises:
             RecipeError: some are missing or outside of the roots; all problems are listed.
         """
         found, problems = {}, []
-        for agent, text in given.items():
+        for agent, text in files.items():
             try:
                 found[agent] = self._prompts(text)
             except RamergeError as error:

@@ -48,28 +48,28 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         start = gr.Button("Find the best merge", variant="primary")
         stop = gr.Button("Stop", visible=False)
         look = gr.Button("Show the search")
+    choose = gr.Button("Choose the best", visible=False)
     problems = problem_place()
     command = text_place("Command line")
     state = html("Progress")
     found = html("Candidates")
-    choose = gr.Button("Choose the best", visible=False)
     job = gr.State(None)
 
-    def preview(text: str, lines: str, *given: Any) -> tuple[object, str]:
+    def preview(text: str, lines: str, *settings: Any) -> tuple[object, str]:
         """Problems, or the command line; nothing while prompts are missing."""
         if not all(_files(lines).values()):
             return gr.skip(), ""
         try:
-            return "", desk.command(search_words(desk, text, lines, *given))
+            return "", desk.command(search_words(desk, text, lines, *settings))
         except RamergeError as error:
             return views.problems(error.problems), ""
 
-    def search(*given: Any) -> Iterator[tuple[object, ...]]:
-        work = desk.queue.add(desk.job("Search", search_words(desk, *given)))
+    def search(*settings: Any) -> Iterator[tuple[object, ...]]:
+        work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
             yield views.progress(work), "", work.while_active
         if work.state == DONE:
-            yield views.progress(work), show(given[-1]), None
+            yield views.progress(work), show(settings[-1]), None
 
     def show(folder: str) -> str:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
@@ -129,6 +129,7 @@ def search_view(result: SearchResult, folder: str) -> str:
     """A search as HTML: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
     drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-    said = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
-    failed = views.listing(failures(result), "warnings")
-    return views.block(views.listing(said), failed, views.table("Points", head, rows), views.figures(drawn))
+    sentences = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
+    listed = views.listing(map(views.in_page_words, sentences))
+    failed = views.listing(map(views.in_page_words, failures(result)), "warnings")
+    return views.block(listed, failed, views.table("Points", head, rows), views.figures(drawn))

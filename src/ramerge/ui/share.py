@@ -73,13 +73,13 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
     job = gr.State(None)
 
     def prepare(name: str, target: str, everyone: bool, replacing: bool, request: gr.Request) -> tuple[object, ...]:
-        made = upload_job(desk, desk.place(request, name), target, public=everyone, overwrite=replacing)
-        return made, gr.update(visible=True), f"Upload {name} to {made.title}", views.command(made.words)
+        work = upload_job(desk, desk.place(request, name), target, public=everyone, overwrite=replacing)
+        return work, gr.update(visible=True), f"Upload {name} to {work.title}", views.command(work.words)
 
-    def send(made: Job) -> Iterator[tuple[object, ...]]:
-        desk.queue.add(made)
-        for _ in made.follow():
-            yield views.progress(made), gr.update(visible=False)
+    def send(work: Job) -> Iterator[tuple[object, ...]]:
+        desk.queue.add(work)
+        for _ in work.follow():
+            yield views.progress(work), gr.update(visible=False)
 
     act(upload.click, prepare, [out, place, public, overwrite], [job, question, sure, command], problems)
     act(sure.click, send, job, [state, question], problems, concurrency_limit=None)

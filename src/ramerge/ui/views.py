@@ -137,7 +137,7 @@ def in_page_words(text: str) -> str:
 
 
 def problems(texts: Iterable[str]) -> str:
-    """What is wrong as HTML, which screen readers read out; nothing if nothing is."""
+    """Problems as HTML, which screen readers read out; nothing of none."""
     listed = listing(map(in_page_words, texts), "warnings")
     return block(f'<div role="status">{listed}</div>') if listed else ""
 
@@ -178,5 +178,5 @@ def progress(job: Job | None) -> str:
     counted = f"{decimal(done)} of {decimal(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
     amount = counted if total and job.active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
-    said = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
-    return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)
+    lines = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
+    return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', lines)
