@@ -582,6 +582,7 @@ def test_an_interrupt_does_not_wait_for_a_bucket_that_does_not_answer(browser: A
 
 TOO_WIDE = """() => [...document.querySelectorAll('.gradio-container *')]
     .filter(each => !each.matches('svg *, input, textarea, .download-link, .label-wrap'))  // with signs, or scrolled
+    .filter(each => !each.closest('.visually-hidden, .plain thead'))
     .filter(each => each.checkVisibility() && each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .map(each => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 80)}`)"""
 """What shows less than it holds, or more than fits."""
@@ -603,6 +604,8 @@ def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, a
         opened.tab("Choose")
         write(opened, f"base: {far}/base\nagents: {{code: {far}/coder, {'memory' * 12}: {far}/memory}}\n")
         opened.wait("pre", has_text="ramerge plan --method ram+")
+        # a long line that wraps makes the editor as high as its text needs, not as high as twelve such lines
+        assert opened.page.locator(".cm-scroller:visible").bounding_box()["height"] < 600
         opened.fold(SEARCH)
         for name in TABS:
             opened.tab(name)
@@ -624,3 +627,4 @@ def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, a
                 assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], (name, scheme)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert opened.page.evaluate(TOO_WIDE) == [], name
+            opened.page.screenshot(path=f"/tmp/fit-{width}-{name}.png", full_page=True)

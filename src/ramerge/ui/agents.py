@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import NamedTuple
 
 import gradio as gr
@@ -51,7 +52,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         demo = gr.Button("Use the demo's agents", variant="primary")
         again = gr.Button("Look for models again")
     problems = problem_place()
-    found = html("What the headers say")
+    described = html("What the headers say")
     command = text_place("Command line")
     read = gr.State("")
 
@@ -83,13 +84,14 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         if first is None and not others:
             return "", "", now
         words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
-        return views.headers(read_headers(document)), desk.command(words), now
+        headers = [replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)]
+        return views.headers(headers), desk.command(words), now
 
     for event in (base.input, agents.input):
         act(event, choose, [recipe, base, agents], recipe, problems)
     act(demo.click, use_demo, recipe, [base, agents, recipe], problems)
     again.click(look, None, [base, agents], api_visibility="private")
-    about = {"outputs": [found, command, read], "api_visibility": "private", "show_progress": "minimal"}
+    about = {"outputs": [described, command, read], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
