@@ -627,4 +627,3 @@ def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, a
                 assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], (name, scheme)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, name
             assert opened.page.evaluate(TOO_WIDE) == [], name
-            opened.page.screenshot(path=f"/tmp/fit-{width}-{name}.png", full_page=True)
