@@ -259,7 +259,7 @@ def test_prompts_of_each_agent_find_the_best_merge(opened: Visit, root: Path) ->
     shown = "--prompts coder=add.jsonl --prompts tool=reverse.jsonl --prompt-count 4 --max-new 12 found"
     opened.wait("pre", has_text=shown)
     opened.click("Find the best merge")
-    table = opened.wait("table.plain", seconds=120, has_text="to the best (95 %)")
+    table = opened.wait("table.plain", seconds=300, has_text="to the best (95 %)")
     assert table.locator("thead th").all_inner_texts()[:4] == ["candidate", "mean", "coder", "tool"]
     assert table.locator("tbody tr").count() >= 8
     assert table.locator("tbody tr").first.inner_text().endswith("best")
@@ -433,8 +433,9 @@ def test_share_shows_recipe_card_and_report(opened: Visit, root: Path) -> None:
     opened.click("Show recipe and card")
     opened.wait("pre", has_text="base_model_relation: merge")
     opened.click("Write the report")
+    link = opened.wait("a", has_text="Open the report")
     with opened.page.expect_popup() as popup:
-        opened.wait("a", has_text="Open the report").click()
+        link.click()
     popup.value.wait_for_selector("html[data-ready]", timeout=60_000)
     assert popup.value.title() == "What RL changed: code, tool, memory"
     # the report has an origin of its own
