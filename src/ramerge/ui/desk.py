@@ -52,7 +52,7 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The jobs of merges in the list of whoever asks, for the tab Run."""
+        """The jobs of merges in the list of whoever asks, for the tab Merge."""
         return self._jobs.setdefault(self._who(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
