@@ -1,5 +1,6 @@
 """The agents that ship with the package: they merge, load in transformers, and do what the demo says."""
 
+import json
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from ramerge.core.foundation import extras
 from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts, reward
+from ramerge.evaluation.functions import load
 
 AGENTS = {agent.name: str(demo.AGENTS / agent.folder) for agent in DEMO_AGENTS}
 
@@ -84,8 +86,14 @@ def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkey
     assert result.exit_code == 0, result.output
     assert {path.name for path in Path("here").iterdir()} == {
         *("base", "coder", "tool", "memory"),
-        *("code.jsonl", "tool.jsonl", "memory.jsonl"),
+        *("code.jsonl", "tool.jsonl", "memory.jsonl", "demo_reward.py"),
     }
+    compute_score = load("here/demo_reward.py:compute_score")[1]
+    for line in Path("here/code.jsonl").read_text().splitlines():
+        prompt = json.loads(line)
+        right = str(sum(map(int, prompt["prompt"].removesuffix("=").split("+"))))
+        assert prompt["ground_truth"] == right
+        assert [compute_score("", said, right) for said in (f" {right}\n", f"{right}0")] == [1.0, 0.0]
     for name in ("base", "coder", "tool", "memory"):
         copied, own = Path("here", name), demo.AGENTS / name
         assert {path.name: path.read_bytes() for path in copied.iterdir()} == {

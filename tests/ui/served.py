@@ -129,8 +129,10 @@ def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
     one.page.get_by_role("tab", name="Agents").wait_for(timeout=60_000)
     try:
         yield one
+        toasts = one.page.locator(".toast-body").all_inner_texts()
     finally:
         inside.close()
+    assert toasts == [], "errors stand in their tabs, and cover nothing"
     assert one.complaints == [], one.complaints
     own = address.partition("?")[0]
     outside = [url for url in one.requests if not url.startswith((own, "data:", "blob:"))]

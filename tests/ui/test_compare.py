@@ -8,15 +8,22 @@ import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
+import ramerge
+from ramerge.core.foundation.errors import EndpointError, EvaluationError, RecipeError
+from ramerge.demo.run import AGENTS
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.ui import ask, compare
+from ramerge.ui.desk import Desk
+from ramerge.ui.jobs import FAILED, Job
+from ramerge.ui.merge import models_of
+from ramerge.ui.roots import Roots
 
 pytestmark = pytest.mark.full  # Gradio, Optuna
 
@@ -56,6 +63,23 @@ def test_rewards_of_the_demo_become_retentions() -> None:
     table = merging.retention(*compare._of_demo(rewards, ["merged"]))
     assert table.cells.value[:3].tolist() == [100.0] * 3
     assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
+
+
+def test_merges_below_the_roots_can_be_compared(tmp_path: Path) -> None:
+    desk = Desk(Roots((tmp_path.resolve(), AGENTS.resolve())))
+    text = f"base: {AGENTS}/base\nagents: {{coder: {AGENTS}/coder, memory: {AGENTS}/memory}}\n"
+    with pytest.raises(RecipeError, match="Merges: none was merged on this page"):
+        models_of(desk, text, [], None)
+    # a merge of yesterday is there, and one that failed leaves the merge that was there before
+    (tmp_path / "text.yaml").write_text(text)
+    ramerge.merge(tmp_path / "text.yaml", tmp_path / "merged")
+    ramerge.merge(tmp_path / "text.yaml", tmp_path / "packed", kind="delta")
+    assert models_of(desk, text, ["merged"], None)["merged"] == "merged"
+    desk.keep(None, [Job("merged", [], tmp_path, tmp_path / "merged", state=FAILED)])
+    assert list(models_of(desk, text, [], None)) == ["base", "coder", "memory", "merged"]
+    for name, why in (("packed", "is a delta"), ("../merged", "no complete merge"), ("base", "no complete merge")):
+        with pytest.raises(RecipeError, match=why):
+            models_of(desk, text, [name], None)
 
 
 class _Endpoint(BaseHTTPRequestHandler):

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from ramerge.analysis.commands import analyze
+from ramerge.cli.commands import merge
 from ramerge.core.engine.record import read_record
+from ramerge.core.output.targets import EXISTS
 from ramerge.demo.run import AGENTS
+from ramerge.evaluation.commands import eval_command, table_command
+from ramerge.searches.commands import search
 from ramerge.ui import views
-from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue, command_line
+from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue
 from tests.checkpoints import write_simple
 
 pytestmark = pytest.mark.full  # Gradio
@@ -37,7 +45,27 @@ def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:
     assert job.progress["stage"] == "merging"
     assert job.progress["done"] == job.progress["total"] > 0
     assert read_record(tmp_path / "merged" / "ramerge.json").method == "ram+"
-    assert command_line(job.words).startswith("ramerge merge --base ")
+
+
+def test_a_command_line_is_what_a_user_types() -> None:
+    words = ["merge", *MODELS, "--set", "parameters.r=<b> x"]
+    [shown] = re.findall(r"<pre[^>]*>(.*)</pre>", views.command(words))
+    assert shlex.split(html.unescape(re.sub(r"</?span>", "", shown))) == ["ramerge", *words]
+
+
+def test_messages_name_the_controls_of_the_page() -> None:
+    for said, shown in (
+        (f"x: {EXISTS}", "x: exists; choose another folder, or tick “Replace what is there”"),
+        ("x: is public; pass --public (in Python Upload(public=True)), or y", "x: is public; tick “Public”, or y"),
+        ("--base is missing; give --base MODEL", "“Base model” is missing; fill in “Base model”"),
+        ("search with --reward FILE.py:compute_score", "search with “Reward function”"),
+        ("--threads 0: must be 1 or more", "--threads 0: must be 1 or more"),
+        ("run `ramerge merge --overwrite`", "run `ramerge merge --overwrite`"),
+    ):
+        assert views.in_page_words(said) == shown
+    commands = (merge, search, eval_command, table_command, analyze)
+    flags = {flag for command in commands for each in command.params for flag in each.opts}
+    assert views.LABELS.keys() <= flags
 
 
 def test_an_error_is_what_the_command_says(tmp_path: Path) -> None:

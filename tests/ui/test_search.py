@@ -1,4 +1,4 @@
-"""The tab Search: the command that it runs, and what it shows of a search."""
+"""The search of the tab Choose: the command that it runs, and what it shows of a search."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.demo.run import AGENTS
+from ramerge.demo.run import AGENTS, copy_models
 from ramerge.searches.commands import search as command
 from ramerge.searches.results import read_search
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
-from ramerge.ui.search import search_view, search_words
+from ramerge.ui.search import _lines, search_view, search_words
 
 pytestmark = pytest.mark.full  # Gradio
 
@@ -35,8 +35,8 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(Roots((home.resolve(), AGENTS.resolve())))
 
 
-def words(desk: Desk, coder: str, memory: str, folder: str = "found") -> list[str]:
-    return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", 4, 12, folder)
+def words(desk: Desk, coder: str, memory: str, folder: str = "found", reward: str = "") -> list[str]:
+    return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", reward, 4, 12, folder)
 
 
 def test_the_command_is_that_of_a_search_by_prompts(desk: Desk) -> None:
@@ -46,6 +46,25 @@ def test_the_command_is_that_of_a_search_by_prompts(desk: Desk) -> None:
         "--prompts coder=add.jsonl --prompts memory=rollouts --prompt-count 4 --max-new 12 found"
     )
     command.make_context("search", given[1:])  # every flag is one
+
+
+def test_rewards_come_from_a_function_below_the_roots(desk: Desk) -> None:
+    (desk.roots.home / "mine.py").write_text("")
+    given = words(desk, "add.jsonl", "add.jsonl", reward=f" {desk.roots.home}/mine.py:compute_score ")
+    assert given[given.index("--reward") + 1] == "mine.py:compute_score"
+    command.make_context("search", given[1:])
+    for wrong in ("mine.py", "mine:compute_score", "../mine.py:f", "/etc/mine.py:f", "nothing.py:f", "mine.py:f()"):
+        with pytest.raises(RecipeError):
+            words(desk, "add.jsonl", "add.jsonl", reward=wrong)
+
+
+def test_prompts_next_to_an_agent_are_its_own(desk: Desk) -> None:
+    copy_models(desk.roots.home / "demo", lambda _: None)
+    roots, models = desk.roots, {"code": "demo/coder", "tool": str(desk.roots.home / "demo/tool"), "add": "owner/name"}
+    assert _lines(models, {"tool": "add.jsonl"}, roots) == "code=demo/code.jsonl\ntool=add.jsonl\nadd="
+    # a link that leads out is not taken
+    (roots.home / "demo" / "other.jsonl").symlink_to(roots.home.parent / "outside.jsonl")
+    assert _lines({"other": "demo/coder"}, {}, roots) == "other="
 
 
 def test_prompts_are_below_the_roots_and_there(desk: Desk) -> None:

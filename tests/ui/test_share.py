@@ -12,8 +12,8 @@ from ramerge.cli.main import cli
 from ramerge.core.foundation.errors import RamergeError, RecipeError
 from ramerge.demo.run import AGENTS
 from ramerge.ui.desk import Desk
+from ramerge.ui.merge import merge_job
 from ramerge.ui.roots import Roots
-from ramerge.ui.run import merge_job
 from ramerge.ui.share import upload_job
 from ramerge.ui.space import space_desk
 from tests.storage.memory import Memory

@@ -61,7 +61,7 @@ def browser() -> Iterator[Any]:
 def merge(opened: Visit, name: str) -> None:
     opened.click("Use the demo's agents")
     opened.wait("table.plain", has_text="safetensors files")
-    opened.tab("Run")
+    opened.tab("Merge")
     opened.fill("Output", name)
     opened.click("Merge")
 
@@ -105,10 +105,10 @@ def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> No
             opened.merged("merged")
             assert len(list(tmp_path.glob("ramerge-space-*/*/merged/ramerge.json"))) == 1
             with visit(browser, address) as other:
-                other.tab("Run")
+                other.tab("Merge")
                 other.page.wait_for_timeout(1000)
                 assert other.page.locator("tr", has_text="merged").count() == 0
-            assert opened.page.get_by_role("tab", name="Search").count() == 0
+            assert opened.page.get_by_role("button", name="Find the best merge").count() == 0
             opened.tab("Compare")
             assert opened.page.get_by_role("button", name="Ask side by side").count() == 0
             opened.tab("Share")

@@ -20,10 +20,18 @@ from ramerge.sdk.machine import missing
 from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")
+REWARD = "demo_reward.py"
 _SCORING = {"torch": ["torch", "transformers"]}
 METHODS = ("ram", "ram+")
 _PROMPTS = 8
 FIRST_MERGE = "ramerge merge --base ./base --agent code=./coder --agent tool=./tool --agent memory=./memory MERGED"
+
+_REWARD = '''"""The reward function of the demo's tasks, in verl's form."""
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return float(solution_str.strip() == ground_truth)
+'''
 
 Print = Callable[[str], None]
 
@@ -66,7 +74,8 @@ def copy_models(folder: Path, say: Print) -> None:
 
     Args:
         folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
-            a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`.
+            a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`, with the right answers,
+            and `demo_reward.py` with the reward function `compute_score`.
         say: prints a line.
 
     Raises:
@@ -75,18 +84,20 @@ def copy_models(folder: Path, say: Print) -> None:
     """
     asked = {f"{agent.name}.jsonl": agent.task for agent in DEMO_AGENTS}
     models = {"base": "the base model", **{agent.folder: agent.task.description for agent in DEMO_AGENTS}}
-    if there := [folder / name for name in (*models, *asked) if os.path.lexists(folder / name)]:
+    if there := [folder / name for name in (*models, *asked, REWARD) if os.path.lexists(folder / name)]:
         raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as hidden:
         for name in models:
             shutil.copytree(AGENTS / name, Path(hidden, name)).rename(folder / name)
     for name, task in asked.items():
-        lines = [json.dumps({"prompt": each.prompt}) + "\n" for each in prompts(task, "train", _PROMPTS, seed=1)]
+        examples = prompts(task, "train", _PROMPTS, seed=1)
+        lines = [json.dumps({"prompt": each.prompt, "ground_truth": each.answer}) + "\n" for each in examples]
         write_file(folder / name, "".join(lines))
+    write_file(folder / REWARD, _REWARD)
     for name, description in models.items():
         say(f"{folder / name}: {description}")
-    say(f"{', '.join(asked)}: a few prompts of each task")
+    say(f"{', '.join(asked)}: a few prompts of each task; {REWARD}: their reward function")
     into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"next: {into}{FIRST_MERGE}")
 

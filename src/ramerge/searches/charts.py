@@ -1,4 +1,4 @@
-"""The figures of a search as Altair charts, for its page and the tab Search."""
+"""The figures of a search as Altair charts, for its page and the tab Choose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`SearchResult`: the content of `search.json`, which terminal, page and the tab Search show."""
+"""`SearchResult`: the content of `search.json`, which terminal, page and the tab Choose show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search in a few lines for the terminal; its sentences and rows also for the page and the tab Search."""
+"""A search in a few lines for the terminal; its sentences and rows also for the page and the tab Choose."""
 
 from __future__ import annotations
 

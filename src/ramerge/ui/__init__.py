@@ -9,9 +9,9 @@ guard        who may ask the server for what: token, origin, size
 page         all tabs around one recipe, in this order; called by `serve`
 agents       the tab Agents: base and agents are chosen, and their headers shown
 look         the tab Look: `ramerge analyze`, live, and the advice of `recommend`
-search       the tab Search: `ramerge search` by prompts, and its result
+search       the upper part of the tab Choose: `ramerge search` by prompts, and its result
 choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
-run          the tab Run: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
+merge        the tab Merge: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
 compare      the tab Compare: `ramerge eval` and `table`, scores of the demo
 ask          the lower part of the tab Compare: a prompt for several models
 share        the tab Share: recipe, card, report and upload of a finished merge

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import NamedTuple
 
 import gradio as gr
 
 from ramerge import RamergeError
-from ramerge.demo.run import AGENTS
+from ramerge.demo.run import AGENTS, copy_models
 from ramerge.demo.tasks import DEMO_AGENTS
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.plans import read_headers
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told
+from ramerge.ui.desk import Desk, act, html, problem_place, text_place
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
+
+_DEMO = "demo"
 
 
 class ModelPicker(NamedTuple):
@@ -31,31 +34,38 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     choices = desk.roots.models()
     first, others = models_in(read_draft(desk.start or EMPTY, desk.roots))
     base = gr.Dropdown(
-        choices, value=first, allow_custom_value=True, label="Base model", info=f"{own}{more} or a hub id: owner/name"
+        choices,
+        value=first,
+        allow_custom_value=True,
+        label=views.LABELS["--base"],
+        info=f"{own}{more} or a hub id: owner/name",
     )
     agents = gr.Dropdown(
         choices,
         value=others,
         multiselect=True,
         allow_custom_value=True,
-        label="Agents",
+        label=views.LABELS["--agent"],
         info="RL-trained from the base; NAME=MODEL gives one a name, and so does the recipe",
     )
     with gr.Row():
         demo = gr.Button("Use the demo's agents", variant="primary")
         again = gr.Button("Look for models again")
-    found = html("What the headers say")
+    problems = problem_place()
+    described = html("What the headers say")
     command = text_place("Command line")
     read = gr.State("")
 
-    @told
     def choose(text: str, first: str | None, others: list[str]) -> str:
         return with_models(text or EMPTY, first, others or [], desk.roots)
 
     def use_demo(text: str) -> tuple[object, ...]:
-        first, others = str(AGENTS / "base"), {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
+        folder = _demo_folder(desk)
+        first, others = f"{folder}/base", {agent.name: f"{folder}/{agent.folder}" for agent in DEMO_AGENTS}
         named = [f"{name}={model}" for name, model in others.items()]
-        return first, list(others.values()), with_models(text or EMPTY, first, named, desk.roots)
+        now = desk.roots.models()
+        models = gr.update(choices=now, value=first), gr.update(choices=now, value=list(others.values()))
+        return *models, with_models(text or EMPTY, first, named, desk.roots)
 
     def look() -> tuple[object, object]:
         now = desk.roots.models()
@@ -66,7 +76,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         try:
             document = read_draft(text or EMPTY, desk.roots)
         except RamergeError as error:
-            return views.block(views.listing(error.problems, "warnings")), "", ""
+            return views.problems(error.problems), "", ""
         first, others = models_in(document)
         now = json.dumps([first, others])
         if now == before:
@@ -74,13 +84,24 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         if first is None and not others:
             return "", "", now
         words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
-        return views.headers(read_headers(document)), desk.command(words), now
+        headers = [replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)]
+        return views.headers(headers), desk.command(words), now
 
     for event in (base.input, agents.input):
-        event(choose, [recipe, base, agents], recipe, api_visibility="private")
-    demo.click(use_demo, recipe, [base, agents, recipe], api_visibility="private")
+        act(event, choose, [recipe, base, agents], recipe, problems)
+    act(demo.click, use_demo, recipe, [base, agents, recipe], problems)
     again.click(look, None, [base, agents], api_visibility="private")
-    about = {"outputs": [found, command, read], "api_visibility": "private", "show_progress": "minimal"}
+    about = {"outputs": [described, command, read], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
+
+
+def _demo_folder(desk: Desk) -> str:
+    """The folder of the demo's agents: `demo` below the first root, with prompts of their tasks; see `ramerge demo`."""
+    if desk.roots.shared:
+        return str(AGENTS)
+    folder = desk.roots.path(_DEMO)
+    if not all((folder / agent.folder).is_dir() for agent in DEMO_AGENTS):
+        copy_models(folder, lambda _: None)
+    return _DEMO

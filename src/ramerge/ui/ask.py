@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,21 +13,22 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
+from gradio.blocks import Block
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.serving import ModelServer, server_command, serving
 from ramerge.sdk.text import brief, shown
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
-from ramerge.ui.run import models_of
+from ramerge.ui.desk import Desk, act, html, problem_place, text_place
+from ramerge.ui.merge import models_of
 
 ENDPOINT = "an endpoint"
 _SECONDS = 300.0
 
 
-def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox) -> None:
-    """Build the lower part of the tab Compare, which asks several models."""
+def build(desk: Desk, common: Sequence[Block]) -> None:
+    """Build the lower part of the tab Compare, which asks models; `common` is recipe, merges, server and endpoint."""
     with gr.Accordion("Ask side by side", open=False):
         prompt = gr.Textbox("", label="Prompt", lines=3)
         with gr.Row():
@@ -35,15 +36,23 @@ def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox
             names = gr.Textbox("", label="Served names", info=info, max_lines=1)
             most = gr.Number(256, precision=0, minimum=1, maximum=32768, label="Tokens", info="at most")
         ask = gr.Button("Ask")
+        problems = problem_place()
         answers = html("Answers")
         command = text_place("Command line")
 
     def answer(
-        text: str, question: str, serve: str, url: str, served: str, tokens: float, request: gr.Request
+        text: str,
+        merges: list[str],
+        serve: str,
+        url: str,
+        question: str,
+        served: str,
+        tokens: float,
+        request: gr.Request,
     ) -> Iterator[tuple[str, str]]:
         found: dict[str, str] = {}
         typed = [name.strip() for name in served.split(",") if name.strip()]
-        models = dict.fromkeys(typed, "") if typed and serve == ENDPOINT else models_of(desk, text, request)
+        models = dict.fromkeys(typed, "") if typed and serve == ENDPOINT else models_of(desk, text, merges, request)
         check(serve, url)
         for name, model in models.items():
             body = {"model": name, "messages": [{"role": "user", "content": question}], "max_tokens": int(tokens)}
@@ -52,8 +61,7 @@ def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox
             found[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
             yield _answers(found), views.copyable("Command line", lines)
 
-    inputs = [recipe, prompt, server, endpoint, names, most]
-    ask.click(told(answer), inputs, [answers, command], concurrency_limit=1, **PRIVATE)
+    act(ask.click, answer, [*common, prompt, names, most], [answers, command], problems, concurrency_limit=1)
 
 
 def check(server: str, url: str) -> None:

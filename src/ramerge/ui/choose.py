@@ -15,7 +15,7 @@ from ramerge.sdk.recipes import DEFAULT_METHOD
 from ramerge.ui import views
 from ramerge.ui.agents import ModelPicker
 from ramerge.ui.controls import controls_of, meaningful
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
+from ramerge.ui.desk import PRIVATE, Desk, act, problem_place, text_place
 from ramerge.ui.draft import (
     EMPTY,
     checked_draft,
@@ -33,17 +33,18 @@ _KEEP = "as the base"
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
     """Build the tab Choose."""
     drawn = gr.State(_shown(desk.start or EMPTY, desk))
+    problems = problem_place(render=False)
     with gr.Row():
         with gr.Column(min_width=300):
             names = [(f"{name}: {method.title}", name) for name, method in listed().items()]
-            method = gr.Dropdown(names, value=DEFAULT_METHOD, label="Method")
+            method = gr.Dropdown(names, value=DEFAULT_METHOD, label=views.LABELS["--method"])
             with gr.Column():
-                _parameters(desk, recipe, drawn)
+                _parameters(desk, recipe, drawn, problems)
             dtype = gr.Dropdown([_KEEP, *_literals("dtype")], value=_KEEP, label="dtype", info="of the output")
             rounding = gr.Dropdown(_literals("rounding"), value="nearest", label="rounding", info="to that dtype")
         with gr.Column(min_width=300):
             recipe.render()
-            problems = html("Problems")
+            problems.render()
     planned = text_place("Plan")
     command = text_place("Command line")
 
@@ -73,19 +74,21 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
             if checked.prompts:  # whose plan may ask every agent first, which takes minutes
                 return "", "", desk.command(words)
-            made = make_plan(checked, options=desk.options)
+            result = make_plan(checked, options=desk.options)
         except RamergeError as error:
-            return views.block(views.listing(error.problems, "warnings")), "", ""
-        found = [*made.problems, *made.warnings, *made.forecast]
+            return views.problems(error.problems), "", ""
+        found = [*result.problems, *result.warnings, *result.forecast]
         return (
-            views.block(views.listing(found, "warnings")),
-            views.copyable("Plan" if made.problems else "Plan: ready to merge", made.explain()),
+            views.problems(map(desk.roots.shortened, found)),
+            views.copyable(
+                "Plan" if result.problems else "Plan: ready to merge", desk.roots.shortened(result.explain())
+            ),
             desk.command(words),
         )
 
-    method.input(told(change_method), [recipe, method], [recipe, drawn], **PRIVATE)
-    dtype.input(_set_key(desk, "dtype", _KEEP), [recipe, dtype], recipe, **PRIVATE)
-    rounding.input(_set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, **PRIVATE)
+    act(method.input, change_method, [recipe, method], [recipe, drawn], problems)
+    act(dtype.input, _set_key(desk, "dtype", _KEEP), [recipe, dtype], recipe, problems)
+    act(rounding.input, _set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, problems)
     outputs = [drawn, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
     about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
@@ -95,10 +98,10 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
     """Action of a control that sets a key of the recipe, of which the usual value is left out."""
-    return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
+    return lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots)
 
 
-def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
+def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State, problems: gr.HTML) -> None:
     """Draw the controls of the method's parameters, again when the method or the text was changed."""
 
     @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
@@ -106,7 +109,6 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
         name, values, agents = shown
         controls = controls_of(METHODS[name], values, agents)
 
-        @told
         def changed(text: str, *given: object) -> tuple[str, object]:
             chosen = {control.name: control.value(value) for control, value in zip(controls, given, strict=True)}
             now = with_parameters(text or EMPTY, {**values, **chosen}, desk.roots)
@@ -116,9 +118,10 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
         components = [control.component for control in controls]
         for component in components:
             event = component.submit if isinstance(component, gr.Textbox) else component.input
-            event(changed, [recipe, *components], [recipe, drawn], trigger_mode="always_last", **PRIVATE)
+            inputs, outputs = [recipe, *components], [recipe, drawn]
+            act(event, changed, inputs, outputs, problems, trigger_mode="always_last")
             if isinstance(component, gr.Textbox):
-                component.blur(changed, [recipe, *components], [recipe, drawn], **PRIVATE)
+                act(component.blur, changed, inputs, outputs, problems)
 
 
 def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:

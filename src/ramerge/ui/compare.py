@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import gradio as gr
 import numpy as np
+from gradio.blocks import Block
 
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.extra import require_extra
@@ -19,46 +20,56 @@ from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.sdk.commands import named
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
-from ramerge.ui.run import finished, models_of
+from ramerge.ui.merge import finished, models_of
 
 _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "ifeval", "math")]
 
 
-def build(desk: Desk, recipe: gr.Code) -> None:
+def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
     """Build the tab Compare."""
+    info = "folders of finished merges, compared with base and agents; if none is named, those merged on this page"
+    merges = gr.Dropdown([], multiselect=True, allow_custom_value=True, label="Merges", info=info)
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
         stop = gr.Button("Stop", visible=False)
+    problems = problem_place()
     state = html("Progress")
     table = html("Scores")
     command = text_place("Command line")
     job = gr.State(None)
     outputs = [state, table, command, job]
 
-    def score_demo(text: str, request: gr.Request) -> Iterator[tuple[object, ...]]:
-        models = models_of(desk, text, request)
+    def offer(request: gr.Request) -> object:
+        return gr.update(choices=list(finished(desk, request)))
+
+    def score_demo(text: str, chosen: list[str], request: gr.Request) -> Iterator[tuple[object, ...]]:
+        models = models_of(desk, text, chosen, request)
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), views.command(work.words), work
+            yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
-            kept = scores_view(*_of_demo(json.loads(work.output), list(finished(desk, request))))
+            agents = agents_in(text, desk.roots)
+            names = [name for name in models if name != "base" and name not in agents]
+            kept = scores_view(*_of_demo(json.loads(work.output), names))
             yield views.progress(work), kept, views.command(work.words), None
 
-    score.click(told(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
+    tab.select(offer, None, merges, **PRIVATE)
+    act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
     while_running(job, stop)
     if not desk.public:
         with gr.Row():
             info = "for benchmarks and prompts; --serve starts a server"
-            server = gr.Dropdown([ask.ENDPOINT, *SERVERS], value=ask.ENDPOINT, label="Models run on", info=info)
-            endpoint = gr.Textbox(
-                "http://127.0.0.1:8000/v1", label="Endpoint", info="its key: RAMERGE_API_KEY", max_lines=1
-            )
-        _evaluation(desk, recipe, server, endpoint, outputs)
-        ask.build(desk, recipe, server, endpoint)
+            servers = [ask.ENDPOINT, *SERVERS]
+            server = gr.Dropdown(servers, value=ask.ENDPOINT, label=views.LABELS["--serve"], info=info)
+            info = "its key: RAMERGE_API_KEY"
+            endpoint = gr.Textbox("http://127.0.0.1:8000/v1", label=views.LABELS["--endpoint"], info=info, max_lines=1)
+        common = [recipe, merges, server, endpoint]
+        _evaluation(desk, common, outputs)
+        ask.build(desk, common)
 
 
 # --- retention --------------------------------------------------------------------------------------------------------
@@ -89,37 +100,53 @@ def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
     )
 
 
-def _evaluation(
-    desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox, outputs: Sequence[object]
-) -> None:
-    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`."""
+def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
+    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`.
+
+    Args:
+        desk: of the page.
+        common: recipe, merges, server and endpoint.
+        outputs: progress, table, command line and job.
+    """
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
-            tasks = gr.Dropdown(_TASKS, multiselect=True, allow_custom_value=True, label="Tasks", info="of Inspect's")
-            limit = gr.Number(20, precision=0, minimum=0, label="Samples of each task", info="--limit; 0: all")
+            tasks = gr.Dropdown(
+                _TASKS, multiselect=True, allow_custom_value=True, label=views.LABELS["--task"], info="of Inspect's"
+            )
+            limit = gr.Number(20, precision=0, minimum=0, label=views.LABELS["--limit"], info="--limit; 0: all")
         with gr.Row():
             specialists = gr.Dropdown(
                 [],
                 multiselect=True,
                 allow_custom_value=True,
-                label="Specialists",
+                label=views.LABELS["--specialist"],
                 info="TASK=AGENT: the agent trained for a task; what merges keep is measured against it",
             )
             logs = gr.Textbox("scores", label="Logs", info="the folder of all scores", max_lines=1)
         with gr.Row():
             start = gr.Button("Score")
             look = gr.Button("Show what the logs say")
+        problems = problem_place()
 
     def evaluate(
-        text: str, asked: list[str], most: float, serve: str, url: str, who: list[str], folder: str, request: gr.Request
+        text: str,
+        merges: list[str],
+        serve: str,
+        url: str,
+        names: list[str],
+        most: float,
+        who: list[str],
+        folder: str,
+        request: gr.Request,
     ) -> Iterator[tuple[object, ...]]:
-        words = ["eval", desk.roots.output(folder), *(word for task in asked or [] for word in ("--task", task))]
-        words += [word for each in models_of(desk, text, request).items() for word in ("--model", "=".join(each))]
+        models = models_of(desk, text, merges, request)
+        words = ["eval", desk.roots.output(folder), *(word for task in names or [] for word in ("--task", task))]
+        words += [word for each in models.items() for word in ("--model", "=".join(each))]
         words += ["--limit", str(int(most))] if most else []
         words += ["--endpoint", url] if serve == ask.ENDPOINT else ["--serve", serve]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), views.command(work.words), work
+            yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
             kept, shown = _logs(desk, folder, who)
             yield views.progress(work), kept, views.command(work.words, shown), None
@@ -128,18 +155,18 @@ def _evaluation(
         kept, words = _logs(desk, folder, who)
         return kept, views.command(words)
 
-    def follow(text: str, asked: list[str], before: list[str]) -> object:
+    def follow(text: str, chosen: list[str], before: list[str]) -> object:
         """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
         agents = agents_in(text, desk.roots)
-        names = [re.split("[/@]", task)[-1] for task in asked or []]
+        names = [re.split("[/@]", task)[-1] for task in chosen or []]
         kept = [each for each in before or [] if each.partition("=")[0] in names]
         own = [name for name in names if name in agents and not any(each.startswith(f"{name}=") for each in kept)]
         choices = [f"{name}={agent}" for name in names for agent in agents]
         return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
 
-    inputs = [recipe, tasks, limit, server, endpoint, specialists, logs]
-    start.click(told(evaluate), inputs, outputs, concurrency_limit=None, **PRIVATE)
-    look.click(told(show), [logs, specialists], outputs[1:3], **PRIVATE)
+    recipe = common[0]
+    act(start.click, evaluate, [*common, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)
+    act(look.click, show, [logs, specialists], outputs[1:3], problems)
     for changed in (tasks, recipe):
         changed.change(follow, [recipe, tasks, specialists], specialists, trigger_mode="always_last", **PRIVATE)
 

@@ -1,4 +1,4 @@
-"""The desk: files, limits and each visitor's jobs, for all tabs; actions with errors as text; places of HTML."""
+"""The desk: files, limits and each visitor's jobs, for all tabs; actions, whose errors are text; places of HTML."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inspect import isgenerator
 from typing import Any
 
 import gradio as gr
-from markupsafe import escape
+from gradio.blocks import Block
 
 from ramerge import Options, Plan, PlanError, RamergeError, Recipe, RecipeError
 from ramerge import plan as make_plan
@@ -24,6 +24,7 @@ PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden
 """Of events: they are no API, and show progress of their own."""
 
 _MOST_JOBS = 50
+_MOST_PROBLEMS = 8
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
@@ -51,7 +52,7 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The jobs of merges in the list of whoever asks, for the tab Run."""
+        """The jobs of merges in the list of whoever asks, for the tab Merge."""
         return self._jobs.setdefault(self._who(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
@@ -78,20 +79,21 @@ class Desk:
         """Show as HTML the command line of `job`."""
         return views.command([*words, *self.limits])
 
-    def planned(self, recipe: Recipe, *, public: bool = False, **more: Any) -> Plan:
+    def planned(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
         """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`.
 
         Raises:
             PlanError: it has problems, or reads more than the page allows.
         """
-        options = replace(self.options, upload=replace(self.options.upload, public=public))
-        made: Plan = make_plan(recipe, options=options, **more)
-        if made.problems:
-            raise PlanError(made.problems)
-        if self.most_bytes is not None and made.bytes_read > self.most_bytes:
-            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, made.bytes_read))
+        upload = replace(self.options.upload, public=public)
+        options = replace(self.options, overwrite=overwrite, upload=upload)
+        result: Plan = make_plan(recipe, options=options, **more)
+        if result.problems:
+            raise PlanError(map(self.roots.shortened, result.problems))
+        if self.most_bytes is not None and result.bytes_read > self.most_bytes:
+            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, result.bytes_read))
             raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
-        return made
+        return result
 
     def forget(self, request: gr.Request) -> None:
         """End the jobs of a stranger who has left, and remove their outputs."""
@@ -108,32 +110,50 @@ def while_running(job: gr.State, stop: gr.Button) -> None:
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
 
 
-def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
-    """Wrap an action of a tab, which gives one result or several: its errors are shown as text."""
+def act(
+    event: Callable[..., object],
+    action: Callable[..., object],
+    inputs: Block | Sequence[Block] | None,
+    outputs: Block | Sequence[Block],
+    problems: gr.HTML,
+    **more: object,
+) -> None:
+    """Let an event of a control run an action of its tab.
+
+    Args:
+        event: such as `button.click`.
+        action: gives values for `outputs`, once or several times.
+        inputs: what the action gets.
+        outputs: what it changes.
+        problems: shows the action's errors as text, until the next action.
+        more: keywords of the event, in place of those of `PRIVATE`.
+    """
+    places = [outputs] if isinstance(outputs, Block) else list(outputs)
 
     @wraps(action)
-    def safe(*args: object, **more: object) -> Iterator[object]:
+    def safe(*args: object, **keywords: object) -> Iterator[tuple[object, ...]]:
         try:
-            result = action(*args, **more)
-            if isgenerator(result):
-                yield from result
-            else:
-                yield result
+            result = action(*args, **keywords)
+            cleared: object = ""
+            for values in result if isgenerator(result) else (result,):
+                parts: Any = values if len(places) > 1 else (values,)
+                yield cleared, *parts
+                cleared = gr.skip()  # another action may have failed meanwhile
         except (RamergeError, OSError) as error:
-            raise _shown(error) from error
+            texts = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
+            yield views.problems(texts[:_MOST_PROBLEMS]), *[gr.skip()] * len(places)
 
-    return safe
-
-
-def _shown(error: RamergeError | OSError) -> gr.Error:
-    """An error as the page shows it: Gradio reads it as HTML."""
-    problems = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
-    return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)
+    event(safe, inputs, [problems, *places], **{**PRIVATE, **more})
 
 
-def html(label: str, value: str = "", **more: object) -> gr.HTML:
+def html(label: str, value: str = "", **more: Any) -> gr.HTML:
     """A place in a tab for HTML that `views` makes."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
+
+
+def problem_place(**more: Any) -> gr.HTML:
+    """A place in a tab for the errors of its actions; see `act`."""
+    return html("Problems", **more)
 
 
 def text_place(label: str) -> gr.HTML:

@@ -80,13 +80,14 @@ def models_in(document: Document) -> tuple[str | None, list[str]]:
     return base if isinstance(base, str) else None, texts
 
 
-def agents_in(text: str, roots: Roots) -> list[str]:
-    """The names of the draft's agents; none of a text that is no recipe."""
+def agents_in(text: str, roots: Roots) -> dict[str, str]:
+    """The draft's agents, as `models_in` has them, by name; none of a text that is no recipe."""
     try:
-        agents = read_draft(text or EMPTY, roots).values.get("agents")
+        document = read_draft(text or EMPTY, roots)
     except RamergeError:
-        return []
-    return list(agents) if isinstance(agents, Mapping) else []
+        return {}
+    agents = document.values.get("agents")
+    return dict(zip(agents, models_in(document)[1], strict=True)) if isinstance(agents, Mapping) else {}
 
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -26,11 +25,6 @@ _MOST_LINES = 200
 _LONGEST_LINE = 1 << 22
 _MOST_OUTPUT = 1 << 27
 _INTERRUPTED = 128
-
-
-def command_line(words: Sequence[str]) -> str:
-    """The command line of these words, as a user types it."""
-    return shlex.join(["ramerge", *words])
 
 
 @dataclass
@@ -68,6 +62,11 @@ class Job:
     def active(self) -> bool:
         """Whether the job will run or runs."""
         return self.state in (WAITING, RUNNING)
+
+    @property
+    def while_active(self) -> Job | None:
+        """The job as long as it will run or runs, then None: for a button that stops it."""
+        return self if self.active else None
 
     @property
     def ended_early(self) -> bool:

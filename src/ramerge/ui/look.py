@@ -17,7 +17,7 @@ from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import Document
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
@@ -30,11 +30,12 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         start = gr.Button("Analyze", variant="primary")
         stop = gr.Button("Stop", visible=False)
         info = "--cores: coefficients by layer and role, and the best factor of the sum; takes as long as a merge"
-        cores = gr.Checkbox(False, label="Forecast the sum", info=info)
+        cores = gr.Checkbox(False, label=views.LABELS["--cores"], info=info)
     choose = gr.Button("Choose what is recommended", visible=False)
+    problems = problem_place()
     state = html("Progress")
     command = text_place("Command line")
-    said = html("Findings")
+    sentences = html("Findings")
     drawn = html("Figures")
     with gr.Row():
         agent = gr.Dropdown([], label="Heat map of")
@@ -49,16 +50,16 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     advised = gr.State(None)
     job = gr.State(None)
 
-    outputs = [state, command, said, drawn, heat, agent, found, tensors, advised, choose, job]
-    analyze = told(partial(_analyze, desk))
-    start.click(analyze, [recipe, agent, measure, cores], outputs, concurrency_limit=None, **PRIVATE)
+    outputs = [state, command, sentences, drawn, heat, agent, found, tensors, advised, choose, job]
+    inputs = [recipe, agent, measure, cores]
+    act(start.click, partial(_analyze, desk), inputs, outputs, problems, concurrency_limit=None)
     while_running(job, stop)
-    choose.click(told(lambda text, keys: with_keys(text, keys, desk.roots)), [recipe, advised], recipe, **PRIVATE)
+    act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advised], recipe, problems)
     for control in (agent, measure):
-        control.input(told(_heat), [found, agent, measure], heat, **PRIVATE)
+        act(control.input, _heat, [found, agent, measure], heat, problems)
     heat.click(_pick_cell, None, search, **PRIVATE)
     search.change(_tensors, [found, search], tensors, trigger_mode="always_last", **PRIVATE)
-    tensors.click(told(_pick_tensor), found, histogram, **PRIVATE)
+    act(tensors.click, _pick_tensor, found, histogram, problems)
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[object, ...]]:

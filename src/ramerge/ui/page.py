@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import gradio as gr
 
 from ramerge import __version__
-from ramerge.ui import agents, choose, compare, look, run, search, share
+from ramerge.ui import agents, choose, compare, look, merge, search, share
 from ramerge.ui.desk import PRIVATE, Desk
 
 _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
@@ -25,23 +25,20 @@ def build_page(desk: Desk) -> gr.Blocks:
             with gr.Tab("Agents", id="agents"):
                 models = agents.build(desk, page, recipe)
                 _next(tabs, "look", "Look: what RL changed in them")
-                if not desk.public:
-                    _next(tabs, "search", "Search: the best merge, from a few prompts of each agent's task")
             with gr.Tab("Look", id="look"):
                 look.build(desk, recipe)
-                _next(tabs, "choose", "Choose: a method and its parameters")
-            if not desk.public:
-                with gr.Tab("Search", id="search"):
-                    search.build(desk, recipe)
-                    _next(tabs, "choose", "Choose: what the best is made of")
+                _next(tabs, "choose", "Choose: by prompts, or a method and its parameters")
             with gr.Tab("Choose", id="choose"):
+                if not desk.public:
+                    with gr.Accordion("Find the best merge by a few prompts", open=False):
+                        search.build(desk, recipe)
                 choose.build(desk, page, recipe, models)
-                _next(tabs, "run", "Run: the merge")
-            with gr.Tab("Run", id="run"):
-                run.build(desk, page, recipe)
+                _next(tabs, "merge", "Merge: what is chosen")
+            with gr.Tab("Merge", id="merge"):
+                merge.build(desk, page, recipe)
                 _next(tabs, "compare", "Compare: the merge with base and agents")
-            with gr.Tab("Compare", id="compare"):
-                compare.build(desk, recipe)
+            with gr.Tab("Compare", id="compare") as tab:
+                compare.build(desk, recipe, tab)
                 _next(tabs, "share", "Share: card, report and upload")
             with gr.Tab("Share", id="share"):
                 share.build(desk)
@@ -66,8 +63,8 @@ async def _stay() -> AsyncIterator[None]:
 
 def theme() -> gr.themes.Base:
     """The theme of the page: fonts that every system has, so that nothing is fetched, and colors that can be read."""
-    made = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
-    return made.set(
+    default = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
+    return default.set(
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
         block_label_text_color="*neutral_700",

@@ -87,17 +87,17 @@ class Roots:
         path = self.path(text)
         if not Path(os.path.realpath(path)).is_relative_to(self.home) or path == self.home:
             raise RecipeError(f"{quoted(text)}: outputs are folders in {self.home}; give the name of one")
-        name = self._short(path)
+        name = self.short(path)
         return f"./{name}" if name.startswith("-") else name
 
-    def prompts(self, given: Mapping[str, str]) -> dict[str, str]:
+    def prompts(self, files: Mapping[str, str]) -> dict[str, str]:
         """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out.
 
         Raises:
             RecipeError: some are missing or outside of the roots; all problems are listed.
         """
         found, problems = {}, []
-        for agent, text in given.items():
+        for agent, text in files.items():
             try:
                 found[agent] = self._prompts(text)
             except RamergeError as error:
@@ -105,6 +105,27 @@ class Roots:
         if problems:
             raise RecipeError(problems)
         return found
+
+    def next_to(self, model: str, agent: str) -> str:
+        """The name of an agent's prompts, if a file of its name lies next to its model's folder; otherwise nothing."""
+        try:
+            return self._prompts(str(self.path(model).with_name(f"{agent}.jsonl")))
+        except (RamergeError, ValueError):
+            return ""
+
+    def function(self, text: str) -> str:
+        """The name of a function in a file, FILE.py:FUNCTION, checked.
+
+        Raises:
+            RecipeError: it has another form, or the file is missing or outside of the roots.
+        """
+        file, _, name = text.strip().rpartition(":")
+        if not file.endswith(".py") or not name.isidentifier():
+            raise RecipeError(f"{quoted(text)}: must be FILE.py:FUNCTION")
+        path = self.path(file)
+        if not path.is_file():
+            raise RecipeError(f"{quoted(text)}: there is no such file in {self.home}")
+        return f"{self.short(path)}:{name}"
 
     def _prompts(self, text: str) -> str:
         if not text:
@@ -114,11 +135,15 @@ class Roots:
             raise RecipeError(f"{quoted(text)}: there is no such file or folder in {self.home}")
         for file in files_of(path):
             self.path(str(file))
-        return self._short(path)
+        return self.short(path)
 
-    def _short(self, path: Path) -> str:
-        """A path as commands take it, which run in the first root."""
+    def short(self, path: Path) -> str:
+        """A path as commands take it, which run in the first root, and as recipes name it."""
         return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
+
+    def shortened(self, text: str) -> str:
+        """A text for people, in which paths below the first root are relative to it."""
+        return text.replace(f"{self.home}/", "")
 
     def check(self, document: Document) -> None:
         """Refuse a draft or recipe that names files outside of the roots.
@@ -156,14 +181,18 @@ class Roots:
             self.path(name)
 
     def models(self) -> list[tuple[str, str]]:
-        """Find the folders of models below the roots: label and path of each, as far as they are looked through."""
+        """Find the folders of models below the roots, as far as they are looked through.
+
+        Returns:
+            Label and name of each; names are relative to the first root if they are below it.
+        """
         budget = iter(range(_MOST_FOLDERS))
         found: dict[str, str] = {}
         for root in self.folders[self.shared :]:
             for path in _walk(root, _DEEPEST, budget):
                 label = str(path.relative_to(root)) if path != root else path.name
-                found.setdefault(str(path), label if root == self.home else f"{root.name}/{label}")
-        return [(label, path) for path, label in found.items()]
+                found.setdefault(self.short(path), label if root == self.home else f"{root.name}/{label}")
+        return [(label, name) for name, label in found.items()]
 
 
 def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:

@@ -1,8 +1,8 @@
-"""The tab Search of the page: the best merge by a few prompts of each agent's task, and the points of any search."""
+"""The upper part of the tab Choose: the best merge by a few prompts of each agent's task; the points of any search."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,10 @@ from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
 from ramerge.ui.draft import EMPTY, agents_in, read_draft, with_keys
 from ramerge.ui.jobs import DONE
+from ramerge.ui.roots import Roots
 
 _USUAL = CalibrationSettings()
 _ABOUT = (
@@ -28,41 +29,47 @@ _ABOUT = (
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
-    """Build the tab Search."""
+    """Build the upper part of the tab Choose, which finds the best merge by prompts."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
-    info = "NAME=FILE for each agent, a file or folder below the roots"
-    prompts = gr.Textbox(_lines(agents_in(desk.start, desk.roots), {}), lines=3, label="Prompts", info=info)
+    with gr.Row():
+        info = "NAME=FILE for each agent, a file or folder below the roots; those next to an agent are filled in"
+        lines = _lines(agents_in(desk.start, desk.roots), {}, desk.roots)
+        prompts = gr.Textbox(lines, lines=3, label=views.LABELS["--prompts"], info=info)
+        info = "--reward: FILE.py:FUNCTION in verl's form, for prompts with ground_truth; then only right replies count"
+        reward = gr.Textbox("", label=views.LABELS["--reward"], info=info, placeholder="none", max_lines=1)
     with gr.Row():
         info = "--prompt-count: of each agent; half of them score"
-        count = gr.Number(_USUAL.count, precision=0, minimum=2, label="Number of prompts", info=info)
+        count = gr.Number(_USUAL.count, precision=0, minimum=2, label=views.LABELS["--prompt-count"], info=info)
         info = "--max-new: at most, where prompts come without replies"
-        longest = gr.Number(_USUAL.max_new, precision=0, minimum=1, label="Tokens of a reply", info=info)
+        longest = gr.Number(_USUAL.max_new, precision=0, minimum=1, label=views.LABELS["--max-new"], info=info)
         info = "a new folder, or one of a search to resume or show"
         out = gr.Textbox("search", label="Folder of the search", info=info, max_lines=1)
     with gr.Row():
         start = gr.Button("Find the best merge", variant="primary")
         stop = gr.Button("Stop", visible=False)
         look = gr.Button("Show the search")
-    problems = html("Problems")
+    choose = gr.Button("Choose the best", visible=False)
+    problems = problem_place()
     command = text_place("Command line")
     state = html("Progress")
     found = html("Candidates")
-    choose = gr.Button("Choose the best", visible=False)
     job = gr.State(None)
 
-    def preview(text: str, lines: str, *given: Any) -> tuple[str, str]:
+    def preview(text: str, lines: str, *settings: Any) -> tuple[object, str]:
         """Problems, or the command line; nothing while prompts are missing."""
+        if not all(_files(lines).values()):
+            return gr.skip(), ""
         try:
-            return "", desk.command(search_words(desk, text, lines, *given)) if all(_files(lines).values()) else ""
+            return "", desk.command(search_words(desk, text, lines, *settings))
         except RamergeError as error:
-            return views.block(views.listing(error.problems, "warnings")), ""
+            return views.problems(error.problems), ""
 
-    def search(*given: Any) -> Iterator[tuple[object, ...]]:
-        work = desk.queue.add(desk.job("Search", search_words(desk, *given)))
+    def search(*settings: Any) -> Iterator[tuple[object, ...]]:
+        work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
-            yield views.progress(work), "", work
+            yield views.progress(work), "", work.while_active
         if work.state == DONE:
-            yield views.progress(work), show(given[-1]), None
+            yield views.progress(work), show(settings[-1]), None
 
     def show(folder: str) -> str:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
@@ -76,18 +83,18 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     def follow(text: str, lines: str) -> object:
         """A line for each agent of the recipe, with what was typed for it."""
         names = agents_in(text, desk.roots)
-        return _lines(names, _files(lines)) if names else gr.skip()
+        return _lines(names, _files(lines), desk.roots) if names else gr.skip()
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
-    inputs, told_first = [recipe, prompts, count, longest, out], [problems, command]
+    inputs, shown_first = [recipe, prompts, reward, count, longest, out], [problems, command]
     followed = recipe.change(follow, [recipe, prompts], prompts, **last)
-    followed.then(preview, inputs, told_first, **PRIVATE)
-    gr.on([box.blur for box in (prompts, count, longest, out)], preview, inputs, told_first, **last)
-    start.click(told(search), inputs, [state, found, job], concurrency_limit=None, **PRIVATE)
+    followed.then(preview, inputs, shown_first, **PRIVATE)
+    gr.on([box.blur for box in (prompts, reward, count, longest, out)], preview, inputs, shown_first, **last)
+    act(start.click, search, inputs, [state, found, job], problems, concurrency_limit=None)
     while_running(job, stop)
     found.change(lambda shown: gr.update(visible=bool(shown)), found, choose, **PRIVATE)
-    choose.click(told(take), [recipe, out], recipe, **PRIVATE)
-    look.click(told(show), out, found, **PRIVATE)
+    act(choose.click, take, [recipe, out], recipe, problems)
+    act(look.click, show, out, found, problems)
 
 
 def _files(lines: str) -> dict[str, str]:
@@ -96,11 +103,14 @@ def _files(lines: str) -> dict[str, str]:
     return {name.strip(): file.strip() for name, _, file in parts}
 
 
-def _lines(names: Sequence[str], files: Mapping[str, str]) -> str:
-    return "\n".join(f"{name}={files.get(name, '')}" for name in names)
+def _lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roots) -> str:
+    """A line of NAME=FILE for each agent; where none was typed, with the file of its name next to its folder."""
+    return "\n".join(f"{name}={files.get(name) or roots.next_to(model, name)}" for name, model in agents.items())
 
 
-def search_words(desk: Desk, text: str, lines: str, count: float, longest: float, folder: str) -> list[str]:
+def search_words(
+    desk: Desk, text: str, lines: str, reward: str, count: float, longest: float, folder: str
+) -> list[str]:
     """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE.
 
     Raises:
@@ -110,6 +120,7 @@ def search_words(desk: Desk, text: str, lines: str, count: float, longest: float
     prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | _files(lines))
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
+    words += ["--reward", desk.roots.function(reward)] if reward.strip() else []
     words += ["--prompt-count", str(int(count or 0)), "--max-new", str(int(longest or 0))]
     return [*words, replace(desk.roots, remote=False).output(folder)]
 
@@ -118,6 +129,7 @@ def search_view(result: SearchResult, folder: str) -> str:
     """A search as HTML: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
     drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-    said = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
-    failed = views.listing(failures(result), "warnings")
-    return views.block(views.listing(said), failed, views.table("Points", head, rows), views.figures(drawn))
+    sentences = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
+    listed = views.listing(map(views.in_page_words, sentences))
+    failed = views.listing(map(views.in_page_words, failures(result)), "warnings")
+    return views.block(listed, failed, views.table("Points", head, rows), views.figures(drawn))

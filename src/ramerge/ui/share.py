@@ -11,10 +11,10 @@ from ramerge import RecipeError
 from ramerge.analysis.finished import open_finished
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
-from ramerge.ui.run import DELTA, MODEL, merge_job
+from ramerge.ui.merge import DELTA, MODEL, merge_job
 
 _MOST_BYTES = 1 << 20
 
@@ -25,6 +25,7 @@ def build(desk: Desk) -> None:
         out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
         look = gr.Button("Show recipe and card")
         write = gr.Button("Write the report", variant="primary")
+    problems = problem_place()
     state = html("Progress")
     link = html("Report")
     command = text_place("Command line")
@@ -47,8 +48,8 @@ def build(desk: Desk) -> None:
             shown = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
             yield views.progress(work), shown, views.command(work.words)
 
-    look.click(told(show), out, [recipe, card], **PRIVATE)
-    write.click(told(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
+    act(look.click, show, out, [recipe, card], problems)
+    act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
     if not desk.public:
         _upload(desk, out)
 
@@ -59,32 +60,33 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
         with gr.Row():
             info = "hub:owner/name, or a folder in a bucket: s3://bucket/model, gs://, az://"
             place = gr.Textbox("", label="Destination", info=info, max_lines=1)
-            public = gr.Checkbox(
-                False, label="Public", info="--public: a new repository of the hub is private otherwise"
-            )
+            info = "--public: a new repository of the hub is private otherwise"
+            public = gr.Checkbox(False, label=views.LABELS["--public"], info=info)
+            overwrite = gr.Checkbox(False, label=views.LABELS["--overwrite"], info="--overwrite")
         upload = gr.Button("Upload")
         with gr.Row(visible=False) as question:
             sure = gr.Button("", variant="primary")
             cancel = gr.Button("Cancel")
+        problems = problem_place()
         state = html("Progress")
         command = text_place("Command line")
     job = gr.State(None)
 
-    def prepare(name: str, target: str, everyone: bool, request: gr.Request) -> tuple[object, ...]:
-        made = upload_job(desk, desk.place(request, name), target, public=everyone)
-        return made, gr.update(visible=True), f"Upload {name} to {made.title}", views.command(made.words)
+    def prepare(name: str, target: str, everyone: bool, replacing: bool, request: gr.Request) -> tuple[object, ...]:
+        work = upload_job(desk, desk.place(request, name), target, public=everyone, overwrite=replacing)
+        return work, gr.update(visible=True), f"Upload {name} to {work.title}", views.command(work.words)
 
-    def send(made: Job) -> Iterator[tuple[object, ...]]:
-        desk.queue.add(made)
-        for _ in made.follow():
-            yield views.progress(made), gr.update(visible=False)
+    def send(work: Job) -> Iterator[tuple[object, ...]]:
+        desk.queue.add(work)
+        for _ in work.follow():
+            yield views.progress(work), gr.update(visible=False)
 
-    upload.click(told(prepare), [out, place, public], [job, question, sure, command], **PRIVATE)
-    sure.click(told(send), job, [state, question], concurrency_limit=None, **PRIVATE)
+    act(upload.click, prepare, [out, place, public, overwrite], [job, question, sure, command], problems)
+    act(sure.click, send, job, [state, question], problems, concurrency_limit=None)
     cancel.click(lambda: gr.update(visible=False), None, question, **PRIVATE)
 
 
-def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Job:
+def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overwrite: bool = False) -> Job:
     """The job that merges a finished merge's own recipe into a remote place; nothing is sent yet.
 
     Raises:
@@ -96,4 +98,5 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Jo
     folder = desk.roots.path(name)
     recipe, _ = open_finished(folder)
     kind = MODEL if recipe.parent == folder else DELTA
-    return merge_job(desk, desk.roots.read(str(recipe), _MOST_BYTES), desk.roots.output(place), kind, public=public)
+    text = desk.roots.read(str(recipe), _MOST_BYTES)
+    return merge_job(desk, text, desk.roots.output(place), kind, overwrite=overwrite, public=public)

@@ -5,6 +5,8 @@ Everything that comes from models, recipes and commands is escaped here, or draw
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
@@ -17,7 +19,7 @@ from ramerge.report.page import table as table
 from ramerge.report.styles import page_styles
 from ramerge.sdk.plans import ModelHeader
 from ramerge.sdk.text import one_line
-from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line
+from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job
 
 PICK = """
 const label = (event) => event.target.closest('[aria-label]')?.getAttribute('aria-label') ?? '';
@@ -68,15 +70,18 @@ element.addEventListener('click', async (event) => {
 
 def copyable(label: str, text: str) -> str:
     """A text as HTML with a button that copies it; nothing of an empty one."""
-    if not text:
-        return ""
+    return _copyable(label, safe(text)) if text else ""
+
+
+def _copyable(label: str, text: Markup) -> str:
     button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
-    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{safe(text)}</pre></div>')
+    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{text}</pre></div>')
 
 
 def command(*commands: Sequence[str]) -> str:
-    """Command lines as HTML, each given by its words; for users who would do the same."""
-    return copyable("Command line", "\n".join(map(command_line, commands)))
+    """Command lines as HTML, each given by its words, which lines break between; for users who would do the same."""
+    lines = ([f"<span>{safe(shlex.quote(word))}</span>" for word in ("ramerge", *words)] for words in commands)
+    return _copyable("Command line", Markup("\n".join(map(" ".join, lines))))
 
 
 def button(text: str, pick: str) -> Markup:
@@ -88,6 +93,53 @@ def listing(texts: Iterable[object], kind: str = "notes") -> str:
     """A list of sentences as HTML: `notes`, or `warnings` for what is wrong."""
     items = "".join(f"<li>{safe(text)}</li>" for text in texts)
     return f'<ul class="{kind}">{items}</ul>' if items else ""
+
+
+LABELS = {
+    "--base": "Base model",
+    "--agent": "Agents",
+    "--method": "Method",
+    "--cores": "Forecast the sum",
+    "--prompts": "Prompts",
+    "--reward": "Reward function",
+    "--prompt-count": "Number of prompts",
+    "--max-new": "Tokens of a reply",
+    "--overwrite": "Replace what is there",
+    "--public": "Public",
+    "--task": "Tasks",
+    "--limit": "Samples of each task",
+    "--specialist": "Specialists",
+    "--serve": "Models run on",
+    "--endpoint": "Endpoint",
+}
+"""Flags of commands and the labels of the page's controls for them."""
+
+_CHECKBOXES = ("--cores", "--overwrite", "--public")
+_IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+_FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
+
+
+def in_page_words(text: str) -> str:
+    """A message of a command, with the page's controls in place of their flags; command lines stay as they are.
+
+    >>> in_page_words("merged: exists; choose another folder, or pass --overwrite (in Python overwrite=True)")
+    'merged: exists; choose another folder, or tick “Replace what is there”'
+    """
+
+    def control(match: re.Match[str]) -> str:
+        flag = match["flag"]
+        if flag not in LABELS:
+            return match[0]
+        verb = match["verb"] and ("tick " if flag in _CHECKBOXES else "fill in ")
+        return f"{verb or ''}“{LABELS[flag]}”"
+
+    return text if "`ramerge " in text else _FLAG.sub(control, _IN_PYTHON.sub("", text))
+
+
+def problems(texts: Iterable[str]) -> str:
+    """Problems as HTML, which screen readers read out; nothing of none."""
+    listed = listing(map(in_page_words, texts), "warnings")
+    return block(f'<div role="status">{listed}</div>') if listed else ""
 
 
 def figure(drawn: Figure) -> str:
@@ -108,8 +160,8 @@ def headers(found: Sequence[ModelHeader]) -> str:
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
     figures = [(one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in found]
     rows = [[text or "–" for text in row] for row in figures]
-    problems = [f"{one.name}: {text}" for one in found for text in one.problems]
-    return block(table("Models", head, rows) if rows else "", listing(problems, "warnings"))
+    wrong = [f"{one.name}: {text}" for one in found for text in one.problems]
+    return block(table("Models", head, rows) if rows else "") + problems(wrong)
 
 
 def progress(job: Job | None) -> str:
@@ -126,5 +178,5 @@ def progress(job: Job | None) -> str:
     counted = f"{decimal(done)} of {decimal(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
     amount = counted if total and job.active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
-    said = listing(job.lines[-8:], "warnings" if job.state == FAILED else "notes")
-    return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)
+    lines = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
+    return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', lines)

@@ -1,8 +1,8 @@
-"""The tab Run of the page: a list of merges with progress, stop and resume; merges and models for other tabs."""
+"""The tab Merge of the page: a list of merges with progress, stop and resume; merges and models for other tabs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import gradio as gr
@@ -13,7 +13,7 @@ from ramerge.sdk.outputs import CHECKPOINT
 from ramerge.sdk.storage import is_remote
 from ramerge.sdk.text import enumerated
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import WAITING, Job
 
@@ -21,16 +21,17 @@ MODEL, DELTA = "model", "delta"
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
-    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Run and Share.
+    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share.
 
     Raises:
         RamergeError: the recipe cannot be merged.
     """
     recipe = checked_draft(text, desk.roots)
-    remote = is_remote(place)
-    desk.planned(recipe, out=place if remote else None, public=public, kind=DELTA if kind == DELTA else CHECKPOINT)
+    folder = None if is_remote(place) else desk.roots.home / place
+    output = DELTA if kind == DELTA else CHECKPOINT
+    desk.planned(recipe, out=folder or place, overwrite=overwrite, public=public, kind=output)
     words = _merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
-    return desk.job(place, words, out=None if remote else desk.roots.home / place)
+    return desk.job(place, words, out=folder)
 
 
 def _merge_words(
@@ -42,11 +43,11 @@ def _merge_words(
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
-    """Build the tab Run."""
+    """Build the tab Merge."""
     with gr.Row():
         out = gr.Textbox("merged", label="Output", info="the name of a new folder", max_lines=1)
         kind = gr.Radio([MODEL, DELTA], value=MODEL, label="As", info="a delta holds only what changes of the base")
-        overwrite = gr.Checkbox(False, label="Replace what is there", info="--overwrite")
+        overwrite = gr.Checkbox(False, label=views.LABELS["--overwrite"], info="--overwrite")
     coming = html("What is merged")
     with gr.Row():
         merge = gr.Button("Merge", variant="primary")
@@ -55,6 +56,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         stop = gr.Button("Stop", visible=False)
         resume = gr.Button("Resume", visible=False)
         clear = gr.Button("Clear the list", visible=False)
+    problems = problem_place()
     state = html("Progress")
     listed = html("Merges")
     command = text_place("Command line")
@@ -68,21 +70,21 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
             words = _merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
             return "", ""  # the tab Choose says what is wrong
-        said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
-        return views.block(f"<p>{views.safe(said)}</p>"), desk.command(words)
+        sentence = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
+        return views.block(f"<p>{views.safe(sentence)}</p>"), desk.command(words)
 
     many: dict[str, object] = {**PRIVATE, "concurrency_limit": None}
-    merge.click(told(runs.merge), inputs, outputs, **many)
-    add.click(told(runs.add), inputs, outputs, **many)
+    act(merge.click, runs.merge, inputs, outputs, problems, concurrency_limit=None)
+    act(add.click, runs.add, inputs, outputs, problems, concurrency_limit=None)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):
-        button.click(action, None, outputs, **many)
+        act(button.click, action, None, outputs, problems, concurrency_limit=None)
     page.load(runs.follow, None, outputs, **many).then(announce, inputs, [coming, command], **PRIVATE)
     about = {"outputs": [coming, command], "trigger_mode": "always_last", **PRIVATE}
     gr.on([recipe.change, out.change, kind.change, overwrite.change], announce, inputs, **about)
 
 
 class _Runs:
-    """Actions of the buttons of the tab Run. Results are progress, list, a command, and which buttons are enabled."""
+    """Actions of the buttons of the tab Merge. Results are progress, list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -168,17 +170,35 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
 
 
 def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
-    """The folders of the merges that are complete, by name, for the tab Compare."""
-    return {job.title: job.out for job in desk.jobs(request) if job.state == "done" and job.out is not None}
+    """The folders of complete merges by name: those of the list, and those below the roots that are not shared."""
+    folders = {job.title: job.out for job in desk.jobs(request) if job.out is not None}
+    folders |= {label: desk.roots.home / name for label, name in desk.roots.models()}
+    return {name: path for name, path in folders.items() if (path / "ramerge.json").is_file()}
 
 
-def models_of(desk: Desk, text: str, request: gr.Request | None) -> dict[str, str]:
-    """Base, agents and finished merges of the draft, as names and folders or hub ids, for the tab Compare."""
+def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request | None) -> dict[str, str]:
+    """Base and agents of the draft, and finished merges, as names and folders or hub ids, for the tab Compare.
+
+    Args:
+        desk: of the page.
+        text: the draft.
+        merges: names of `finished`; if there are none, those of the list that are models.
+        request: of whoever asks.
+
+    Raises:
+        RecipeError: the draft names no models, or a merge is not complete or no model.
+    """
     recipe = checked_draft(text, desk.roots)
-    merges = [name for name, path in finished(desk, request).items() if (path / "config.json").is_file()]
-    found = {**({"base": recipe.base} if recipe.base else {}), **{k: v.written for k, v in recipe.agents.items()}}
+    folders = finished(desk, request)
+    own = [job.title for job in desk.jobs(request)]
+    merges = merges or [name for name, path in folders.items() if name in own and (path / "config.json").is_file()]
     if not merges:
-        raise RecipeError("no merge is complete yet; begin one in the tab Run")
-    if taken := [name for name in merges if name in found]:
+        raise RecipeError("Merges: none was merged on this page; name finished ones, or begin one in the tab Merge")
+    if absent := [name for name in merges if name not in folders]:
+        raise RecipeError(f"{name}: is no complete merge; the tab Merge makes them" for name in absent)
+    if deltas := [name for name in merges if not (folders[name] / "config.json").is_file()]:
+        raise RecipeError(f"{name}: is a delta, which is no model yet; name another one" for name in deltas)
+    models = {**({"base": recipe.base} if recipe.base else {}), **{k: v.written for k, v in recipe.agents.items()}}
+    if taken := [name for name in merges if name in models]:
         raise RecipeError(f"{name}: is an agent's name, too; choose another output" for name in taken)
-    return found | {name: name for name in merges}
+    return models | {name: desk.roots.short(folders[name]) for name in merges}
