@@ -113,7 +113,7 @@ def test_an_agent_without_a_right_reply_is_named() -> None:
     rest: dict[str, Any] = {"apart": None, "test": None, "optimism": None, "scores": {}, "seconds": seconds, **numbers}
     result = SearchResult((Objective("mean", lower=True),), "grid", 0, {}, score, (point,), **rest)
     [best] = [line for line in findings(result) if line.startswith("best:")]
-    assert "tool had no say" in best and "unreliable" not in best
+    assert "tool did not count" in best and "unreliable" not in best
 
 
 def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:

@@ -95,7 +95,7 @@ class ReplySet(Displayed):
 def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
     """The replies of a calibration on which merges are scored: those that no statistic has seen, if there are any.
 
-    Where rewards are known, only right replies count; an agent without any has no say.
+    Where rewards are known, only right replies count; an agent without any does not count.
 
     Args:
         calibration: the folder that `calibrate` has written.
@@ -129,7 +129,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         for name, found in held_out.items()
     }
     notes = tuple(
-        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it has no say in the choice; give "
+        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; give "
         "more prompts, or rollouts, or to search and calibrate a lower --right-at"
         for name, found in right.items()
         if not found
