@@ -414,14 +414,8 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -
                 f"{list(part.shape)}; recipe={{'dtype': ...}} sets that of the result"
             )
     lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
-    frozen = (
-        [
-            f"out: {brief_list(fixed)} cannot be written in place: read-only, or a view, as of `expand`, with one place for "
-            "several elements; give other arrays, such as copies"
-        ]
-        if fixed
-        else []
-    )
+    why = "read-only, or a view with one place for several elements, as of `expand`; give other arrays, such as copies"
+    frozen = [f"out: {brief_list(fixed)} cannot be written in place: {why}"] if fixed else []
     return [*lacks, *first_of(problems), *frozen]
 
 
