@@ -183,7 +183,8 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
 def _doubts(base: Checkpoint, agent: Checkpoint, made: DeltaRecord) -> Iterator[str]:
     """The warnings of a delta that is probably not for this base, or that saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
-    if all(kinds) and kinds[0] != kinds[1]:
+    same = kinds[0] == kinds[1]
+    if all(kinds) and not same:
         theirs, own = map(quoted, kinds)
         yield (
             f"the base is of another architecture ({theirs}) than the agent ({own}), so a delta saves little; give the "
