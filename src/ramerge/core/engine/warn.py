@@ -127,7 +127,10 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
     if len(moved) == 1:
         return ()
     counts = ", ".join(f"{density:.0%} of {name}" for name, density in moved.items())
-    return [SaysWhereToBegin(f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{ADVICE}")]
+    text = f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{ADVICE}"
+    return [
+        SaysWhereToBegin(f"{text}. Check that the base is theirs: of agents as dense, a swapped one may go unnoticed")
+    ]
 
 
 def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
