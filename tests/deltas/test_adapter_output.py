@@ -165,17 +165,17 @@ def test_changed_norms_are_refused_before_factoring(tmp_path: Path, monkeypatch:
     for seed, folder in enumerate(("base", "code")):
         norm = floats(np.full(16, 1 + seed), "F32")
         write_checkpoint(tmp_path / folder, simple(seed, "F32", moved=0.3) | {"model.norm.weight": norm})
-    factored: list[str] = []
+    matrices: list[str] = []
     decomposed = adapter_output.decomposed
     monkeypatch.setattr(
-        adapter_output, "decomposed", lambda update, name, kind: factored.append(name) or decomposed(update, name, kind)
+        adapter_output, "decomposed", lambda update, name, kind: matrices.append(name) or decomposed(update, name, kind)
     )
     source = recipe(tmp_path, ["code"], "task_arithmetic")
     with pytest.raises(ramerge.WeightsError, match=r"'model\.norm\.weight', which is a norm"):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
-    assert not factored
+    assert not matrices
     ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2, save_modules=True))
-    assert len(factored) == 3
+    assert len(matrices) == 3
 
 
 def agents_of(folder: Path, base: str = "F32") -> dict[str, Any]:

@@ -264,10 +264,10 @@ def test_memory_that_messages_name_suffices(method: str, tmp_path: Path) -> None
     for kind in [*OUTPUT_KINDS.usable().values(), AsAdapter(rank=2), AsAdapter(energy=0.5)]:
         for threads in (None, 1):
             (problem,) = plan(source, kind=kind, threads=threads, max_memory="1MB").findings.problems
-            named = problem.split("give at least ")[1].split("MB")[0]
-            made = plan(source, kind=kind, threads=threads, max_memory=f"{named}MB")
-            assert made.findings.problems == ()
-            assert int(named) - 1 < made.resources.peak_memory_bytes / 1e6 <= int(named)
+            figure = problem.split("give at least ")[1].split("MB")[0]
+            enough = plan(source, kind=kind, threads=threads, max_memory=f"{figure}MB")
+            assert enough.findings.problems == ()
+            assert int(figure) - 1 < enough.resources.peak_memory_bytes / 1e6 <= int(figure)
 
 
 def least_memory(source, threads: int) -> int:
