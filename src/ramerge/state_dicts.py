@@ -22,7 +22,7 @@ from ramerge.core.formats.encodings.decode import without_declaration
 from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
-from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.errors import RecipeError, WeightsError
 from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.text import Displayed, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
@@ -94,7 +94,8 @@ def merge_state_dicts(
             counts, shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
         method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
-            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others.
+            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others. A view
+            must have a place of its own for each element, and different tensors must not overlap.
         config: the base's `config.json` as a mapping. Needed for quantized weights, and where shapes of stacked experts
             do not tell which side meets the inputs. It also holds for agents that have all tensors of the base, scales
             included; others are not quantized.
@@ -111,7 +112,7 @@ def merge_state_dicts(
         RecipeError: method or parameters are wrong, or a value is neither a NumPy array nor a torch tensor, or is a
             part of a tensor, such as a DTensor.
         PlanError: the state dicts do not fit each other, `out` or the memory; all problems are listed.
-        WeightsError: as for `ramerge.merge`.
+        WeightsError: as for `ramerge.merge`, or `out` ties tensors whose merges differ.
 
     Example:
         >>> import numpy as np
@@ -163,6 +164,7 @@ def merge_state_dicts(
     )
     if target is not None:
         merged |= {again: merged[name] for again, name in tied.items() if name in merged and again in target}
+        _check_ties(target, merged)
         made = {name: _written(tensor, target[name]) for name, tensor in merged.items()}
     else:
         kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
@@ -267,6 +269,8 @@ def _tensors(model: Any, label: str) -> dict[str, _Held]:
             found[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
         except ValueError as error:
             problems.append(f"{quoted(name)} {error}")
+        except (RuntimeError, TypeError):  # of torch, for subclasses and in transformations that hide the data
+            problems.append(f"{quoted(name)} is a {type(value).__name__} without bytes to read; give a plain tensor")
     if problems:
         raise RecipeError(f"{label}: {brief_list(problems)}")
     return found
@@ -296,7 +300,7 @@ def _of_numpy(value: Any) -> _Held:
     name = array.dtype.name
     if name not in _DTYPES:
         raise ValueError(f"is {name}, which is not a type of weights")
-    place = (array.ctypes.data, array.strides, array.shape, name) if array.size else None
+    place = (array.ctypes.data, array.strides, array.shape, name, array.dtype.byteorder) if array.size else None
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
     return _Held(_DTYPES[name], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8), place)
@@ -308,16 +312,24 @@ def _of_torch(tensor: Any) -> _Held:
     name = str(tensor.dtype).removeprefix("torch.")
     if hasattr(tensor, "full_tensor"):
         raise ValueError("is a DTensor, a part of a tensor; give its full_tensor()")
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+    if (
+        torch.nn.parameter.is_lazy(tensor)
+        or tensor.layout != torch.strided
+        or tensor.is_meta
+        or tensor.is_quantized
+        or (tensor.numel() and not tensor.data_ptr())  # freed, as by FSDP, or a wrapper of other tensors
+    ):
         raise ValueError("is sparse, quantized or has no data; give a dense tensor")
     if name not in _DTYPES:
         raise ValueError(f"is {name}, which is not a type of weights")
-    held = tensor.detach() if tensor.numel() else tensor.new_empty(0)  # without strides of 0, as NumPy gives it
-    flat = held.contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.detach().as_subclass(torch.Tensor)
+    values = plain.resolve_neg().contiguous() if plain.numel() else plain.new_empty(0)
+    # `contiguous` and `reshape` keep any stride along a dimension of one element, and `view` takes only 1
+    flat = values.as_strided((values.numel(),), (1,)).view(torch.uint8)
     data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
-    where = (str(tensor.device), tensor.data_ptr(), tensor.stride(), tuple(tensor.shape), name)
-    place = where if tensor.numel() else None
-    return _Held(_DTYPES[name], tuple(tensor.shape), data, place)
+    where = (str(plain.device), plain.data_ptr(), plain.stride(), tuple(plain.shape), name, plain.is_neg())
+    place = where if plain.numel() else None
+    return _Held(_DTYPES[name], tuple(plain.shape), data, place)
 
 
 def _tied(tensors: Mapping[str, _Held]) -> dict[str, str]:
@@ -402,7 +414,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -
         found = held.get(name)
         if found is None:
             missing.append(quoted(name))
-        elif not (_is_torch(out[name]) or out[name].flags.writeable):
+        elif _repeats(out[name]) or not (_is_torch(out[name]) or out[name].flags.writeable):
             fixed.append(quoted(name))
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
@@ -410,8 +422,30 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -
                 f"{list(part.shape)}; recipe={{'dtype': ...}} sets that of the result"
             )
     lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
-    frozen = [f"out: {brief_list(fixed)} cannot be written, being read-only; give other arrays"] if fixed else []
+    why = "read-only, or a view with one place for several elements, as of `expand`; give other arrays, such as copies"
+    frozen = [f"out: {brief_list(fixed)} cannot be written in place: {why}"] if fixed else []
     return [*lacks, *first_of(problems), *frozen]
+
+
+def _repeats(array: Any) -> bool:
+    """Whether a view may have one place in memory for several elements, as an expanded tensor has."""
+    strides, reach = (array.stride(), 1) if _is_torch(array) else (array.strides, array.itemsize)
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, array.shape, strict=True)):
+        if size > 1 and stride < reach and 0 not in array.shape:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _check_ties(target: Mapping[str, Any], merged: Mapping[str, MergedTensor]) -> None:
+    """Raise WeightsError where two different tensors would be written to one place."""
+    problems = [
+        f"out: {quoted(name)} and {quoted(first)} are one tensor, but the merged ones differ; give arrays of their own"
+        for name, first in _tied(_tensors({name: target[name] for name in merged}, "out")).items()
+        if not np.array_equal(merged[name].data, merged[first].data)
+    ]
+    if problems:
+        raise WeightsError(first_of(problems))
 
 
 def _like(tensor: MergedTensor, value: Any) -> Any:

@@ -467,6 +467,19 @@ def test_an_analysis_in_every_form(tmp_path: Path) -> None:
     assert ramerge("analyze", write_recipe(tmp_path, names), "--quiet").stdout == ""
 
 
+@pytest.mark.parametrize("rules", ["", "rules:\n  - {match: '*', parameters: {epsilon: {relative: 0.5}}}\n"])
+def test_analyses_with_relative_thresholds(rules: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    path = write_recipe(tmp_path, names, f"parameters: {{epsilon: {{relative: 1}}}}\n{rules}")
+    done = ramerge("analyze", path, "--json-file", tmp_path / "a.json", "--csv", tmp_path / "csv")
+    assert done.returncode == 0, done.stderr
+    assert "|agent - base| > 1 x the root mean square of agent - base (" in done.stdout
+    values = json.loads((tmp_path / "a.json").read_text())
+    assert (values["epsilon"], values["relative_epsilon"]) == (None, 1.0)
+    assert (tmp_path / "csv/agents.csv").is_file()
+    assert ramerge("recommend", path).returncode == 0
+
+
 def test_an_analysis_on_standard_output(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     done = ramerge("analyze", *flags(tmp_path, names), "--json", "--csv", tmp_path / "csv", cwd=tmp_path)

@@ -81,11 +81,15 @@ def test_time_left_has_the_unit_that_suits(total: int, left: str, clock: Clock) 
 def test_kernels_never_look_finished(
     stream: Callable[[], io.StringIO], clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events = [(0.0, Progress("compiling kernels", done, max(1, done), "kernels")) for done in (0, 1, 1, 2)]
+    events = [
+        (0.0, Progress("compiling kernels", done, max(1, done), "kernels", f"{method}, 3 agents"))
+        for method in ("ram+", "ties")
+        for done in (0, 1, 1, 2)
+    ]
     text = heard(stream(), clock, events, monkeypatch)
-    title = "compiling kernels (first run only, up to 40 s)"
+    title = "compiling kernels (ram+, 3 agents; once, up to 40 s)"
     if stream is Terminal:
-        assert title in text and "2 done" in text and " of " not in text
+        assert title in text and "ties" not in text and "2 done" in text and " of " not in text
     else:
         assert text.splitlines() == [title]  # once, and not for each kernel
 

@@ -28,6 +28,7 @@ from tests.conformance.methods import ROWS, by_tier
 from tests.conformance.test_merge import as_many_as_it_takes, plain, written
 from tests.formats.quantized import SAMPLES, write_quantized
 from tests.reference import NUMBERS, Stored
+from tests.tiers import at_most
 
 _TYPES: dict[str, Any] = {
     **NUMBERS,
@@ -509,12 +510,105 @@ def test_tensors_on_a_device_are_copied_block_by_block(monkeypatch: pytest.Monke
     assert taken and max(taken) <= 64 * 32 * 2
 
 
+VIEWS: dict[str, Any] = {
+    "column": lambda torch, x: x[..., :1].squeeze(-1) if x.ndim else x,
+    "one row": lambda torch, x: x[:1] if x.ndim else x,
+    "steps": lambda torch, x: x[1::2] if x.ndim else x,
+    "none": lambda torch, x: x[..., 2:2] if x.ndim else x,
+    "transposed": lambda torch, x: x.permute(*reversed(range(x.ndim))),
+    "strides past the end": lambda torch, x: x.as_strided((1, 1), (3, 5)) if x.numel() else x,
+    "expanded": lambda torch, x: x[None].expand(3, *x.shape),
+    "negated": lambda torch, x: torch._neg_view(x),
+    "imaginary part": lambda torch, x: torch.complex(x.float(), x.float()).conj().imag.to(x.dtype),
+    "of a gradient": lambda torch, x: x.detach().requires_grad_().clone(),
+    "parameter": lambda torch, x: torch.nn.Parameter(x.detach()),
+    "buffer": lambda torch, x: torch.nn.Buffer(x.detach()),
+    "subclass": lambda torch, x: x.as_subclass(type("Own", (torch.Tensor,), {})),
+}
+
+
+@pytest.mark.needs("torch")
+@settings(max_examples=at_most(150))
+@given(data=st.data())
+def test_views_of_torch(data: st.DataObject) -> None:
+    """The values of a view in any role are merged as those of a copy, and `out` is written or refused."""
+    import torch
+
+    shape = data.draw(st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=2))
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
+    own, other = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2))
+    steps = data.draw(st.lists(st.sampled_from([*VIEWS]), max_size=3))
+    for step in steps:
+        if own.ndim > 2:
+            break
+        own, other = VIEWS[step](torch, own), VIEWS[step](torch, other)
+
+    def copy(x: Any) -> Any:
+        return x.detach().as_subclass(torch.Tensor).resolve_neg().clone(memory_format=torch.contiguous_format)
+
+    wanted = ramerge.merge_tensors(copy(own), {"a": copy(other)}, method="ram")
+    assert torch.allclose(wanted.double(), copy(other).double(), atol=0.1)
+    for base, agent in ((own, copy(other)), (copy(own), other), (own, other)):
+        assert torch.equal(ramerge.merge_tensors(base, {"a": agent}, method="ram"), wanted)
+    base, agent = copy(own), copy(other)
+    places = torch.arange(own.untyped_storage().nbytes()).as_strided(own.shape, own.stride(), own.storage_offset())
+    if places.unique().numel() < own.numel():
+        with pytest.raises(ramerge.PlanError, match="out: 'weight' cannot be written in place"):
+            ramerge.merge_tensors(base, {"a": agent}, method="ram", out=own)
+        assert torch.equal(copy(own), base)
+    else:
+        assert ramerge.merge_tensors(base, {"a": agent}, method="ram", out=own) is own
+        assert torch.equal(copy(own), wanted)
+
+
+@pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.needs("torch"))])
+def test_views_with_overlapping_elements_are_not_written(library: str) -> None:
+    place = np.zeros(8, np.float32)
+    out: Any = np.lib.stride_tricks.as_strided(place, (3, 3), (8, 4))
+    if library == "torch":
+        import torch
+
+        out = torch.from_numpy(place).as_strided((3, 3), (2, 1))
+    with pytest.raises(ramerge.PlanError, match="out: 'weight' cannot be written in place"):
+        ramerge.merge_tensors(np.zeros((3, 3), np.float32), {"a": np.eye(3, dtype=np.float32)}, method="ram", out=out)
+    assert not place.any()
+
+
+@pytest.mark.needs("torch")
+def test_views_of_one_storage_are_not_tied() -> None:
+    import torch
+
+    one, swapped = torch.arange(1.0, 5.0), np.arange(1, 5, dtype=np.float32)
+    negated = {"x": one, "y": torch._neg_view(one)}
+    assert ramerge.merge_state_dicts(negated, {"a": negated}, "ram")["y"].tolist() == (-one).tolist()
+    orders = {"x": swapped, "y": swapped.view(">f4")}
+    assert ramerge.merge_state_dicts(orders, {"a": orders}, "ram")["y"].tolist() == orders["y"].tolist()
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_tied_tensors_of_out_take_one_result(differ: bool) -> None:
+    base = {"x": np.zeros(4, np.float32), "y": np.zeros(4, np.float32)}
+    agent = {"x": np.ones(4, np.float32), "y": np.full(4, 1 + differ, np.float32)}
+    place = np.zeros(4, np.float32)
+    out = {"x": place, "y": place}
+    if differ:
+        with pytest.raises(ramerge.WeightsError, match="out: 'y' and 'x' are one tensor, but the merged ones differ"):
+            ramerge.merge_state_dicts(base, {"a": agent}, "ram", out=out)
+        assert not place.any()
+    else:
+        ramerge.merge_state_dicts(base, {"a": agent}, "ram", out=out)
+        assert place.tolist() == [1] * 4
+
+
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         ("torch.zeros(2, device='meta')", "has no data"),
         ("torch.zeros(2, 2).to_sparse()", "is sparse"),
+        ("torch.nn.UninitializedParameter()", "has no data"),
+        ("(lambda x: (x.untyped_storage().resize_(0), x)[1])(torch.zeros(2))", "has no data"),
+        ("torch._to_functional_tensor(torch.zeros(2))", "has no data"),
         ("torch.zeros(2, dtype=torch.complex128)", "is complex128, which is not a type of weights"),
     ],
 )
@@ -524,6 +618,14 @@ def test_tensors_of_torch_that_are_refused(make: str, text: str) -> None:
     tensor = eval(make, {"torch": torch})  # noqa: S307
     with pytest.raises(ramerge.RecipeError, match=text):
         ramerge.merge_tensors(tensor, {"a": torch.zeros(2)})
+
+
+@pytest.mark.needs("torch")
+def test_tensors_inside_of_a_transformation_are_refused() -> None:
+    import torch
+
+    with pytest.raises(ramerge.RecipeError, match=r"'weight' is a Tensor without bytes to read"):
+        torch.vmap(lambda x: ramerge.merge_tensors(x, {"a": x}, method="ram"))(torch.ones(2, 4))
 
 
 def test_keys_of_a_recipe_are_no_parameters() -> None:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.cli.main import cli
+from ramerge.deltas import adapter_output
 from tests.checkpoints import (
     floats,
     read_checkpoint,
@@ -158,6 +159,23 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
         assert error(merged[name], full[name], start[name]) < 1e-5, name
     assert "modules_to_save; " in record.notes[-1]
     assert "vLLM does not serve adapters with modules_to_save" in record.notes[-1]
+
+
+def test_changed_norms_are_refused_before_factoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, folder in enumerate(("base", "code")):
+        norm = floats(np.full(16, 1 + seed), "F32")
+        write_checkpoint(tmp_path / folder, simple(seed, "F32", moved=0.3) | {"model.norm.weight": norm})
+    matrices: list[str] = []
+    decomposed = adapter_output.decomposed
+    monkeypatch.setattr(
+        adapter_output, "decomposed", lambda update, name, kind: matrices.append(name) or decomposed(update, name, kind)
+    )
+    source = recipe(tmp_path, ["code"], "task_arithmetic")
+    with pytest.raises(ramerge.WeightsError, match=r"'model\.norm\.weight', which is a norm"):
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
+    assert not matrices
+    ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2, save_modules=True))
+    assert len(matrices) == 3
 
 
 def agents_of(folder: Path, base: str = "F32") -> dict[str, Any]:
@@ -397,7 +415,9 @@ def test_memory_of_decompositions_is_planned(tmp_path: Path) -> None:
     planned = ramerge.plan(recipe(tmp_path, ["code"]), kind=asked, options=ramerge.Options(threads=1))
     small = ramerge.Options(max_memory="231MB", threads=1)
     plan = ramerge.plan(recipe(tmp_path, ["code"]), kind=asked, options=small)
-    assert any("too little to decompose the largest matrix" in text for text in plan.problems), plan.problems
+    (problem,) = plan.problems
+    least = -(-planned.peak_memory_bytes // 1_000_000)
+    assert problem.endswith(f"bytes are too little; give at least {least}MB, or a smaller --rank")
     assert planned.peak_memory_bytes > 260_000_000
 
 

@@ -138,6 +138,12 @@ def METHOD(base, taus):
         ("import absent_module", "cannot be imported: ModuleNotFoundError: No module named 'absent_module'"),
         ("METHOD = 3", "bad:METHOD is a int, not a ramerge.core.methods.base.Method"),
         (METHOD.format(more=""), f"does not say which version of the plug-in interface .* give interface={INTERFACE}"),
+        (
+            "from ramerge.sdk.methods import merge_method\n"
+            "def outer(k):\n    @merge_method('bad', source='x', interface=1)\n"
+            "    def METHOD(base, taus):\n        return base * k\n    return METHOD\nMETHOD = outer(2)",
+            "uses k of the function around it; a formula may use numbers",
+        ),
         (METHOD.format(more=", interface=99"), "is written for version 99 of the plug-in interface"),
     ],
 )
@@ -150,6 +156,56 @@ def test_what_cannot_be_used_is_a_warning_in_lists_and_an_error_in_use(source: s
     used = run(plugins, "plan", "--base", "base", "--agent", "a=a", "--method", "bad", code=2)
     assert "error: method 'bad' of bad-plugin 2.0" in used.stderr
     run(plugins, "--version")
+
+
+FORMULA = """
+import numpy as np
+from ramerge.sdk.methods import merge_method
+
+TABLE = {"a": 1}
+
+@merge_method("bad", source="nowhere", interface=1%s)
+def METHOD(base, taus):
+    "Bad."
+    %s
+"""
+USABLE = "a formula may use numbers"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("more", "line", "message"),
+    [
+        (
+            "",
+            "return base + np.zeros(3)[0]",
+            f"bad-plugin 2.0: METHOD cannot be compiled: FILE, line 10: LINE: .*{USABLE}",
+        ),
+        (
+            "",
+            "return base + [t for t in taus][0]",
+            f"bad-plugin 2.0: METHOD .* line 10: LINE: it needs memory.*{USABLE}",
+        ),
+        ("", "return base + absent", f"bad-plugin 2.0: METHOD .*name 'absent' is not defined.*{USABLE}"),
+        ("", "return base + TABLE['a']", f"bad-plugin 2.0: METHOD .*cannot use TABLE, a dict; {USABLE}"),
+        ("", "base + 1", f"bad-plugin 2.0: METHOD .*Cannot cast none to float32; {USABLE}"),
+        (
+            ", derived=lambda parameters, agents: {}['x']",
+            "return base",
+            r"KeyError: 'x'; this is a defect of bad-plugin 2.0 \(FILE, line 7\): please report",
+        ),
+    ],
+)
+def test_defects_of_a_plugin_name_it(more: str, line: str, message: str, tmp_path: Path) -> None:
+    plugins = distribution(tmp_path / "plugins", "bad-plugin", "methods", BROKEN, FORMULA % (more, line))
+    names = write_simple(tmp_path)
+    agents = [f"--agent={name}={tmp_path / name}" for name in names]
+    merge = ["merge", "--base", tmp_path / "base", *agents, "--method", "bad", "--quiet", tmp_path / "out"]
+    done = run(plugins, *merge, code=1 if more else 2)
+    file = re.escape(str(plugins / "bad.py"))
+    [error] = [text for text in done.stderr.splitlines() if text.startswith("error: ")]
+    assert re.search(message.replace("FILE", file).replace("LINE", re.escape(line)), error), error
+    assert ("defect of ramerge" in done.stderr, (tmp_path / "out").exists()) == (False, False)
 
 
 def test_a_name_that_is_taken_names_both_distributions(tmp_path: Path) -> None:

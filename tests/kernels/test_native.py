@@ -318,7 +318,7 @@ def test_kernels_that_are_compiled_are_a_stage(cache: Path, tmp_path: Path) -> N
     events: list[Progress] = []
     ramerge.merge(source, tmp_path / "out", on_progress=events.append)
     compiling = [event for event in events if event.stage == "compiling kernels"]
-    assert compiling[0] == Progress("compiling kernels", 0, 1, "kernels")
+    assert compiling[0] == Progress("compiling kernels", 0, 1, "kernels", "ram, 1 agent")
     assert compiling[-1].done == compiling[-1].total
     assert {event.stage for event in events} == {"compiling kernels", "merging"}
     events.clear()

@@ -179,6 +179,7 @@ def test_sparse_float32_agents_are_not_warned_of_and_dense_bfloat16_agents_are(t
     record = ramerge.merge(recipe(tmp_path / "dense", names, "ram"), tmp_path / "two")
     (warning,) = record.warnings
     assert warning.startswith("training moved 9") and "RAM averages that" in warning and WHERE_TO_BEGIN in warning
+    assert warning.endswith("of agents as dense, a swapped one may go unnoticed")
     alone = ramerge.merge(recipe(tmp_path / "dense", names[:1], "ram"), tmp_path / "three")
     assert alone.warnings == ()
 

@@ -1,19 +1,66 @@
 """Configurations of base and agents: what may differ, what defaults mean, and what contradicts the weights."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ramerge
-from ramerge.core.planning.configs import canonical, compare_configs, key_table
-from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
+from ramerge.core.foundation.jsontext import RECORD, dumped, parse
+from ramerge.core.planning.configs import ConfigDifferences, are_related, canonical, compare_configs, key_table
+from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+
+KEYS = st.sampled_from(
+    [
+        "model_type",
+        "architectures",
+        "text_config",
+        "vision_config",
+        "hidden_size",
+        "rope_scaling",
+        "layer_types",
+        "rope_theta",
+        "x",
+    ]
+)
 
 
 def classes(base: dict, agent: dict) -> tuple[set[str], set[str], set[str]]:
     found = compare_configs(base, agent)
     return set(found.refused), set(found.warned), set(found.harmless)
+
+
+CONSTANTS = st.recursive(
+    st.sampled_from([float("nan"), float("inf"), -float("inf"), 1.5, None, "llama"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(config=st.dictionaries(KEYS, CONSTANTS, max_size=6))
+def test_every_configuration_equals_itself(config: dict) -> None:
+    text = json.dumps(config).encode()
+    first, second = (parse(text, RECORD) for _ in range(2))
+    assert first == second and compare_configs(first, second) == ConfigDifferences()
+    assert are_related(first, second)
+    assert json.loads(dumped(first, constants=True).encode(), parse_constant=str) == json.loads(
+        text, parse_constant=str
+    )
+
+
+@pytest.mark.parametrize("kind", [ramerge.merge, ramerge.delta])
+def test_models_of_an_undefined_kind_are_merged(kind: Callable, tmp_path: Path) -> None:
+    config = {"model_type": math.nan, "text_config": {"model_type": math.nan, "hidden_size": math.nan}}
+    for seed, name in enumerate(("base", "a")):
+        write_checkpoint(tmp_path / name, simple(seed, moved=0.1), config=config)
+    source = (recipe(tmp_path, ["a"]),) if kind is ramerge.merge else (tmp_path / "base", tmp_path / "a")
+    record = kind(*source, tmp_path / "out")
+    assert not any("model_type" in text or "architecture" in text for text in record.warnings)
 
 
 @pytest.mark.parametrize(

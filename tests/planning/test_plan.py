@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 
 import ramerge
+from ramerge.core.engine.outputs import OUTPUT_KINDS
 from ramerge.core.planning.model import MergePlan, PlannedCounts
 from ramerge.core.planning.rounds import without_cache
+from ramerge.deltas.kinds import AsAdapter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
+from tests.conformance.methods import ROWS, by_tier
+from tests.conformance.test_merge import plain
 from tests.plans import planned as plan
 from tests.reference import Stored
 
@@ -252,6 +256,18 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
     assert plan(recipe(tmp_path, names), max_memory=needed).findings.problems == ()
     with pytest.raises(ramerge.RecipeError, match="max-memory"):
         plan(recipe(tmp_path, names), max_memory="lots")
+
+
+@pytest.mark.parametrize("method", by_tier(ROWS))
+def test_memory_that_messages_name_suffices(method: str, tmp_path: Path) -> None:
+    source, _, _, _ = plain(tmp_path, method)
+    for kind in [*OUTPUT_KINDS.usable().values(), AsAdapter(rank=2), AsAdapter(energy=0.5)]:
+        for threads in (None, 1):
+            (problem,) = plan(source, kind=kind, threads=threads, max_memory="1MB").findings.problems
+            figure = problem.split("give at least ")[1].split("MB")[0]
+            enough = plan(source, kind=kind, threads=threads, max_memory=f"{figure}MB")
+            assert enough.findings.problems == ()
+            assert int(figure) - 1 < enough.resources.peak_memory_bytes / 1e6 <= int(figure)
 
 
 def least_memory(source, threads: int) -> int:

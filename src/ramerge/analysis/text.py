@@ -45,8 +45,9 @@ def summary(analysis: Analysis) -> list[str]:
 
 
 def _meanings(analysis: Analysis) -> list[str]:
-    threshold = f"{analysis.epsilon:g}"
-    if analysis.relative_epsilon is not None:
+    if analysis.relative_epsilon is None:
+        threshold = f"{analysis.epsilon:g}"
+    else:
         each = ", ".join(f"{name} {value:.3g}" for name, value in analysis.thresholds.items())
         threshold = f"{analysis.relative_epsilon:g} x the root mean square of agent - base"
         threshold += f" ({each})" if each else ""

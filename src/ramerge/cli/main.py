@@ -183,7 +183,20 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         return ("no thread can be started; raise the limits on processes and address space (ulimit -u, ulimit -v)",), 1
     text = f"{type(error).__name__}: {error}"
-    return (f"{text[:300]}; this is a defect of ramerge: please report it with what --debug prints",), 1
+    return (f"{text[:300]}; this is a defect of {_author(error)}: please report it with what --debug prints",), 1
+
+
+def _author(error: Exception) -> str:
+    """Whose defect an error is: the plug-in's in whose code it was raised, with the line, or else ramerge's."""
+    from ramerge.core.registry import plugin_of
+
+    frames = list(traceback.walk_tb(error.__traceback__))
+    modules = [str(frame.f_globals.get("__name__", "")) for frame, _ in frames]
+    ours = max((place for place, module in enumerate(modules) if module.startswith("ramerge.")), default=-1)
+    for (frame, line), module in zip(frames[ours + 1 :], modules[ours + 1 :], strict=True):
+        if (plugin := plugin_of(module)) is not None:
+            return f"{plugin} ({frame.f_code.co_filename}, line {line})"
+    return "ramerge"
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def _is_open(event: Progress) -> bool:
 
 
 def _title(event: Progress) -> str:
-    return f"{event.stage} (first run only, up to 40 s)" if _is_open(event) else event.stage
+    return f"{event.stage} ({event.note}; once, up to 40 s)" if _is_open(event) else event.stage
 
 
 class _Figures:
@@ -141,8 +141,8 @@ def _bars() -> Iterator[Listener]:
 
         def show(event: Progress) -> None:
             total = None if _is_open(event) else event.total
-            if _title(event) not in tasks:
-                tasks[_title(event)] = bars.add_task(_title(event), total=total, text="")
-            bars.update(tasks[_title(event)], completed=event.done, total=total, text=figures(event))
+            if event.stage not in tasks:
+                tasks[event.stage] = bars.add_task(_title(event), total=total, text="")
+            bars.update(tasks[event.stage], completed=event.done, total=total, text=figures(event))
 
         yield show

@@ -124,5 +124,16 @@ def _installed() -> Any:
     return entry_points()
 
 
+def plugin_of(module: str) -> str | None:
+    """The distribution of the plug-in that a module belongs to, with its version; None for other modules.
+
+    Args:
+        module: the dotted name.
+    """
+    rows = [row for group in _installed().groups if group.startswith(_OWN) for row in _installed().select(group=group)]
+    package = module.partition(".")[0]
+    return next((_versioned(row) for row in rows if row.module.partition(".")[0] == package != "ramerge"), None)
+
+
 def _versioned(row: EntryPoint) -> str:
     return f"{row.dist.name} {row.dist.version}" if row.dist is not None else row.value

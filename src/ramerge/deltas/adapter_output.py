@@ -86,8 +86,9 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         spool.begin_reading()
         with Files(plan.inputs.files) as files, _Entries(output.spool_folder) as entries:
             made = _Adapter(plan, passes, spool, files, entries)
+            others = made.changed_others()
             made.factor()
-            made.save_others()
+            made.save(others)
             if not entries.listed:
                 raise WeightsError("--as-adapter: the merge changes nothing of the base, so there is no adapter")
             size = entries.copy_to(output.staging)
@@ -208,8 +209,8 @@ class _Adapter:
 
     # --- what is no matrix -------------------------------------------------------------------------------------------
 
-    def save_others(self) -> None:
-        """Append the modules that have changed and are no matrices to the adapter, whole.
+    def changed_others(self) -> list[str]:
+        """Names of the tensors that have changed and are no matrices.
 
         Raises:
             WeightsError: there are some, and they shall not be saved.
@@ -228,6 +229,11 @@ class _Adapter:
                 f"--as-adapter: the merge changes {brief_list(list(map(quoted, names)))}, which {are} and cannot be "
                 f"factored; --save-modules saves {them} as modules_to_save, and a rule (keep: base) keeps the base's"
             )
+        return names
+
+    def save(self, names: Iterable[str]) -> None:
+        """Append the modules of these tensors to the adapter, whole."""
+        reader = Reader(self._files)
         numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}
         for name in names:
             module, _, last = name.rpartition(".")

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.formats import CONFIG, module_of
-from ramerge.sdk.machine import ResourceLimits
-from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, note, problem
+from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
 from ramerge.sdk.text import brief_list, enumerated, quoted
@@ -229,19 +228,6 @@ def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix)
 def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     """Bytes of the merged tensors that lie next to the output until their factors are made."""
     return sum(tensors[number].bytes_written for number in needed(plan))
-
-
-def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
-    """The resources of a merge, with the memory of decomposing if that is more than merging takes."""
-    peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
-    findings = []
-    if limits.memory and peak > limits.memory:
-        text = (
-            f"--max-memory: {limits.memory:,} bytes are too little to decompose the largest matrix; give at least "
-            f"{-(-peak // 1_000_000)}MB, or a smaller --rank"
-        )
-        findings.append(problem(text))
-    return replace(resources, peak_memory_bytes=peak), findings
 
 
 def _served_rank(rank: int) -> int | None:

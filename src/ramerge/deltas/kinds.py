@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ramerge import Record
-from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import MergePlan, OpenedInputs, PlanFinding, Resources, TensorPlan, problem
+from ramerge.sdk.plans import BASELINE_BYTES, MergePlan, OpenedInputs, PlanFinding, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint
@@ -89,6 +88,7 @@ class AsAdapter(OutputKind):
         "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
     )
     has_companions: ClassVar[bool] = False
+    smaller: ClassVar[str] = ", or a smaller --rank"
 
     rank: int | None = field(
         default=None,
@@ -143,12 +143,8 @@ class AsAdapter(OutputKind):
 
         return spooled_bytes(details, tensors) if details is not None else 0
 
-    def resources(
-        self, details: AdapterPlan | None, resources: Resources, limits: ResourceLimits
-    ) -> tuple[Resources, Sequence[PlanFinding]]:
-        from ramerge.deltas.adapter_plan import with_peak
-
-        return with_peak(details, resources, limits) if details is not None else (resources, ())
+    def peak_bytes(self, details: AdapterPlan | None) -> int:
+        return BASELINE_BYTES + details.peak_bytes if details is not None else 0
 
     def written(self, plan: MergePlan, size: str) -> str:
         from rich.filesize import decimal

@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from rich.filesize import decimal
-
 from ramerge import Options, PlanError, RecipeError
 from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
@@ -23,7 +21,7 @@ from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
 from ramerge.sdk.formats import open_stacked
-from ramerge.sdk.machine import ResourceLimits, check_options, read_limits
+from ramerge.sdk.machine import ResourceLimits, check_options, read_limits, too_little
 from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy
 from ramerge.sdk.passes import chosen_executor
 from ramerge.sdk.progress import Listener, silence
@@ -180,14 +178,15 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
     if limits.memory is None:
         return workers
     if (least := memory_of(1)) > limits.memory:
-        raise RecipeError(f"--max-memory: {limits.memory:,} bytes are too little; give at least {decimal(least)}")
+        raise RecipeError(too_little(limits.memory, least))
     return max(count for count in range(1, workers + 1) if memory_of(count) <= limits.memory)
 
 
 def _doubts(base: Checkpoint, agent: Checkpoint, made: DeltaRecord) -> Iterator[str]:
     """The warnings of a delta that is probably not for this base, or that saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
-    if all(kinds) and kinds[0] != kinds[1]:
+    same = kinds[0] == kinds[1]
+    if all(kinds) and not same:
         theirs, own = map(quoted, kinds)
         yield (
             f"the base is of another architecture ({theirs}) than the agent ({own}), so a delta saves little; give the "

@@ -10,7 +10,14 @@ True
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.devices import choose_device, device_name, read_device
 from ramerge.core.foundation.extras import data_frame, install, missing
-from ramerge.core.foundation.limits import ResourceLimits, check_options, check_settings, parse_size, read_limits
+from ramerge.core.foundation.limits import (
+    ResourceLimits,
+    check_options,
+    check_settings,
+    parse_size,
+    read_limits,
+    too_little,
+)
 from ramerge.core.foundation.machine import memory, peak_memory, processors
 from ramerge.core.foundation.pool import map_in_threads
 
@@ -31,4 +38,5 @@ __all__ = [
     "processors",
     "read_device",
     "read_limits",
+    "too_little",
 ]

@@ -14,7 +14,7 @@ from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
 from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
 from ramerge.core.planning.kinds import PlannedKind
-from ramerge.core.planning.model import Batch, Block, MergePlan, Resources, TensorPlan, scope_of
+from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "OpenedInputs",
     "PlanFinding",
     "PlannedKind",
-    "Resources",
     "TensorPlan",
     "cached_counts",
     "make_plan",

@@ -63,7 +63,7 @@ class MergedTensor:
 
         dtype = torch_dtypes()[self.dtype]
         if not self.data.size:  # NumPy gives such arrays strides of 0, which torch cannot view as another dtype
-            return torch.empty(self.shape, dtype=dtype)
+            return torch.empty(self.shape, dtype=dtype, device="cpu")
         return torch.from_numpy(self.data).view(dtype).reshape(self.shape)
 
 

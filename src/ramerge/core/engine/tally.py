@@ -160,7 +160,9 @@ class PassTally:
             return
         self._kernels_begun += not message.done
         self._kernels_done += message.done
-        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+        methods, agents = {point.method.name: None for point in self._plan.points}, len(self._plan.inputs.agents)
+        note = f"{' and '.join(methods)}, {agents} agent{'s' if agents > 1 else ''}"
+        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels", note))
 
     def finish(self) -> Refusals:
         """Refuse inputs that have changed since planning, and bad weights.

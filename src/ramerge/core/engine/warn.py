@@ -128,10 +128,9 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
     if len(moved) == 1:
         return ()
     counts = ", ".join(f"{density:.0%} of {name}" for name, density in moved.items())
+    text = f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{instead_of_averaging(plan)}"
     return [
-        SaysWhereToBegin(
-            f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{instead_of_averaging(plan)}"
-        )
+        SaysWhereToBegin(f"{text}. Check that the base is theirs: of agents as dense, a swapped one may go unnoticed")
     ]
 
 

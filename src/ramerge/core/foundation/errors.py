@@ -199,7 +199,7 @@ class PlanError(InputError):
 
 
 class PluginError(InputError):
-    """A plug-in cannot be imported, is written for another interface, or takes a name that is taken."""
+    """A plug-in cannot be imported or compiled, is written for another interface, or takes a name that is taken."""
 
 
 class WeightsError(InputError):

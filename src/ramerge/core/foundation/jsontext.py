@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NoReturn, Protocol
 
+from typing_extensions import override
+
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ESCAPED = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
@@ -65,6 +67,21 @@ class Readable(Protocol):
 Pairs = list[tuple[str, object]]
 
 
+class _NotANumber(float):
+    """The NaN of JSON, which equals itself, so that what was read from one text is equal. `!=` is that of floats."""
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _NotANumber)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(_NotANumber)
+
+
+_CONSTANTS = {"NaN": _NotANumber("nan"), "Infinity": math.inf, "-Infinity": -math.inf}
+
+
 def parse(
     text: bytes,
     limits: JsonLimits,
@@ -108,7 +125,7 @@ def parse(
             text.decode("utf-8"),
             object_pairs_hook=checked if repeated is not None or longest > limits.name else None,
             parse_int=to_integer,
-            parse_constant=None if constants else _refuse_constant,
+            parse_constant=_CONSTANTS.__getitem__ if constants else _refuse_constant,
             parse_float=None if constants else _finite,
         )
     except UnicodeDecodeError as error:

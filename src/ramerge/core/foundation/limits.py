@@ -74,6 +74,11 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
         raise RecipeError(f"--max-memory: {error}") from error
 
 
+def too_little(memory: int, least: int) -> str:
+    """The message that a limit of memory is less than `least`, the bytes that suffice."""
+    return f"--max-memory: {memory:,} bytes are too little; give at least {-(-least // 1_000_000)}MB"  # rounded up
+
+
 def parse_size(text: str | int) -> int:
     """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
 

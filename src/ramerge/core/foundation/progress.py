@@ -14,7 +14,7 @@ class Progress:
     stand still for as long as one takes.
 
     The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
-    as `compiling kernels`. Its `total` grows with every kernel that is needed.
+    as `compiling kernels`. Its `total` grows with every kernel that is needed, and its `note` names method and number.
 
     Attributes:
         stage: what is done.

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import linecache
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,8 +31,9 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from ramerge.core.foundation import store
-from ramerge.core.foundation.errors import RamergeError, reason
+from ramerge.core.foundation.errors import PluginError, RamergeError, reason
 from ramerge.core.kernels import bundle
+from ramerge.core.registry import plugin_of
 
 Kernel = Callable[..., Any]
 
@@ -45,6 +48,11 @@ _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (
 
 # The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
+
+FORMULAS = (
+    "a formula may use numbers, comparisons, conditions, loops over agents, abs, min, max, scalar functions of NumPy "
+    'such as np.sqrt, and functions and constants of its own module; see the guide "Write your own method"'
+)
 
 _lock = threading.Lock()
 _listeners = threading.local()
@@ -105,7 +113,8 @@ def load(
         for an array of another type or layout, and ValueError if arguments are missing or too many.
 
     Raises:
-        TypeError: a function of `scope` uses what cannot be compiled with it.
+        PluginError: a function of `scope` that is not ours cannot be compiled, or uses what cannot be compiled with it.
+        TypeError: likewise, of ours.
         numba.core.errors.NumbaError: the source cannot be compiled.
         RamergeError: files of numba's cannot be read.
 
@@ -123,6 +132,30 @@ def load(
     except OSError as error:  # a caller that writes files would take it for an error of those
         what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
         raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
+    except RamergeError:
+        raise
+    except Exception as error:  # numba raises many kinds, also outside of its own hierarchy
+        for function in scope.values():
+            if getattr(function, "__module__", "").partition(".")[0] != "ramerge":
+                raise PluginError(_uncompilable(function, error)) from error
+        raise
+
+
+def _uncompilable(function: Any, error: Exception) -> str:
+    """Name a plug-in's function that cannot be compiled, the line, the reason, and what functions may use."""
+    code: CodeType | None = getattr(function, "__code__", None)
+    lines = [line.strip() for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()]
+    telling = [line for line in lines if line and not line.startswith(("Failed in nopython", "During: "))]
+    why = " ".join(telling[: 2 if telling and telling[0].endswith("signature:") else 1]).partition(": %")[0]
+    why = "it needs memory, as lists and arrays do" if why.startswith("NRT required") else why or type(error).__name__
+    place = ""
+    if code is not None:
+        path, name = re.escape(code.co_filename), re.escape(Path(code.co_filename).name)
+        match = re.search(rf'{path} \((\d+)\)|{name}", line (\d+)', "\n".join(lines))
+        number = int(match[1] or match[2]) if match else code.co_firstlineno
+        place = f"{code.co_filename}, line {number}: {linecache.getline(code.co_filename, number).strip()}: "
+    author = plugin_of(function.__module__) or f"module {function.__module__}"
+    return f"{author}: {function.__name__} cannot be compiled: {place}{why[:300]}; {FORMULAS}"
 
 
 def loaded_sources() -> list[KernelSource]:

@@ -30,6 +30,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 from pydantic import Field, SerializeAsAny, create_model, model_validator
 
+from ramerge.core.kernels import native
 from ramerge.core.kernels.elementwise import Element, Given
 from ramerge.core.methods.base import (
     IMPORTANCE,
@@ -179,6 +180,9 @@ class FormulaMethod(ElementMethod[Any]):
         # kernels call it by position
         assert isinstance(function, FunctionType)
         code = function.__code__
+        if code.co_freevars:
+            names = ", ".join(code.co_freevars)
+            raise TypeError(f"{function.__qualname__}: uses {names} of the function around it; {native.FORMULAS}")
         moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
         self.element: Element = FunctionType(moved, function.__globals__, function.__name__)
         self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it

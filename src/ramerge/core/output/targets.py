@@ -228,14 +228,17 @@ def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
     resolved = out.resolve()
     for path in inputs:
         whole = path.resolve()
-        name = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         if resolved == whole or (out.exists() and path.exists() and out.samefile(path)):
             return f"is one of the inputs; choose another {'folder' if holds else 'place'}"
         if whole.is_dir() and resolved.is_relative_to(whole):
-            return f"is inside the input {name}; choose a place outside of it"
+            return f"is inside the input {_from_here(path)}; choose a place outside of it"
         if holds and whole.is_relative_to(resolved):
-            return f"holds the input {name}; choose another folder"
+            return f"holds the input {_from_here(whole)}; choose another folder"
     return None
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def is_replaceable(folder: Path) -> bool:

@@ -81,13 +81,14 @@ def make_plan(
         observed=observed,
         sends=output is not None and output.sends,
         fewest=kind.least_block or SMALLEST_BLOCK,
+        after=kind.peak_bytes(details),
+        smaller=kind.smaller,
     )
     device = "cpu" if options.ray is not None and options.device == "auto" else options.device  # nodes differ
     resources, unplaced = place_matrices(device, points, contents.tensors, len(inputs.agents), resources)
-    resources, too_few = kind.resources(details, resources, limits)
     size = kind.least_bytes(details, contents.tensors)
     disk_free, unwritable = _check_output(output, points, inputs, contents, options=options, size=size)
-    findings += [*too_little, *unplaced, *too_few, *unwritable]
+    findings += [*too_little, *unplaced, *unwritable]
     messages = collect(findings, points[0].recipe.document, list(inputs.agents), strict=options.strict)
     return MergePlan(
         points=tuple(points),

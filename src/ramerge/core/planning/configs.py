@@ -136,10 +136,11 @@ def _comparable(
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The parts of two configurations that are about what both models have."""
     kinds = [config.get("model_type") for config in (base, agent)]
-    if kinds[0] == kinds[1] and part_configs(base) and _writes_text(base) and _writes_text(agent):
+    same = kinds[0] == kinds[1]
+    if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
         # which of its parts an agent has, its tensors say
         base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
-    if kinds[0] != kinds[1]:
+    if not same:
         if path := path_to(base, kinds[1]):
             return _part(base, path), _without(agent, _NAMES)
         if path := path_to(agent, kinds[0]):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from ramerge.core.foundation.limits import ResourceLimits
 from ramerge.core.planning.findings import PlanFinding
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import MergePlan, Resources, TensorPlan
+from ramerge.core.planning.model import MergePlan, TensorPlan
 from ramerge.core.recipe.points import Point
 
 
@@ -18,10 +17,12 @@ class PlannedKind:
     Attributes:
         least_block: elements of the smallest block that is useful; None for that of a model.
         has_companions: whether the files that belong to a model, such as its tokenizer, lie next to the weights.
+        smaller: what makes `peak_bytes` smaller, as an addition to the advice to give more memory.
     """
 
     least_block: ClassVar[int | None] = None
     has_companions: ClassVar[bool] = True
+    smaller: ClassVar[str] = ""
 
     def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterable[PlanFinding]:
         """A problem for everything that cannot be written as this kind, and notes.
@@ -47,11 +48,9 @@ class PlannedKind:
         """Bytes that the output takes at least while it is built; None for those of a model."""
         return None
 
-    def resources(
-        self, details: Any, resources: Resources, limits: ResourceLimits
-    ) -> tuple[Resources, Sequence[PlanFinding]]:
-        """The resources of the merge, with those that this kind needs besides; a problem if they are too few."""
-        return resources, ()
+    def peak_bytes(self, details: Any) -> int:
+        """The most memory of the process after merging, while the files of this kind are made."""
+        return 0
 
     def written(self, plan: MergePlan, size: str) -> str:
         """The output in a plan's text: by default the size of the model."""

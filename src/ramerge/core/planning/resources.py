@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramerge.core.foundation.limits import ResourceLimits
+from ramerge.core.foundation.limits import ResourceLimits, too_little
 from ramerge.core.foundation.machine import memory, processors
 from ramerge.core.methods.base import FEW, Statistic
 from ramerge.core.planning.findings import PlanFinding, problem
@@ -65,6 +65,8 @@ def choose_resources(
     observed: Sequence[Statistic] = (),
     sends: bool = False,
     fewest: int = SMALLEST_BLOCK,
+    after: int = 0,
+    smaller: str = "",
 ) -> tuple[Resources, list[PlanFinding]]:
     """The largest blocks, then the most workers, that fit the memory.
 
@@ -80,6 +82,8 @@ def choose_resources(
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
+        after: the most memory of the process after merging.
+        smaller: what makes `after` smaller, as an addition to the advice to give more memory.
     """
     agents, models, observed = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observed)
     # cached counts included, so that blocks are the same with and without them
@@ -108,9 +112,11 @@ def choose_resources(
     while workers > 1 and needs.resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
     made, refused = needs.resources(workers, block), list[PlanFinding]()
+    if after > made.peak_memory_bytes:
+        made = replace(made, peak_memory_bytes=after)
     if limits.memory and made.peak_memory_bytes > limits.memory:
-        given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
-        refused = [problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")]  # rounded up
+        why = smaller if after == made.peak_memory_bytes else " (compiling in a first run counts, too)"
+        refused = [problem(f"{too_little(limits.memory, made.peak_memory_bytes)}{why}")]
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
         return made, refused
     run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
