@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import gradio as gr
@@ -59,14 +60,6 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     def choose(text: str, first: str | None, others: list[str]) -> str:
         return with_models(text or EMPTY, first, others or [], desk.roots)
 
-    def use_demo(text: str) -> tuple[object, ...]:
-        folder = _demo_folder(desk)
-        first, others = f"{folder}/base", {agent.name: f"{folder}/{agent.folder}" for agent in DEMO_AGENTS}
-        named = [f"{name}={model}" for name, model in others.items()]
-        now = desk.roots.models()
-        models = gr.update(choices=now, value=first), gr.update(choices=now, value=list(others.values()))
-        return *models, with_models(text or EMPTY, first, named, desk.roots)
-
     def look() -> tuple[object, object]:
         now = desk.roots.models()
         return gr.update(choices=now), gr.update(choices=now)
@@ -89,12 +82,21 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
 
     for event in (base.input, agents.input):
         act(event, choose, [recipe, base, agents], recipe, problems)
-    act(demo.click, use_demo, recipe, [base, agents, recipe], problems)
+    act(demo.click, partial(_use_demo, desk), recipe, [base, agents, recipe], problems)
     again.click(look, None, [base, agents], api_visibility="private")
     about = {"outputs": [described, command, read], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
+
+
+def _use_demo(desk: Desk, text: str) -> tuple[object, ...]:
+    folder = _demo_folder(desk)
+    first, others = f"{folder}/base", {agent.name: f"{folder}/{agent.folder}" for agent in DEMO_AGENTS}
+    named = [f"{name}={model}" for name, model in others.items()]
+    now = desk.roots.models()
+    models = gr.update(choices=now, value=first), gr.update(choices=now, value=list(others.values()))
+    return *models, with_models(text or EMPTY, first, named, desk.roots)
 
 
 def _demo_folder(desk: Desk) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
 import gradio as gr
@@ -64,36 +65,36 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         others = str(values.get("dtype") or _KEEP), str(values.get("rounding") or "nearest")
         return (_shown(text, desk), name, *others, base, agents)
 
-    def plan(text: str) -> tuple[str, str, str]:
-        """Problems, the plan, and its command."""
-        try:
-            document = read_draft(text or EMPTY, desk.roots)
-            if not models_in(document)[1]:
-                return "", "", ""
-            checked = checked_draft(text, desk.roots)
-            words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
-            if checked.prompts:  # whose plan may ask every agent first, which takes minutes
-                return "", "", desk.command(words)
-            result = make_plan(checked, options=desk.options)
-        except RamergeError as error:
-            return views.problems(error.problems), "", ""
-        found = [*result.problems, *result.warnings, *result.forecast]
-        return (
-            views.problems(map(desk.roots.shortened, found)),
-            views.copyable(
-                "Plan" if result.problems else "Plan: ready to merge", desk.roots.shortened(result.explain())
-            ),
-            desk.command(words),
-        )
-
     act(method.input, change_method, [recipe, method], [recipe, drawn], problems)
     act(dtype.input, _set_key(desk, "dtype", _KEEP), [recipe, dtype], recipe, problems)
     act(rounding.input, _set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, problems)
     outputs = [drawn, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
     about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
+    plan = partial(_plan, desk)
     recipe.change(plan, recipe, trigger_mode="always_last", **about)
     page.load(plan, recipe, **about)
+
+
+def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
+    """Problems, the plan, and its command."""
+    try:
+        document = read_draft(text or EMPTY, desk.roots)
+        if not models_in(document)[1]:
+            return "", "", ""
+        checked = checked_draft(text, desk.roots)
+        words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
+        if checked.prompts:  # whose plan may ask every agent first, which takes minutes
+            return "", "", desk.command(words)
+        result = make_plan(checked, options=desk.options)
+    except RamergeError as error:
+        return views.problems(error.problems), "", ""
+    found = [*result.problems, *result.warnings, *result.forecast]
+    return (
+        views.problems(map(desk.roots.shortened, found)),
+        views.copyable("Plan" if result.problems else "Plan: ready to merge", desk.roots.shortened(result.explain())),
+        desk.command(words),
+    )
 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import gradio as gr
 import numpy as np
@@ -155,20 +156,27 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         kept, words = _logs(desk, folder, who)
         return kept, views.command(words)
 
-    def follow(text: str, chosen: list[str], before: list[str]) -> object:
-        """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
-        agents = agents_in(text, desk.roots)
-        names = [re.split("[/@]", task)[-1] for task in chosen or []]
-        kept = [each for each in before or [] if each.partition("=")[0] in names]
-        own = [name for name in names if name in agents and not any(each.startswith(f"{name}=") for each in kept)]
-        choices = [f"{name}={agent}" for name in names for agent in agents]
-        return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
-
     recipe = common[0]
     act(start.click, evaluate, [*common, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)
     act(look.click, show, [logs, specialists], outputs[1:3], problems)
     for changed in (tasks, recipe):
-        changed.change(follow, [recipe, tasks, specialists], specialists, trigger_mode="always_last", **PRIVATE)
+        changed.change(
+            partial(_specialists, desk),
+            [recipe, tasks, specialists],
+            specialists,
+            trigger_mode="always_last",
+            **PRIVATE,
+        )
+
+
+def _specialists(desk: Desk, text: str, chosen: list[str], before: list[str]) -> object:
+    """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
+    agents = agents_in(text, desk.roots)
+    names = [re.split("[/@]", task)[-1] for task in chosen or []]
+    kept = [each for each in before or [] if each.partition("=")[0] in names]
+    own = [name for name in names if name in agents and not any(each.startswith(f"{name}=") for each in kept)]
+    choices = [f"{name}={agent}" for name in names for agent in agents]
+    return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
 
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:

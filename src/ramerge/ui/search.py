@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -55,15 +56,6 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     found = html("Candidates")
     job = gr.State(None)
 
-    def preview(text: str, lines: str, *settings: Any) -> tuple[object, str]:
-        """Problems, or the command line; nothing while prompts are missing."""
-        if not all(_files(lines).values()):
-            return gr.skip(), ""
-        try:
-            return "", desk.command(search_words(desk, text, lines, *settings))
-        except RamergeError as error:
-            return views.problems(error.problems), ""
-
     def search(*settings: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(desk.job("Search", search_words(desk, *settings)))
         for _ in work.follow():
@@ -74,12 +66,6 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     def show(folder: str) -> str:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
 
-    def take(text: str, folder: str) -> str:
-        """The recipe with method and parameters of the best."""
-        values = open_recipe(desk.roots.path(f"{folder}/recipe.yaml")).values
-        keys = {key: values.get(key) for key in ("method", "parameters", "preset", "prompts")}
-        return with_keys(text, keys, desk.roots)
-
     def follow(text: str, lines: str) -> object:
         """A line for each agent of the recipe, with what was typed for it."""
         names = agents_in(text, desk.roots)
@@ -87,14 +73,32 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, shown_first = [recipe, prompts, reward, count, longest, out], [problems, command]
+    preview = partial(_preview, desk)
     followed = recipe.change(follow, [recipe, prompts], prompts, **last)
     followed.then(preview, inputs, shown_first, **PRIVATE)
     gr.on([box.blur for box in (prompts, reward, count, longest, out)], preview, inputs, shown_first, **last)
     act(start.click, search, inputs, [state, found, job], problems, concurrency_limit=None)
     while_running(job, stop)
     found.change(lambda shown: gr.update(visible=bool(shown)), found, choose, **PRIVATE)
-    act(choose.click, take, [recipe, out], recipe, problems)
+    act(choose.click, partial(_best, desk), [recipe, out], recipe, problems)
     act(look.click, show, out, found, problems)
+
+
+def _best(desk: Desk, text: str, folder: str) -> str:
+    """The recipe with method and parameters of the best."""
+    values = open_recipe(desk.roots.path(f"{folder}/recipe.yaml")).values
+    keys = {key: values.get(key) for key in ("method", "parameters", "preset", "prompts")}
+    return with_keys(text, keys, desk.roots)
+
+
+def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:
+    """Problems, or the command line; nothing while prompts are missing."""
+    if not all(_files(lines).values()):
+        return gr.skip(), ""
+    try:
+        return "", desk.command(search_words(desk, text, lines, *settings))
+    except RamergeError as error:
+        return views.problems(error.problems), ""
 
 
 def _files(lines: str) -> dict[str, str]:
