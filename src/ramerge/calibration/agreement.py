@@ -129,8 +129,8 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         for name, found in held_out.items()
     }
     notes = tuple(
-        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; give "
-        "more prompts, or rollouts, or to search and calibrate a lower --right-at"
+        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; "
+        "give more prompts, or rollouts, or to search and calibrate a lower --right-at"
         for name, found in right.items()
         if not found
     )
