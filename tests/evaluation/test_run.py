@@ -115,6 +115,12 @@ def test_links_in_the_logs_of_a_model_are_refused(place: Path) -> None:
     assert (place / "victim").read_text() == "mine"
 
 
+def test_a_pipe_among_logs_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.eval")
+    with pytest.raises(EvaluationError, match=r"a\.eval: is not a regular file"):
+        logs.read(tmp_path)
+
+
 def test_programs_run_in_bubblewrap_and_logs_show_ratios(place: Path) -> None:
     settings = {"coding.subsets": "livebench", "coding.programs": 2, "coding.tests": 0, "coding.bon": [1, 0]}
     asked = EvaluationRequest(["ramerge/coding"], settings, {"livebench": "add.json"})

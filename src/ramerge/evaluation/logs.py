@@ -33,6 +33,9 @@ def read(folder: Path) -> list[Model]:
     """
     if not folder.is_dir():
         raise EvaluationError(f"{folder}: is not a folder of logs")
+    logs = [path for path in folder.rglob("*") if path.suffix in (".eval", ".json")]
+    if strange := [path for path in logs if not path.is_file() and not path.is_dir()]:
+        raise EvaluationError(f"{path}: is not a regular file, so it is no log; remove it" for path in strange)
     found: dict[str, dict[TaskName, dict[str, EvalSampleSummary]]] = {}
     latest: dict[str, EvalLog] = {}
     of_task: dict[tuple[str, TaskName], EvalLog] = {}

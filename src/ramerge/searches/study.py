@@ -100,7 +100,7 @@ class Study:
                 ) from error
 
     def _check(self, trial: Trial) -> None:
-        """Refuse a trial that this search cannot have written: the journal may come from somebody else."""
+        """Refuse a trial that this search cannot have written: the journal may come from a stranger."""
         keys = {axis.key for axis in self._space.axes_of(trial.point["method"])}
         if type(trial.number) is not int or not trial.point.keys() <= {"method", *keys}:
             raise ValueError(f"trial {trial.number!r} is no point of its space")

@@ -229,8 +229,8 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
 def check_state(*paths: Path) -> None:
     """Refuse state that is not made of regular files and folders only, at any depth; missing paths are fine.
 
-    State is read and written again by its names, and its folder may come from somebody else: a link would lead out of
-    the folder, a pipe would block, and a device has no end. Called before anything in the folder is opened.
+    State is read and written again by its names, and its folder may come from a stranger: a link would lead out of the
+    folder, a pipe would block, and a device has no end. Called before anything in the folder is opened.
 
     Raises:
         OutputError: a link, pipe, socket or device is there.

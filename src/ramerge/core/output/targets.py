@@ -221,7 +221,7 @@ def _local(inputs: Sequence[Location]) -> list[Path]:
 
 
 def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
-    """Why nothing can be written at `out` because of the inputs, in any spelling of their paths; None if it can.
+    """Why nothing can be written at `out` because of the inputs, also through links; None if it can.
 
     With `holds`, all that is in `out` may be replaced, so no input may lie there.
     """
