@@ -76,5 +76,5 @@ def test_a_folder_with_a_damaged_record_is_not_taken_for_a_merge(text: str, tmp_
     source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1}))
     (tmp_path / "out/inner").mkdir(parents=True)
     (tmp_path / "out/ramerge.json").write_text(text)
-    with pytest.raises(PlanError, match="was not made by ramerge"):
+    with pytest.raises(PlanError, match="ramerge did not write it"):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(overwrite=True))

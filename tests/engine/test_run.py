@@ -347,5 +347,8 @@ def test_merging_into_memory_gives_the_bytes_of_a_merge(dtype: str, tmp_path: Pa
     for name, tensor in stored.items():
         assert numbers[name].dtype == real
         np.testing.assert_array_equal(numbers[name], tensor.numbers(real.type), strict=True)
-    assert [record.agents for record in tensors.records] == [merged.agents]
+    (in_memory,) = tensors.records
+    assert {name: agent.values for name, agent in in_memory.agents.items()} == {
+        name: agent.values for name, agent in merged.agents.items()
+    }
     assert list(tensors) == []

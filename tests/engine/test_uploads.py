@@ -101,7 +101,7 @@ def as_written_here(files: dict[str, bytes], *, whole: bool = True) -> dict[str,
                 found[name] = (json.dumps(values, indent=2) + "\n").encode()
         elif is_shard_of_run(name):
             found |= {plain(name): data} if name in shards_of(files) else {}
-        elif name.rpartition("/")[2] not in ("ramerge.json", "sweep.json", "README.md"):
+        elif name.rpartition("/")[2] not in ("ramerge.json", "ramerge.yaml", "sweep.json", "README.md"):
             found[name] = data
     assert shards_of(files) <= files.keys()
     assert not whole or {name for name in files if is_shard_of_run(name)} == shards_of(files)

@@ -109,7 +109,12 @@ def test_the_scorer_scores_what_was_merged_last_in_parts(recipe: Document, monke
     assert (first["code"].value, second["code"].value) == (0.25, 3.5 / 6)
     with pytest.raises(ScoreFailedError, match="no items for a test"):
         next(scorer.parts(Path("unused"), "test"))
-    assert scorer.about() == {"agreement": {"code": "f"}, "rewarded": True, "right": {"code": [2, 3]}}
+    assert scorer.about() == {
+        "agreement": {"code": "f"},
+        "rewarded": True,
+        "right": {"code": [2, 3]},
+        "replies": {"code": 2},
+    }
 
 
 def test_a_method_that_the_recipe_names_is_tried_in_any_case(recipe: Document) -> None:

@@ -96,8 +96,6 @@ def search(
         >>> len(result.points)
         2
     """
-    check_options(options)
-    check_settings("settings", settings, SearchSettings)
     _check_arguments(out, score, vary, space, settings, options, on_progress)
     document = open_recipe(recipe, tensors_of_base)
     if score is None and not document.values.get("prompts"):
@@ -105,7 +103,7 @@ def search(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
-    claim_folder(place, [*reads_of(document), *([Path(space)] if isinstance(space, str | Path) else [])])
+    claim_folder(place, [*reads_of(document), *_file_of(space)])
     prompts = None
     if document.values.get("prompts"):
         require_extras({"search": run.libraries_of(settings.sampler)})
@@ -159,6 +157,10 @@ def search(
     return result
 
 
+def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:
+    return [] if space is None or isinstance(space, Mapping) else [Path(space)]
+
+
 def _with_method_by_weights(document: Document, options: Options) -> Document:
     """A recipe with the method that the agents' weights suggest in place of `auto`; its prompts are for the search."""
     bare = document.with_values({})
@@ -201,6 +203,8 @@ def _check_before_asking(
 def _check_arguments(
     out: object, score: object, vary: object, space: object, settings: object, options: object, on_progress: object
 ) -> None:
+    check_options(options)
+    check_settings("settings", settings, SearchSettings)
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
