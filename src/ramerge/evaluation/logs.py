@@ -32,7 +32,8 @@ def read(folder: Path) -> list[Model]:
         EvaluationError: there are none, or a log cannot be read.
     """
     if not folder.is_dir():
-        raise EvaluationError(f"{folder}: is not a folder of logs")
+        text = "is a file" if folder.exists() else "no such folder"
+        raise EvaluationError(f"{folder}: {text}; give the folder of logs that `ramerge eval` writes")
     found: dict[str, dict[TaskName, dict[str, EvalSampleSummary]]] = {}
     latest: dict[str, EvalLog] = {}
     of_task: dict[tuple[str, TaskName], EvalLog] = {}
