@@ -24,7 +24,7 @@ from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError, WeightsError
 from ramerge.core.foundation.limits import check_options
-from ramerge.core.foundation.text import Displayed, brief_list, first_of, quoted
+from ramerge.core.foundation.text import Displayed, brief, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
@@ -134,6 +134,9 @@ def merge_state_dicts(
         raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
     if keys := [key for key in _KEYS if key in parameters]:
         raise RecipeError(f"{key}: is a key of recipes and no parameter; write recipe={{{key!r}: ...}}" for key in keys)
+    if isinstance(wrapped := parameters.get("parameters"), Mapping):
+        keywords = ", ".join(f"{name}={value!r}" for name, value in wrapped.items()) or "density=0.3"
+        raise RecipeError(f"parameters: are keywords of their own here; write {brief(keywords)}")
     if others := (recipe or {}).keys() - set(_KEYS):
         raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
     entries = {name: _entry(agent) for name, agent in agents.items()}

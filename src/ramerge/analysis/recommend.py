@@ -110,13 +110,9 @@ class Recommendation(Displayed):
     notes: tuple[str, ...] = ()
 
     def _summary(self) -> Mapping[str, object]:
-        return {
-            "method": self.method,
-            "parameters": self.parameters,
-            "rounding": self.rounding,
-            "situation": self.situation,
-            "confidence": self.confidence,
-        }
+        figures = {"method": self.method, "parameters": self.parameters, "rounding": self.rounding}
+        stated = {name: value for name, value in figures.items() if value}
+        return {**stated, "situation": self.situation, "confidence": self.confidence}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
         return [{"merge": name, "mean": mean} for name, mean in self.agreement.items()] or [self._summary()]

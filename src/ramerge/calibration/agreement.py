@@ -28,9 +28,10 @@ from ramerge.sdk.text import Displayed, enumerated
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
 
+MORE_PROMPTS = "give more prompts of each task, of which up to --prompt-count are drawn and half are scored"
 UNREWARDED = (
     "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
-    "the agents; give rollouts with rewards, or search and calibrate with --reward file.py:function"
+    "the agents; give rollouts with rewards, or a reward function (--reward FILE.py:FUNCTION)"
 )
 Items = Mapping[str, NDArray[np.float64]]
 """For each agent's replies, shape (prompts, 2): sums of negative log-likelihoods, and tokens."""
@@ -130,7 +131,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     }
     notes = tuple(
         f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; "
-        "give more prompts, or rollouts, or to search and calibrate a lower --right-at"
+        "give more prompts, or rollouts, or a lower --right-at"
         for name, found in right.items()
         if not found
     )
@@ -152,7 +153,7 @@ def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
 def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
     """A sentence on agents with so few replies that a choice by them is unreliable; none if all have enough."""
     few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
-    text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; add prompts (--prompt-count)"
+    text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; {MORE_PROMPTS}"
     return (text,) if few else ()
 
 

@@ -46,6 +46,10 @@ _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 
+class OtherCalibrationError(PlanError):
+    """A folder holds a calibration with another model, other prompts or other settings."""
+
+
 def calibrate(
     recipe: AnyRecipe,
     out: str | Path,
@@ -138,7 +142,11 @@ def prompts_of(
             for name in unfit
         )
     wrong = [f"--prompts {name}: {unknown('agent', name, names)}" for name in prompts if name not in names]
-    wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
+    wrong += [
+        f"{name}: has no prompts; give --prompts {name}=FILE, or in a recipe prompts: {{{name}: FILE}}"
+        for name in names
+        if name not in prompts
+    ]
     if wrong:
         raise RecipeError(wrong)
     paths = {name: Path(prompts[name]) for name in names}
@@ -226,7 +234,7 @@ class _Gathering:
             advance(self.passes * len(prompts))
             return kept
         if folder.exists() and not self.options.overwrite:
-            raise PlanError(
+            raise OtherCalibrationError(
                 f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
                 f"or pass {in_both_forms('overwrite')}"
             )

@@ -151,13 +151,17 @@ def _run(session: Session) -> int:
 
 
 def _about_option(error: click.ClickException) -> str | None:
-    """Advice on an option that is another program's, or has another form here; None for other errors."""
+    """Advice on models that were named without options, and on options of another form; None for other errors."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    taken = {each.name for each in context.command.params} if context else set()
+    if "agents" in taken and error.message.startswith("Got unexpected extra argument"):
+        return f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"
     if not isinstance(error, click.NoSuchOption):
         return None
     from ramerge.core.methods.registry import all_parameters
     from ramerge.core.recipe.dialects import hint
 
-    option, taken = error.option_name, {each.name for each in error.ctx.command.params} if error.ctx else set()
+    option = error.option_name
     if (told := hint(option)) is not None:
         return told
     name = option.lstrip("-").replace("-", "_")

@@ -144,7 +144,7 @@ def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
     more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
     if not setting.repeats:
-        more |= {"default": default, "show_default": default is not None}
+        more |= {"default": default, "show_default": default not in (None, "")}
     return option(setting.group, *words, **more)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -38,7 +40,15 @@ def complain(kind: str, text: str) -> None:
 
 
 def _shown(line: str) -> str:
-    return one_line(brief(without_secrets(line), _LONGEST_LINE))
+    return one_line(brief(_from_here(without_secrets(line)), _LONGEST_LINE))
+
+
+def _from_here(line: str) -> str:
+    """The line with paths of what is in the working folder as the user would type them."""
+    with suppress(OSError):  # the working folder may have been removed
+        here = Path.cwd()
+        return re.sub(rf"(?<![\w./~-]){re.escape(str(here))}/(?=[^\s/])", "", line) if here.name else line
+    return line
 
 
 def warn(warnings: Iterable[str]) -> None:

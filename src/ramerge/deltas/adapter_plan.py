@@ -273,7 +273,8 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
     if notes and known is not None:
         notes.append(said_of_vllm(known))
     elif notes:
-        notes.append(f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})")
+        ranks = f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})"
+        notes.append(f"{ranks}, but no modules_to_save" if others and settings.save_modules else ranks)
     if others:
         one, more = (
             ("1 norm, bias or embedding is", "it"),

@@ -14,22 +14,26 @@ from types import CodeType, ModuleType
 from typing import Any
 
 
+class NoFunctionError(ValueError):
+    """The name of a function leads to none. The message is a sentence for the user."""
+
+
 def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     """Load a function that a user names, and its module. A file finds modules next to it, a module those here.
 
     Raises:
-        ValueError: there is no such file, or it has no such function.
+        NoFunctionError: there is no such file, or it has no such function.
         Exception: whatever the module raises.
     """
     place, _, name = spec.rpartition(":")
     if not place or not name:
-        raise ValueError(f"{spec!r} is neither module:function nor file.py:function")
+        raise NoFunctionError(f"{spec!r} is neither module:function nor file.py:function")
     if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
-        raise ValueError(f"{place!r} is neither a module nor a Python file; write file.py:function")
+        raise NoFunctionError(f"{place!r} is neither a module nor a Python file; write file.py:function")
     if place.endswith(".py"):
         path = Path(place).expanduser()
         if not path.is_file():
-            raise ValueError(f"{path}: there is no such Python file")
+            raise NoFunctionError(f"{path}: there is no such Python file")
         _look_in(path.parent.absolute())
         loader = _FromSource(path.stem, str(path))
         module_spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
@@ -44,7 +48,7 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
         function = getattr(function, part, None)
     if not callable(function):
         known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
-        raise ValueError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
+        raise NoFunctionError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
     return module, function
 
 
@@ -80,5 +84,7 @@ def digest(module: ModuleType) -> str:
 
 
 def in_words(error: BaseException) -> str:
-    """An error of a user's function in one sentence."""
+    """An error of a user's function in one sentence, or of its name."""
+    if isinstance(error, NoFunctionError):
+        return str(error)[:2000]
     return f"{type(error).__name__}: {error}"[:2000]

@@ -32,7 +32,8 @@ def read(folder: Path) -> list[Model]:
         EvaluationError: there are none, or a log cannot be read.
     """
     if not folder.is_dir():
-        raise EvaluationError(f"{folder}: is not a folder of logs")
+        text = "is a file" if folder.exists() else "no such folder"
+        raise EvaluationError(f"{folder}: {text}; give the folder of logs that `ramerge eval` writes")
     logs = [path for path in folder.rglob("*") if path.suffix in (".eval", ".json")]
     if strange := [path for path in logs if not path.is_file() and not path.is_dir()]:
         raise EvaluationError(f"{path}: is not a regular file, so it is no log; remove it" for path in strange)

@@ -99,13 +99,15 @@ class EvaluationRequest:
             name, of_task, key = setting.partition(".")
             taken = known.get(name)
             if not of_task and name not in fields:
-                problems.append(f"--task-set {unknown('setting', name, fields)}; a task's parameter is TASK.KEY")
+                problems.append(
+                    f"--task-set {name}: {unknown('setting', name, fields)}; a task's parameter is TASK.KEY"
+                )
             elif of_task and name not in known:
                 problems.append(f"--task-set {setting}: none of the tasks is called {name}")
             elif taken is not None and key not in (*taken, *fields):
-                problems.append(f"--task-set {name}.{unknown('parameter', key, taken)}")
+                problems.append(f"--task-set {setting}: {unknown(f'parameter of {name}', key, taken)}")
         files = list(dict.fromkeys(key for taken in known.values() for key in taken or ()))
-        problems += [f"--data {unknown('data set', name, files)}" for name in self.data if name not in files]
+        problems += [f"--data {name}: {unknown('data set', name, files)}" for name in self.data if name not in files]
         problems += [
             f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
         ]

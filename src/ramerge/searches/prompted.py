@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
+from ramerge import EvaluationError, Options, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, refuse_other_tokens, replies_of
 from ramerge.calibration.cache import with_inputs
-from ramerge.calibration.calibrate import gather_agents, prompts_of
+from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
@@ -224,11 +224,9 @@ def prompted(
         try:
             writing = replace(options, overwrite=not place.has_scores)
             records = gather_agents(live, prompts.prompts, folder, settings, writing, listen)
-        except PlanError as error:
-            if not place.has_scores:
-                raise
+        except OtherCalibrationError as error:
             text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
-            raise EvaluationError([text, *error.problems]) from error
+            raise EvaluationError(text) from error
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)

@@ -11,7 +11,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, RecipeError, plan
+from ramerge import (
+    EvaluationError,
+    Options,
+    OutputError,
+    Plan,
+    PlanError,
+    Progress,
+    RamergeError,
+    RecipeError,
+    plan,
+    read_recipe,
+)
 from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
 from ramerge.sdk.records import read_record
@@ -283,9 +294,9 @@ class _Search:
                 merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
                 text = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")  # just written
             else:
-                recipe = portable(recipe_of(self._recipe, asked.point), None)
-                self._scorer.merge(recipe)
-                text = recipe.to_yaml()
+                recipe = recipe_of(self._recipe, asked.point)
+                self._scorer.merge(portable(recipe, None))
+                text = portable(recipe, self._folder.root / "trials").to_yaml()
             merged = time.monotonic()
             self._folder.write(f"trials/{asked.number}.yaml", text)
             scores, is_whole = self._scored()
@@ -412,9 +423,12 @@ class _Search:
     def _merge_best(self, best: Trial) -> list[str]:
         """Merge the best point to `best`, unless it is there already. Returns its warnings."""
         name = f"trials/{best.number}.yaml"
-        text = self._folder.text(name)
-        if text is None:
-            raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
+        try:
+            recipe = read_recipe(self._folder.root / name)
+        except RecipeError as error:
+            text = f"{self._folder.root / name}: cannot be read; remove the folder, or name another"
+            raise EvaluationError([text, *error.problems]) from error
+        text = portable(recipe, self._folder.root).to_yaml()
         if self._folder.text("recipe.yaml") == text and self._folder.has_best():
             with suppress(RecipeError):  # a damaged record: merge it again
                 return list(read_record(self._folder.best / RECORDS[0]).warnings)

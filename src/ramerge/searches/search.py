@@ -201,7 +201,13 @@ def _check_before_asking(
 
 
 def _check_arguments(
-    out: object, score: object, vary: object, space: object, settings: object, options: object, on_progress: object
+    out: object,
+    score: object,
+    vary: object,
+    space: object,
+    settings: SearchSettings,
+    options: Options,
+    on_progress: object,
 ) -> None:
     check_options(options)
     check_settings("settings", settings, SearchSettings)
@@ -210,8 +216,6 @@ def _check_arguments(
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
         vary=(not vary or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
-        settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
-        options=(isinstance(options, Options), "ramerge.Options", options),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from ramerge.calibration.agreement import few_replies
+from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
@@ -138,9 +138,12 @@ def _doubt(result: SearchResult) -> str:
     """The part of the line on the best merge that says why the choice is unreliable; empty where it is not."""
     replies = result.score.get("replies", {})
     absent = [name for name, count in replies.items() if not count]
-    few = few_replies({name: count for name, count in replies.items() if count}, "replies")
+    few = any(0 < count < FEW for count in replies.values())
     doubts = [f"{enumerated(absent)} did not count: no right reply"] if absent else []
-    doubts += few or ("more prompts (--prompt-count) may separate them",) * bool(result.level)
+    if few:
+        doubts.append("the choice is unreliable: too few replies")
+    elif result.level:
+        doubts.append("more prompts (--prompt-count) may separate them")
     return "".join(f"; {doubt}" for doubt in doubts)
 
 

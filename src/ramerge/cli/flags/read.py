@@ -82,10 +82,14 @@ def read_inputs(
         try:
             document, rest = read_document(paths[0]), paths[1:]
         except RecipeError as error:
-            if not by_flags or len(paths) == 2 or paths[0].endswith(_YAML):
+            if len(paths) == 2 or paths[0].endswith(_YAML) or (not by_flags and Path(paths[0]).exists()):
                 raise
-            text = f"{paths[0]}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
-            raise RecipeError([*error.problems, text]) from error
+            text = (
+                "because it is a file; if it is meant as OUT, give a folder"
+                if by_flags
+                else "because no models are named; if it is meant as OUT, give --base and --agent, or a recipe"
+            )
+            raise RecipeError([*error.problems, f"{paths[0]}: was read as the recipe, {text}"]) from error
     elif by_flags:
         document, rest = Document({}), paths
     else:

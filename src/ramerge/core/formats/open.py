@@ -101,7 +101,9 @@ def open_stacked(
         below = opened
         opened = open_checkpoint(folder, base=below, **options)
         if only_deltas and opened.delta is None:
-            raise CheckpointError(f"{folder}: is no delta, but {opened.title}")
+            raise CheckpointError(
+                f"{folder}: is no delta, but {opened.title}; give a folder that `ramerge delta` wrote"
+            )
         if place and not opened.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{folder}: {text}")

@@ -51,7 +51,9 @@ def no_such_folder(path: Path, also: str = "") -> str:
     siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
     if near := get_close_matches(path.name, siblings, n=1):
         return f"{path}: no such folder{also}; did you mean {parent / near[0]}?"
-    demo = f"; `ramerge demo --models {parent}` makes tiny models of such names" if path.name in _OF_THE_DEMO else ""
+    # the tutorial's models are next to the user, and not above a recipe that was moved
+    is_demo = path.name in _OF_THE_DEMO and ".." not in path.parts
+    demo = f"; `ramerge demo --models {parent}` makes tiny models of such names" if is_demo else ""
     return f"{path}: no such folder{also}{demo}"
 
 

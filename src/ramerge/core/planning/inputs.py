@@ -190,6 +190,13 @@ def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, lis
     """An agent's side input: of importances, those that are part of what was gathered of it."""
     ((key, folder),) = agent.sides.items()
     side, found = _find([folder], recipe, name)
+    if (
+        side.directory is not None
+        and (side.directory / name).is_dir()
+        and not any(side.directory.glob("*.safetensors"))
+    ):
+        text = f"{side.directory}: holds a folder for each agent; give {side.directory / name}"
+        return replace(side, directory=None), [*found, problem(text, name)]
     inner = None if side.directory is None or key != IMPORTANCE.key else side.directory / IMPORTANCES
     return (replace(side, directory=inner) if inner is not None and inner.is_dir() else side), found
 

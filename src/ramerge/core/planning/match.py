@@ -98,11 +98,12 @@ def match_importance(
         if tensor.shape != wanted[key].shape
     ]
     integers = [key for key, tensor in found.items() if not tensor.is_float]
-    problems = [
-        f"{what} {brief_list([repr(key) for key in names])}"
-        for what, names in (("lacks importances of", missing), ("importances must be floating point, not", integers))
-        if names
-    ]
+    problems = []
+    if missing:
+        lacking = brief_list([repr(key) for key in missing])
+        problems.append(f"lacks importances of {lacking}; `ramerge calibrate --gather importance` writes all of them")
+    if integers:
+        problems.append(f"importances must be floating point, not {brief_list([repr(key) for key in integers])}")
     problems += [f"shapes differ: {brief_list(shapes)}"] if shapes else []
     complete = {key: found.get(key, tensor) for key, tensor in wanted.items()}
     return complete, [problem(f"{importance.directory}: {text}", name) for text in problems]
