@@ -370,3 +370,8 @@ def test_figures_of_agents_are_typed(models: Path) -> None:
     assert {"lambda_", "density"} <= {*dir(agent)} and "threshold" not in dir(agent)
     with pytest.raises(AttributeError, match=r"no attribute 'threshold'; figures: \['total'"):
         _ = agent.threshold
+
+
+def test_wrapped_parameters_are_refused_with_keywords() -> None:
+    with pytest.raises(ramerge.RecipeError, match=r"write density=0\.3"):
+        ramerge.merge_state_dicts({}, {}, method="ties", parameters={"density": 0.3})

@@ -323,7 +323,7 @@ def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Pa
     assert [each.text for each in replies] == ["211", "322", "433", "544"]
     replies = replies_of(tmp_path / "out")
     assert replies.rewarded
-    assert any("the choice is unreliable; add prompts (--prompt-count)" in note for note in replies.notes)
+    assert any("the choice is unreliable; give more prompts" in note for note in replies.notes)
 
 
 def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> None:

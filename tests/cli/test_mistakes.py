@@ -30,6 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "linked").mkdir()
     for name in ("model.safetensors", "config.json"):
         (path / "linked" / name).symlink_to(path / "coder" / name)
+    for name in ("code", "tool"):
+        (path / "gathered" / name).mkdir(parents=True)
+    (path / "runs/moved.yaml").write_text("base: ../nowhere/base\nagents: {code: ../coder}\n")
     (path / "mergekit.yaml").write_text("merge_method: ties\nbase_model: base\nmodels: [{model: coder}]\n")
     return path
 
@@ -101,6 +104,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "plan --base runs/base --agent code=coder",
             "no such model; `ramerge demo --models runs` makes tiny models of such names",
         ),
+        ("merge MERGED", "error: MERGED: was read as the recipe, because no models are named; if it is meant as OUT"),
+        ("delta base coder OUT", "(coder OUT); models are named by options: --base MODEL --agent NAME=MODEL"),
+        (
+            "apply --base base coder OUT",
+            "coder: is no delta, but safetensors files; give a folder that `ramerge delta`",
+        ),
+        (
+            f"merge {MODELS} --method regmean --inputs code=gathered --inputs tool=gathered OUT",
+            "gathered: holds a folder for each agent; give",
+        ),
+        ("plan runs/moved.yaml", "base: runs/../nowhere/base: no such folder\n"),
         # 0 and empty values are values
         (f"merge {MODELS} --rank 0 OUT", "error: --rank belongs to --as-adapter; give both"),
         (f"merge {MODELS} --energy 0 OUT", "error: --energy belongs to --as-adapter; give both"),
@@ -232,3 +246,16 @@ def test_the_agent_that_passthrough_takes_is_said(folder: Path) -> None:
     )
     one = ramerge("convert", "coder", "PT", "--overwrite", cwd=folder)
     assert one.stdout.startswith("PT: one model; ") and "leaves out" not in one.stdout
+
+
+@pytest.mark.parametrize(
+    "words", ["apply --base coder base OUT", f"plan {MODELS}", "plan --base adapter --agent base=base"]
+)
+def test_messages_name_local_paths_as_typed(words: str, folder: Path) -> None:
+    done = ramerge(*shlex.split(words), cwd=folder)
+    assert "base" in done.stdout + done.stderr
+    assert str(folder) not in done.stdout + done.stderr
+
+
+def test_help_shows_no_empty_defaults() -> None:
+    assert '[default: ""]' not in ramerge("calibrate", "--help").stdout

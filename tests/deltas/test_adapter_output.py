@@ -150,6 +150,7 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
     notes = " ".join(ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64)).notes)
     assert "norms, biases and embeddings are refused if the merge moves them (--save-modules saves them)" in notes
     record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64, save_modules=True))
+    assert all("modules_to_save" in note for note in record.notes if "vLLM" in note)
     ramerge.merge(source, tmp_path / "full")
     merged, full = writer.merged(base, tmp_path / "adapter"), values_of(tmp_path / "full")
     if base == "gpt2":  # PEFT keeps its copies apart

@@ -324,13 +324,13 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/nope"], "ramerge/nope"),
         (
             ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "max_tokenz=1"],
-            "max_tokens",
+            "--task-set max_tokenz: unknown setting 'max_tokenz'; did you mean 'max_tokens'?",
         ),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "b.c=1"], "is called b"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--data", "x=y"], "data set"),
         (
             ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--task-set", "math.few=1"],
-            "few",
+            "--task-set math.few: unknown parameter of math 'few'",
         ),
     ],
 )

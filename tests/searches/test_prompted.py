@@ -58,6 +58,7 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
     again = ramerge.search(recipe, "found", settings=settings)
     assert (again.best, again.points) == (result.best, result.points)
     merged = {path: Path("found/best", path).read_bytes() for path in ("model.safetensors",)}
+    assert "base: ../base\n" in Path("found/recipe.yaml").read_text()  # valid when both are moved
     ramerge.merge("found/recipe.yaml", "again")
     assert Path("again/model.safetensors").read_bytes() == merged["model.safetensors"]
 
@@ -327,8 +328,9 @@ def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> No
     result = ramerge.search(recipe, "found", settings=settings)
     before = Path("code.jsonl").read_text()
     Path("code.jsonl").write_text('{"prompt": "111+222="}\n{"prompt": "111+223="}\n')
-    with pytest.raises(ramerge.EvaluationError, match="holds a search with other agents, prompts or settings"):
+    with pytest.raises(ramerge.EvaluationError, match="holds a search with other agents, prompts or settings") as error:
         ramerge.search(recipe, "found", settings=settings)
+    assert "--overwrite" not in str(error.value)  # which a search does not have
     Path("code.jsonl").write_text(before)
     assert ramerge.search(recipe, "found", settings=settings).points == result.points
 
@@ -373,7 +375,7 @@ def test_the_named_method_varies(asked: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--score", "nofile.py:f"], "--score nofile.py:f: ValueError: nofile.py: there is no such Python file"),
+        (["--score", "nofile.py:f"], "--score nofile.py:f: nofile.py: there is no such Python file"),
         (["--objective", "bogus"], "unknown --objective 'bogus'; known: code, tool, memory, mean, worst"),
         (["--set", "dtype=bfloat61"], "--set dtype=bfloat61: unknown value 'bfloat61'"),
         (["--dtype", "bfloat61"], "--dtype: unknown value 'bfloat61'"),

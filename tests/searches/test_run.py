@@ -487,3 +487,15 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
         search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
+
+
+def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
+    models = tmp_path / "work/models"
+    shutil.copytree(AGENTS, models)
+    agents = {name: str(models / name) for name in TASKS}
+    document = Document({"method": "ram", "base": str(models / "base"), "agents": agents})
+    request = SearchRequest(Space(("ram",), (Axis("dtype", Choices(("float32", "bfloat16"))),)), sampler="grid")
+    search(document, tmp_path / "work/out", request, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
+    shutil.move(tmp_path / "work", tmp_path / "moved")
+    for written in ("recipe.yaml", "trials/1.yaml", "best/ramerge.yaml"):
+        assert not ramerge.plan(tmp_path / "moved/out" / written).problems, written
