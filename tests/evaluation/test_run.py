@@ -155,7 +155,7 @@ def test_other_sandboxes_judge_alike(place: Path) -> None:
     if has_python:
         assert local["coding", "mbpp"].metrics["acc"].tolist() == [[1, 1], [0, 1]]
     else:
-        assert not local, "no sample has a score"
+        assert not local["coding", "mbpp"].metrics, "no sample has a score"
 
 
 def another_user_has_python() -> bool:
@@ -206,7 +206,7 @@ def test_failed_samples_count_nothing_until_they_are_asked_again(place: Path) ->
     with serving(sometimes) as server:
         assert not run(server, request())
         samples = only().tasks["rewards", "prompts"]
-        assert samples.value("reward") == pytest.approx(100 * 5 / 6)
+        assert samples.value("reward") is None
         assert list(samples.failures) == ["prompts/4"] and "too hot" in samples.failures["prompts/4"]
         server.asked.extend([{}] * 8)
         assert run(server, request())
@@ -334,7 +334,10 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         ),
     ],
 )
-def test_wrong_words_are_refused_before_anything_runs(place: Path, words: list[str], problem: str) -> None:
+def test_wrong_words_are_refused_before_anything_runs(
+    place: Path, words: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ramerge.evaluation.serving._program", lambda kind: kind)
     done = command("eval", "logs", *words)
     assert isinstance(done.exception, EvaluationError) and problem in str(done.exception), done.exception
     assert not list(Path().rglob("*.eval"))

@@ -322,7 +322,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "_own_program", lambda kind: Path(sys.executable))
     monkeypatch.setattr(module, "_MODULES", (f"no_{module_name}",))
     [problem] = ModelServer("transformers").check()
-    assert f"no-{module_name}" in problem and "ramerge[eval-serve]" in problem
+    assert f"no-{module_name}" in problem and "[eval-serve]" in problem
 
 
 NEEDED = ("accelerate", "torch", "transformers", "fastapi", "uvicorn", "openai")

@@ -280,6 +280,15 @@ def test_a_dense_pair_with_a_swapped_base_is_refused(sizes: tuple[float, float],
     assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"], "ram", dtype="float32"), tmp_path / "out"))
 
 
+def test_a_swapped_base_of_dense_agents_in_one_direction_is_not_decided(tmp_path: Path) -> None:
+    far, own = trained(BASE, 1, 1.0, 2e-4), trained(BASE, 2, 1.0, 1e-4)
+    near = {name: BASE[name] + (far[name] - BASE[name]) / 2 + (own[name] - BASE[name]) / 2 for name in BASE}
+    for name, tensors in {"base": BASE, "code": far, "tool": near}.items():
+        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in tensors.items()})
+    swapped = {**recipe(tmp_path, ["base", "code"], "ram", dtype="float32"), "base": str(tmp_path / "tool")}
+    assert not [text for text in ramerge.merge(swapped, tmp_path / "out").warnings if "swapped" in text]
+
+
 # --- a part of the weights that is not where it belongs ---------------------------------------------------------------
 
 HEADS, WIDTH = 16, 512

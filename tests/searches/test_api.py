@@ -81,7 +81,7 @@ def test_a_damaged_file_of_a_search_is_named(name: str, content: bytes | None, t
     best = ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE).best
     path = tmp_path / "out" / name.format(best)
     path.unlink() if content is None else path.write_bytes(content)
-    with pytest.raises(EvaluationError, match=f"{path.name}: .*; remove the folder, or name another"):
+    with pytest.raises(EvaluationError, match=f"{path.name}: .*; remove the (folder, or name another|file, and)"):
         ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
 
 
@@ -138,7 +138,7 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
             "score_timeout: must be a number of seconds above 0, not nan",
         ),
         ({"vary": VARY, "on_progress": 3}, "on_progress: must be a function, not 3"),
-        ({"vary": VARY, "options": "no"}, "options: must be ramerge.Options, not 'no'"),
+        ({"vary": VARY, "options": "no"}, "options: must be of the class ramerge.Options, not str"),
         ({"vary": VARY, "settings": {"html": 1}}, "html: must be True or False, not 1"),
         ({"vary": VARY, "score": None}, "say what scores merges: --prompts NAME=FILE"),
         ({"vary": VARY, "score": 3}, "score: must be a function, .* not 3"),

@@ -99,7 +99,7 @@ def test_a_choice_by_few_replies_is_unreliable(asked: dict[str, str]) -> None:
         settings = ramerge.SearchSettings(html=False, calibration=calibration)
         result = ramerge.search(recipe, f"found{bool(reward)}", vary={"method": ["ram", "ram+"]}, settings=settings)
         [best] = [line for line in findings(result) if line.startswith("best:")]
-        assert "the choice is unreliable; add prompts" in best
+        assert "the choice is unreliable: too few replies" in best
         replies = dict.fromkeys(AGENTS, 1) if not result.score["rewarded"] else result.score["replies"]
         assert result.score["replies"] == replies
         assert all(name in best for name, count in replies.items() if not count)
@@ -143,7 +143,7 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
         ),
         (
             ["--prompts", "code=cod.jsonl", "--prompts", "tool=tool.jsonl", "--prompts", "memory=memory.jsonl"],
-            "cod.jsonl: no such file; did you mean {}/code.jsonl?",
+            "cod.jsonl: no such file; did you mean code.jsonl?",
         ),
         (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
         ([], "say what scores merges: --prompts NAME=FILE"),
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     done = command("search", "--base", "base", *models, *words, "found")
     assert done.returncode == 2 or done.returncode == 1
-    assert problem.format(Path.cwd()) in done.stderr
+    assert problem in done.stderr
     assert ("error: prompts of code: " in done.stderr) == ("no such file" in problem)
     assert "Traceback" not in done.stderr
     assert not Path("found/best").exists()
@@ -225,7 +225,7 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict
     inputs = {name: {"model": model, "inputs": str(folders[name])} for name, model in AGENTS.items()}
     ramerge.merge({"method": "regmean", "base": "base", "agents": inputs}, "by-inputs")
     assert Path("by-prompts/model.safetensors").read_bytes() == Path("by-inputs/model.safetensors").read_bytes()
-    assert any(str(folders["code"]) in note for note in record.notes)
+    assert any(f"{folders['code'].parent.name}/code" in note for note in record.notes)
     shutil.rmtree(folders["code"].parent)  # the recipe has the prompts, too, and gathers again
     again = command("merge", "by-prompts/ramerge.yaml", "again")
     assert again.returncode == 0, again.stderr
@@ -337,7 +337,7 @@ def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> No
 
 def test_what_is_wrong_shows_before_agents_are_asked(asked: dict[str, str], own_cache: Path) -> None:
     recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
-    with pytest.raises(ramerge.PlanError, match="exists"):
+    with pytest.raises(ramerge.PlanError, match="base: is one of the inputs"):
         ramerge.merge(recipe, "base")
     with pytest.raises(ramerge.RecipeError):
         ramerge.sweep(recipe, "out", vary={"method": ["regmean", "ties"]})
@@ -408,7 +408,7 @@ def test_a_wrong_recipe_asks_no_agent(asked: dict[str, str], own_cache: Path, mo
     monkeypatch.setattr("ramerge.calibration.calibrate.gather_agents", _refuse_to_ask)
     recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
     auto = {**recipe, "method": "auto"}
-    with pytest.raises(ramerge.PlanError, match="exists"):
+    with pytest.raises(ramerge.PlanError, match="base: is one of the inputs"):
         ramerge.merge(auto, "base")
     with pytest.raises(ramerge.RecipeError, match="bfloat61"):
         ramerge.merge({**auto, "dtype": "bfloat61"}, "out")

@@ -135,7 +135,7 @@ def test_nothing_is_visible_before_the_commit(hub: WebServer, source: dict[str, 
         (lambda state: state.private.update({"me/merged": False}), {}, "is public; pass --public"),
         (lambda state: None, {}, "holds files .README.md.; choose another name or branch, or pass --overwrite"),
         (lambda state: state.private.update({"me/merged": False}), {"public": True}, "holds files"),
-        (lambda state: None, {"public": True, "overwrite": True}, "is private, and --public does not change that"),
+        (lambda state: None, {"public": True, "overwrite": True}, "is private already; make it public on the hub"),
     ],
 )
 def test_what_is_refused(

@@ -56,6 +56,11 @@ CASES = {
 }
 
 
+def without_places(record: ramerge.Record) -> dict[str, object]:
+    """Statistics of the agents: a folder's own record names models relative to it."""
+    return {name: replace(agent, model="") for name, agent in record.agents.items()}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_output_is_that_of_a_folder(
     case: str, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
@@ -67,7 +72,7 @@ def test_the_output_is_that_of_a_folder(
         source, f"s3://{BUCKET}/{name}", on_progress=seen.append, options=ramerge.Options(cache=False)
     )
     assert seen[-1].stage == "uploading" or case != "one file"
-    assert there.agents == here.agents
+    assert without_places(there) == without_places(here)
     assert as_written_here(s3.files(name)) == kills.weights(tmp_path / "here")
     assert {"ramerge.json", "README.md", "model.safetensors.index.json"} <= s3.files(name).keys()
     assert len(list((tmp_path / "here").glob("*.safetensors"))) > 2 or case == "one file"
