@@ -32,7 +32,6 @@ from ramerge.core.planning.rounds import without_cache
 from ramerge.core.recipe.checks import check, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, check_varied, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
@@ -280,8 +279,8 @@ def plan(
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
     written_as = output_kind(kind)
-    is_chosen = document.values.get("method") == AUTO
-    if is_chosen or document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
+    is_chosen = document.method == AUTO
+    if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
         if is_chosen:
             check_unchosen(document)
             check_varied(vary or {})
@@ -294,7 +293,7 @@ def plan(
             raise PlanError(problems)
     if is_chosen:
         document = with_chosen_method(document, options, on_progress)
-    if document.values.get("prompts"):
+    if document.stated("prompts"):
         document = with_side_inputs(document, options, on_progress)
     made = _made(_points(document, vary), out, written_as, options)
     return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
@@ -322,14 +321,13 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     import ramerge  # the analysis is no part of the core, and is found by its public name
 
     found = ramerge.recommend(document, options=options, on_progress=on_progress)
-    rounding = None if document.values.get("rounding") else found.rounding
+    rounding = None if document.stated("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
     note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
-    made = replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
-    if METHODS[found.method].side is None:
-        made.values.pop("prompts", None)  # they have chosen
-    return made
+    made = document.with_values(asked, "auto: ")
+    made.notes.append(note)
+    return made.without("prompts") if METHODS[found.method].side is None else made  # they have chosen
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -338,21 +336,22 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
     Raises:
         RamergeError: prompts or models are wrong; see `gather`.
     """
-    rest = replace(document, values={key: value for key, value in document.values.items() if key != "prompts"})
-    name = str(document.values.get("method", DEFAULT_METHOD))
+    rest = document.without("prompts")
+    name = str(document.method)
     if name not in METHODS:
         return rest
     side = METHODS[name].side
     if side is None:
         told = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
-        return replace(rest, notes=[*document.notes, told])
+        rest.notes.append(told)
+        return rest
     import ramerge  # gathering is no part of the core, and is found by its public name
 
     made = document.with_values({})  # its prompts stay, so that the output's recipe can be merged on another machine
     for agent, folder in ramerge.gather(document, side.key, options=options, on_progress=on_progress).items():
         made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
         made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
-    own = [agent for agent in document.values["prompts"] if ("agents", agent, side.key) not in made.flags]
+    own = [agent for agent in document.prompts if ("agents", agent, side.key) not in made.flags]
     made.notes += [f"prompts of {agent} are not used: the recipe has its {side.plural}" for agent in own]
     return made
 

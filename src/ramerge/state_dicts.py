@@ -29,9 +29,8 @@ from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
 from ramerge.core.planning.model import MergePlan
-from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document
 from ramerge.core.recipe.model import AUTO
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.core.storage.location import Remote
 from ramerge.core.storage.memory import Extent, MemoryFolder
 

@@ -151,9 +151,9 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     settings = [value for flag, value in pairwise(words) if flag == "--set"]
     agents = [value for flag, value in pairwise(words) if flag == "--agent"]
     read = recipe_of_words([], {**empty, "base": "base", "agents": agents, "settings": settings})
-    kept = {key: value for key, value in document.values.items() if key not in ("method", "parameters")}
+    kept = {key: value for key, value in document.as_dict().items() if key not in ("method", "parameters")}
     first, second = kept["rules"]
-    assert read.values == {**kept, "rules": [{**first, "parameters": {}}, second]}
+    assert read.as_dict() == {**kept, "rules": [{**first, "parameters": {}}, second]}
 
 
 @pytest.mark.full

@@ -27,7 +27,7 @@ def recipe(method: str = "ties", **more: Any) -> dict[str, Any]:
 
 
 def said(values: dict[str, Any]) -> dict[str, Any]:
-    return translate(Document(values)).values
+    return translate(Document(values)).as_dict()
 
 
 def problems(values: dict[str, Any]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def test_what_comes_of_it_is_a_recipe(method: str, own: dict[str, float]) -> Non
     models = [{"model": "code", "parameters": own}, {"model": "tool"}]
     document = translate(Document(recipe(method, models=models, parameters=shared, dtype="float16")))
     checked = check(open_recipe(document))
-    assert checked.parameters == document.values["parameters"]
+    assert checked.parameters == document.as_dict()["parameters"]
     # RAM's variants of its own, which mergekit does not have, stay at the paper's
     left = {"shared", "density", "trim"} if method.startswith("ram") else {"seed"}
     assert set(METHODS[checked.method].parameters.model_fields) - set(checked.parameters) <= left
@@ -298,14 +298,14 @@ def test_what_means_the_bases_tokenizer_is_accepted(more: dict[str, Any], chosen
 @pytest.mark.parametrize("template", ["alpaca", "chatml", "exaone", "llama3", "mistral", "{{ messages }}"])
 def test_templates_are_ignored_with_a_note(template: str) -> None:
     translated = translate(Document(recipe(chat_template=template)))
-    assert translated.values == translate(Document(recipe())).values
+    assert translated.as_dict() == translate(Document(recipe())).as_dict()
     [note] = [note for note in translated.notes if note.startswith("chat_template: ")]
     assert "is ignored" in note and "companions: AGENT" in note
 
 
 def test_names_are_ignored_with_a_note() -> None:
     translated = translate(Document(recipe(name="my-merge")))
-    assert translated.values == translate(Document(recipe())).values
+    assert translated.as_dict() == translate(Document(recipe())).as_dict()
     assert "name: 'my-merge' is ignored: the output has the name of its folder" in translated.notes
 
 
@@ -595,10 +595,10 @@ def test_flags(tmp_path: Path) -> None:
     ):
         given.set(key, value, f"--set {'.'.join(key)}")
     document = translate(given)
-    assert document.values["parameters"]["scale"] == 0.5
-    assert document.values["parameters"]["seed"] == 3
-    assert document.values["dtype"] == "float16"
-    assert document.values["allow"] == {"config": ["rope_theta"], "non_finite": True}
+    assert document.as_dict()["parameters"]["scale"] == 0.5
+    assert document.as_dict()["parameters"]["seed"] == 3
+    assert document.as_dict()["dtype"] == "float16"
+    assert document.as_dict()["allow"] == {"config": ["rope_theta"], "non_finite": True}
     assert document.where(("parameters", "scale"), "is wrong") == "--set parameters.lambda: is wrong"
     assert document.where(("dtype",), "is wrong") == "--set dtype: is wrong"
     assert document.where(("allow", "non_finite"), "is wrong") == "--set allow.non_finite: is wrong"

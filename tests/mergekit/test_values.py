@@ -126,7 +126,7 @@ def test_the_usual_recipe_of_slerp(tmp_path: Path) -> None:
 def varying(density: Any, names: Sequence[str] = NAMES) -> dict[str, Any]:
     models = [{"model": "a"}]
     values = {"merge_method": "ties", "base_model": "b", "models": models, "parameters": {"weight": 1, **density}}
-    return translate(Document(values), lambda _document: names).values
+    return translate(Document(values), lambda _document: names).as_dict()
 
 
 def test_rules_are_as_few_as_can_be() -> None:

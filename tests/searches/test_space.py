@@ -78,7 +78,7 @@ def test_another_method_loses_what_is_not_its_own() -> None:
     made = recipe_of(source, {"method": "task_arithmetic"})
     assert made.method == "task_arithmetic" and made.preset is None
     assert made.parameters == {} and made.rules[0].parameters == {}
-    assert source.values["parameters"] == {"r": 0.2, "epsilon": 1e-4}
+    assert source.as_dict()["parameters"] == {"r": 0.2, "epsilon": 1e-4}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ramerge.analysis.results import Analysis
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.analysis.tensor_roles import layers_and_roles, role_of
 from ramerge.sdk.machine import check_options, peak_memory
-from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Moved, Relative, factor, measured, shown, thresholds
+from ramerge.sdk.methods import METHODS, Moved, Relative, factor, measured, shown, thresholds
 from ramerge.sdk.passes import (
     Executor,
     Results,
@@ -31,7 +31,7 @@ from ramerge.sdk.passes import (
 )
 from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AUTO, DEFAULT_METHOD, AnyRecipe, Document, layer_of, make_points, open_recipe
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, for_method, layer_of, make_points, open_recipe
 from ramerge.sdk.tensors import full_name
 from ramerge.sdk.text import without_secrets
 
@@ -222,35 +222,19 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     Without a method that can be measured, the recipe is read as RAM's. Rules that keep or take tensors hold in both
     cases, because a merge would leave those out.
     """
-    values = dict(document.values)
-    if values.get("base") is None:
+    if document.stated("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))
-    if values.get("method") == AUTO:
-        del values["method"]
-        document = replace(document, values=values)
-    given = values.get("parameters")
+    document = document.without("method") if document.method == AUTO else document
+    given = document.stated("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
-    name = values.get("method", DEFAULT_METHOD)
+    name = document.method
     method = METHODS.get(name) if isinstance(name, str) else None
     # What a method leaves of the agents is counted on the way if it is one pass over single elements. An unknown one is
     # refused later.
     if method is None or (method.needs_base and method.side is None and method.elementwise):
         return document, []
-    values.pop("preset", None)
-    values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
-    if isinstance(values.get("rules"), list | tuple):
-        values["rules"] = [_without(rule, "parameters") for rule in values["rules"]]
-    if isinstance(values.get("agents"), Mapping):
-        sides = [side.key for side in SIDE_INPUTS]
-        values["agents"] = {name: _without(agent, *sides) for name, agent in values["agents"].items()}
     note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
-    return replace(document, values=values), [note]
-
-
-def _without(values: object, *keys: str) -> object:
-    return (
-        {name: value for name, value in values.items() if name not in keys} if isinstance(values, Mapping) else values
-    )
+    return for_method(document, "ram").replacing({"parameters": {"epsilon": epsilon}}), [note]
 
 
 def _tensor(tensor: TensorPlan, part: AnalyzedPart) -> TensorPart:

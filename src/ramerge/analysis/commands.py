@@ -122,7 +122,7 @@ def recommend(
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis, trained_by=trained_by)
-    if document.values.get("prompts"):
+    if document.stated("prompts"):
         with shown(quiet=quiet or as_json) as listen:
             found = by_prompts(found, document, options, listen)
     warn([*warnings_for(analysis, found.method), *found.notes])

@@ -23,7 +23,7 @@ from ramerge.sdk.methods import CORE, Agents, Core, CoreParameters, Counts, Laye
 from ramerge.sdk.passes import Executor, Passes
 from ramerge.sdk.plans import TensorPlan, make_plan
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, make_points
+from ramerge.sdk.recipes import Document, for_method, make_points
 
 Sums = NDArray[np.float64]
 _ROWS = 4
@@ -132,8 +132,7 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
         PlanError: the inputs do not fit each other; all problems are listed.
         WeightsError, CheckpointError: as for a merge.
     """
-    without = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
-    points = make_points(replace(document, values=without | {"method": CORE.name}))
+    points = make_points(for_method(document, CORE.name))
     plan = make_plan([replace(point, method=_CountedCore()) for point in points], options=options)
     if plan.findings.problems:
         raise PlanError(plan.findings.problems)

@@ -26,7 +26,7 @@ from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
+from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, open_recipe
 from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
@@ -124,9 +124,9 @@ class Recommendation(Displayed):
             RecipeError: the recipe cannot be read.
         """
         document = open_recipe(recipe, tensors_of_base)
-        changed = document.with_values({"rounding": self.rounding})
-        leave_out(changed.values, self.method)
-        return check(changed.with_values({"method": self.method, "parameters": self.parameters}))
+        return check(
+            for_method(document, self.method).with_values({"rounding": self.rounding, "parameters": self.parameters})
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The recommendation as plain values."""
@@ -198,7 +198,7 @@ def recommend(
     document = open_recipe(source, tensors_of_base)
     check_prompts(document, options)
     by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
-    return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
+    return by_prompts(by_weights, document, options, on_progress) if document.stated("prompts") else by_weights
 
 
 def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
@@ -265,7 +265,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
     Raises:
         RamergeError: as for `rank`, as far as headers, configuration and prompts show.
     """
-    if recipe.values.get("prompts"):
+    if recipe.stated("prompts"):
         import ramerge  # what is done with prompts is found by its public name
 
         ramerge.rank(recipe, {}, options=options)
@@ -450,7 +450,7 @@ def summary(
     if found.agreement:
         lines.append(f"compare: ramerge search {shlex.join(inputs)} SEARCH")
     else:
-        prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in recipe.values["agents"])
+        prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in recipe.agents)
         better = "a few prompts of each agent's task choose better than weights, and need no labels"
         lines.append(f"better: ramerge search {shlex.join(plain)} {prompts} SEARCH ({better})")
         lines.append(f"compare: {_comparison(found, plain)}")

@@ -29,7 +29,7 @@ from ramerge.sdk.files import store
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, Document, check, leave_out, models_only, open_recipe, portable
+from ramerge.sdk.recipes import AnyRecipe, Document, check, for_method, models_only, open_recipe, portable
 from ramerge.sdk.text import Displayed, dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
@@ -156,9 +156,7 @@ def rank(
     found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
     refuse_other_tokens(models, options)
-    whole = with_inputs(document, names, request.folder)
-    leave_out(whole.values, "regmean")
-    whole.values["method"] = "regmean"
+    whole = for_method(with_inputs(document, names, request.folder), "regmean")
     start = portable(check(whole), None)  # rules, dtype and so on are those of every merge
     recipes = {name: start.with_(**values) for name, values in merges.items()}
     for one in recipes.values():
@@ -183,7 +181,7 @@ def rank(
 
 def _has(document: Document, name: str, what: str) -> bool:
     """Whether an agent of a recipe has a folder of side inputs of its own, so that none need be gathered."""
-    agent = document.values["agents"][name]
+    agent = document.agents[name]
     folder = agent.get(what) if isinstance(agent, Mapping) else None
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
 
@@ -258,8 +256,7 @@ def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Do
         names: of the agents.
         calibration: holds a folder for each agent.
     """
-    made = recipe.with_values({})
-    made.values.pop("prompts", None)
+    made = recipe.with_values({}).without("prompts")
     for name in names:
         made.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
     return made

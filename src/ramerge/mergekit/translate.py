@@ -169,12 +169,13 @@ class _Translation:
     def __init__(self, document: Document, look: Look) -> None:
         self.given = document
         self.look = look
-        self.values = {str(key): value for key, value in document.values.items()}
+        self.values = {str(key): value for key, value in document.as_dict().items()}
         self.problems: list[str] = []
         self.entries: object = self.values.get("models")
         self.models_key: Key = ("models",)
         self.slice_parameters: object = None
-        self.result = Document({}, document.source, document.folder, {}, document.text, {})
+        self.output: dict[str, Any] = {}
+        self.result = Document(self.output, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
         for key, text in _OTHER_PROGRAMS.items():
@@ -200,7 +201,7 @@ class _Translation:
         self.problems.append(self.given.where(key, message))
 
     def put(self, key: Key, value: object, origin: Key = ()) -> None:
-        mapping = self.result.values
+        mapping = self.output
         for part in key[:-1]:
             mapping = mapping.setdefault(part, {})
         mapping[key[-1]] = value
@@ -395,7 +396,7 @@ class _Translation:
         if self.problems:
             return
         if not varying:
-            self.result.values["parameters"] = _parameters(method, slots, ANYWHERE)
+            self.output["parameters"] = _parameters(method, slots, ANYWHERE)
             return
         tensors = self.read_tensors(varying)
         for slot in varying:
@@ -403,7 +404,7 @@ class _Translation:
         if tensors and not self.problems:
             texts = {case.text for slot in varying for case in slot.value if case.text is not None}
             common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
-            self.result.values["parameters"] = common
+            self.output["parameters"] = common
             self.put(("rules",), rules, varying[0].origin)
             self.result.rules_from = "filters and gradients"
 

@@ -7,10 +7,10 @@
 
 from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only
 from ramerge.core.recipe.dialects import Dialect, Look, blind
-from ramerge.core.recipe.document import Document, Key, parse_document, read_document
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.core.recipe.model import AUTO
-from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+from ramerge.core.recipe.other_method import for_method
 from ramerge.core.recipe.paths import names_in, parts_of, portable, reads_of
 from ramerge.core.recipe.points import Point, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
@@ -29,8 +29,8 @@ __all__ = [
     "blind",
     "check",
     "check_unchosen",
+    "for_method",
     "layer_of",
-    "leave_out",
     "make_points",
     "models_only",
     "names_in",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 from ramerge import Options, Recipe, RecipeError, Record, merge
 from ramerge.sdk.methods import METHODS, SIDE_INPUTS
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, Key, check, leave_out
+from ramerge.sdk.recipes import Document, Key, check, for_method
 from ramerge.sdk.text import enumerated
 
 Label = Callable[[str, object], str]
@@ -22,8 +21,7 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
     Parameters, presets and side inputs that the point's method does not take are left out: they are another method's.
     `unused` says which of them are no method's.
     """
-    made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
-    leave_out(made.values, str(point.get("method", made.values.get("method", DEFAULT_METHOD))), keep_shared=True)
+    made = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
     for key, value in point.items():
         made.set(tuple(key.split(".")), value, label(key, value))
     return made
@@ -31,16 +29,15 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
 
 def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
     """Problems of what neither the recipe's own method nor another method of a search takes."""
-    values = recipe.values
-    own = str(values.get("method", DEFAULT_METHOD))
+    own = str(recipe.method)
     if own not in METHODS:
         return [recipe.unknown(("method",), "method", own, list(METHODS))]
     names = list(dict.fromkeys([own, *methods]))
     listed, taking = enumerated(names), [METHODS[name] for name in names]
     verb = "do" if len(names) > 1 else "does"
     fields = list(dict.fromkeys(field for method in taking for field in method.parameters.model_fields))
-    rules, agents = values.get("rules"), values.get("agents")
-    held: list[tuple[Key, object]] = [((), values)]
+    rules = recipe.stated("rules")
+    held: list[tuple[Key, object]] = [((), {"parameters": recipe.stated("parameters")})]
     held += [(("rules", str(place)), rule) for place, rule in enumerate(rules if isinstance(rules, list) else ())]
     problems = [
         recipe.unknown((*key, "parameters", name), f"parameter of {listed}", name, fields)
@@ -50,13 +47,13 @@ def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
         if name not in fields
     ]
     presets = list(dict.fromkeys(preset for method in taking for preset in method.presets))
-    if isinstance(preset := values.get("preset"), str) and preset not in presets:
+    if isinstance(preset := recipe.stated("preset"), str) and preset not in presets:
         problems.append(recipe.unknown(("preset",), f"preset of {listed}", preset, presets))
     return problems + [
         recipe.where(("agents", name, side.key), f"{listed} {verb} not use {side.plural}; remove it")
         for side in SIDE_INPUTS
         if all(method.side is not side for method in taking)
-        for name, agent in (agents.items() if isinstance(agents, dict) else ())
+        for name, agent in recipe.agents.items()
         if isinstance(agent, dict) and agent.get(side.key) is not None
     ]
 

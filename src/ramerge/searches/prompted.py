@@ -20,7 +20,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, models_only
+from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.folder import search_folder
 from ramerge.searches.points import recipe_of
@@ -98,9 +98,7 @@ def usual_space(recipe: Document, found: Prompted | None, *, has_prompts: bool =
         found: what was gathered; None without prompts, or before.
         has_prompts: whether the recipe has prompts that nothing was gathered of yet.
     """
-    models = models_only(recipe).as_document()
-    models.values.pop("prompts", None)
-    details = plan(models).details
+    details = plan(models_only(recipe).as_document().without("prompts")).details
     by_prompts = found is not None or has_prompts
     scales = [1.0, 0.8, *((1.3, 1.6) if not by_prompts or (found and found.replies.rewarded) else ())]
     spaces: dict[str, dict[str, Any]] = {
@@ -123,9 +121,9 @@ def usual_space(recipe: Document, found: Prompted | None, *, has_prompts: bool =
 
 def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
     """The method of a recipe, and those of its parameters that count, with those of its preset."""
-    name = str(recipe.values.get("method", DEFAULT_METHOD))
+    name = str(recipe.method)
     method = METHODS[name]
-    stated = dict(complete(method, recipe.values.get("preset"), recipe.values.get("parameters") or {}))
+    stated = dict(complete(method, recipe.stated("preset"), recipe.stated("parameters") or {}))
     fields = method.parameters.model_fields
     return name, {
         key: value
@@ -153,15 +151,11 @@ def usual_branches(space: Space, recipe: Document) -> Branches:
     """
     _sum, *others = space.listed()
     name, parameters = _own(recipe)
-    values = (
-        {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.values.get("method") is not None else None
-    )
+    values = {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.stated("method") is not None else None
     own = [point for point in others if values is not None and values.items() <= point.items()]
     longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
     shorter = [point for point in others if point not in longer or point in own]
-    return Branches(
-        tuple(recipe.values["agents"]), (*longer, *(point for point in own if point not in longer)), tuple(shorter)
-    )
+    return Branches(tuple(recipe.agents), (*longer, *(point for point in own if point not in longer)), tuple(shorter))
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def search(
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         folder.check_asked(
             {
-                "recipe": recipe.values,
+                "recipe": recipe.as_dict(),
                 "inputs": dict(sorted(inputs.items())),
                 "space": request.space.as_dict(),
                 "score": dict(scorer.about()),

@@ -98,22 +98,22 @@ def search(
     """
     _check_arguments(out, score, vary, space, settings, options, on_progress)
     document = open_recipe(recipe, tensors_of_base)
-    if score is None and not document.values.get("prompts"):
+    if score is None and not document.stated("prompts"):
         raise EvaluationError(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
     claim_folder(place, [*reads_of(document), *_file_of(space)])
     prompts = None
-    if document.values.get("prompts"):
+    if document.stated("prompts"):
         require_extras({"search": run.libraries_of(settings.sampler)})
         prompts = AgentPrompts.of(document, settings.calibration)
-    if document.values.get("method") == AUTO:
+    if document.method == AUTO:
         document = _with_method_by_weights(document, options)
     is_usual = not vary and space is None
     whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
     if is_usual:
-        points_from = _without_parameters(whole)
+        points_from = whole.without("parameters", "preset")
     chosen = _first_space(document, whole, points_from, vary, space)
     sums_first = prompts is None and is_usual and not settings.objectives
     is_grid = space is None or (score is None and chosen.is_listed)
@@ -163,20 +163,7 @@ def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:
 
 def _with_method_by_weights(document: Document, options: Options) -> Document:
     """A recipe with the method that the agents' weights suggest in place of `auto`; its prompts are for the search."""
-    bare = document.with_values({})
-    prompts = bare.values.pop("prompts", None)
-    chosen = with_chosen_method(bare, options)
-    if prompts is not None:
-        chosen.values["prompts"] = prompts
-    return chosen
-
-
-def _without_parameters(document: Document) -> Document:
-    """A recipe for points of the usual space, which has the parameters of the recipe's method."""
-    bare = document.with_values({})
-    for key in ("parameters", "preset"):
-        bare.values.pop(key, None)
-    return bare
+    return with_chosen_method(document.without("prompts"), options).replacing({"prompts": document.stated("prompts")})
 
 
 def _check_before_asking(

@@ -17,7 +17,7 @@ import numpy as np
 
 from ramerge import RecipeError
 from ramerge.sdk.methods import METHODS
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, Key, read_document
+from ramerge.sdk.recipes import Document, Key, read_document
 from ramerge.sdk.tensors import full_dtype
 from ramerge.sdk.text import quoted, unknown
 from ramerge.searches.points import check_point
@@ -32,7 +32,7 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
     """The space of `--vary KEY=V,V,...`: a grid."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
-    document.flags = {(key,): f"--vary {key}" for key in document.values}
+    document.flags = {(key,): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
 
 
@@ -59,11 +59,11 @@ class _Reader:
 
     def space(self) -> Space:
         methods, own = self._methods()
-        others = {key: inner for key, inner in self._document.values.items() if key != "method"}
+        others = {key: inner for key, inner in self._document.as_dict().items() if key != "method"}
         axes = [*own, *self._axes(others, (), None)]
         self._check_keys(axes, methods)
         self._refuse()
-        given = self._recipe.values.get("parameters")
+        given = self._recipe.stated("parameters")
         space = Space(methods, tuple(axes), given if isinstance(given, dict) else {})
         if not axes and len(methods) == 1:
             raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
@@ -85,9 +85,9 @@ class _Reader:
 
     def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
         """The methods, and the axes that belong to one of them."""
-        given = self._document.values.get("method")
+        given = self._document.stated("method")
         if given is None:
-            own = self._recipe.values.get("method", DEFAULT_METHOD)
+            own = self._recipe.method
             if not isinstance(own, str) or own not in METHODS:
                 self._problems.append(self._recipe.unknown(("method",), "method", own, list(METHODS)))
                 self._refuse()

@@ -113,7 +113,7 @@ def greedy_soup(
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
         folder.check_asked(
             {
-                "recipe": recipe.values,
+                "recipe": recipe.as_dict(),
                 "inputs": state_of(made),
                 "score": dict(scorer.about()),
             }
@@ -173,7 +173,7 @@ class _Greedy:
         """Merge and score a soup, unless an earlier run has."""
         names = tuple(one.name for one in members)
         document = self._document(members)
-        listed = tuple(document.values["agents"])
+        listed = tuple(document.agents)
         number = self._numbers.setdefault(listed, max(self._numbers.values(), default=-1) + 1)
         try:
             scores = self.folder.scores(number)
@@ -217,8 +217,8 @@ class _Greedy:
 
     def _document(self, members: Sequence[RunCheckpoint]) -> Document:
         ordered = sorted(members, key=lambda one: one.step)
-        agents = agents_of(ordered, self.run, self.recipe.values.get("base"))
-        return replace(self.recipe, values={**self.recipe.values, "method": "uniform", "agents": agents})
+        agents = agents_of(ordered, self.run, self.recipe.stated("base"))
+        return self.recipe.replacing({"method": "uniform", "agents": agents})
 
 
 def failures_of(result: GreedyResult) -> list[str]:

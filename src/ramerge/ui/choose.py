@@ -61,8 +61,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         except RamergeError:
             return (gr.skip(),) * 6
         base, agents = models_in(document)
-        values = document.values
-        others = str(values.get("dtype") or _KEEP), str(values.get("rounding") or "nearest")
+        others = str(document.stated("dtype") or _KEEP), str(document.stated("rounding") or "nearest")
         return (_shown(text, desk), name, *others, base, agents)
 
     act(method.input, change_method, [recipe, method], [recipe, drawn], problems)
@@ -129,8 +128,7 @@ def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
     """Values of a recipe that controls show: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
-    agents = document.values.get("agents")
-    return name, values, list(agents) if isinstance(agents, dict) else []
+    return name, values, list(document.agents)
 
 
 def _literals(key: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ramerge import RamergeError, Recipe, RecipeError
@@ -50,9 +49,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
         document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)
     except RecipeError:
         document = Document({"method": DEFAULT_METHOD}, folder=roots.home)
-    values = {key: value for key, value in document.values.items() if key not in ("base", "agents")}
-    written = document.values.get("agents")
-    before = written if isinstance(written, Mapping) else {}
+    before = document.agents
     # an agent that had a name keeps it
     names = {(value if isinstance(value, str) else json.dumps(value)): name for name, value in before.items()}
     found: dict[str, object] = {}
@@ -68,15 +65,13 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
         while unique in found:
             unique, number = f"{name}-{number}", number + 1
         found[unique] = value
-    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": found})
+    return as_yaml(document.replacing({"method": document.method, "base": base or None, "agents": found}))
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
     """Base and agents of the draft as texts, for `with_models`; what is no plain name is JSON."""
-    agents = document.values.get("agents")
-    values = list(agents.values()) if isinstance(agents, Mapping) else []
-    base = document.values.get("base")
-    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    base = document.stated("base")
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in document.agents.values()]
     return base if isinstance(base, str) else None, texts
 
 
@@ -86,8 +81,7 @@ def agents_in(text: str, roots: Roots) -> dict[str, str]:
         document = read_draft(text or EMPTY, roots)
     except RamergeError:
         return {}
-    agents = document.values.get("agents")
-    return dict(zip(agents, models_in(document)[1], strict=True)) if isinstance(agents, Mapping) else {}
+    return dict(zip(document.agents, models_in(document)[1], strict=True))
 
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
@@ -97,8 +91,7 @@ def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
         RecipeError: it cannot be read.
     """
     document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
-    values = {**document.values, **keys}
-    return as_yaml({key: value for key, value in values.items() if value not in (None, {})})
+    return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
 def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str:
@@ -108,7 +101,7 @@ def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str
         RecipeError: the text cannot be read.
     """
     document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
-    method = METHODS[str(document.values.get("method", DEFAULT_METHOD))]
+    method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
     kept = {name: value for name, value in given.items() if value != fields[name].default}
     return with_keys(text, {"parameters": kept, "preset": None}, roots)
@@ -120,11 +113,11 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
     Raises:
         RecipeError: there is no such method.
     """
-    name = document.values.get("method", DEFAULT_METHOD)
+    name = document.method
     if not isinstance(name, str) or name not in METHODS:
         raise RecipeError(document.unknown(("method",), "method", str(name), list(METHODS)))
-    method, preset = METHODS[name], document.values.get("preset")
-    given = document.values.get("parameters")
+    method, preset = METHODS[name], document.stated("preset")
+    given = document.stated("parameters")
     own = complete(method, preset if preset in method.presets else None, given if isinstance(given, Mapping) else {})
     return name, {key: own.get(key, field.default) for key, field in method.parameters.model_fields.items()}
 
@@ -132,4 +125,4 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
 def portable_draft(recipe: Recipe) -> Document:
     """The draft with all values that its method needs, for the words of a command line."""
     document = open_recipe(recipe)
-    return replace(document, values={"method": recipe.method, **document.values})
+    return document.replacing({"method": document.method})

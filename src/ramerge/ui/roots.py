@@ -155,19 +155,18 @@ class Roots:
             RecipeError: a model is outside, or the recipe allows links that lead anywhere; all problems are listed.
         """
         problems: list[str] = []
-        for model in names_in(document.values):
+        for model in names_in(document):
             for part in parts_of(model, document.folder):
                 try:
                     self._check_model(str(part.path or part.written))
                 except RamergeError as error:
                     problems += error.problems
-        prompts = document.values.get("prompts")
-        for path in prompts.values() if isinstance(prompts, Mapping) else ():
+        for path in document.prompts.values():
             try:
                 self._prompts(str(path))
             except RamergeError as error:
                 problems += error.problems
-        allow = document.values.get("allow")
+        allow = document.stated("allow")
         if isinstance(allow, Mapping) and allow.get("outside_links"):
             problems.append("allow.outside_links: links out of a model's folder are not followed by this page")
         if problems:

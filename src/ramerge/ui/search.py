@@ -86,8 +86,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 def _best(desk: Desk, text: str, folder: str) -> str:
     """The recipe with method and parameters of the best."""
-    values = open_recipe(desk.roots.path(f"{folder}/recipe.yaml")).values
-    keys = {key: values.get(key) for key in ("method", "parameters", "preset", "prompts")}
+    best = open_recipe(desk.roots.path(f"{folder}/recipe.yaml"))
+    keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
     return with_keys(text, keys, desk.roots)
 
 

@@ -10,7 +10,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.sdk.commands import named
 from ramerge.sdk.flags import limit_words
 from ramerge.sdk.machine import read_device, read_limits
-from ramerge.sdk.recipes import DEFAULT_METHOD, as_yaml
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml
 from ramerge.ui.desk import Desk
 from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots
@@ -31,7 +31,7 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
     chosen = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
     values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute(base)} if base else {})}
     values |= {"agents": {name: _absolute(model) for name, model in chosen.items()}} if chosen else {}
-    text = as_yaml(values) if base or chosen else EMPTY
+    text = as_yaml(Document(values)) if base or chosen else EMPTY
     read_draft(text, found)
     return Desk(found, options, limit_words(options), start=text)
 

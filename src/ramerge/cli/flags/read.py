@@ -37,8 +37,7 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
     if not paths and not _names_models(options):
         raise RecipeError("give a recipe's path, or --base and --agent")
     document = _read(paths[0], options) if paths else Document({})
-    _apply(document, options)
-    return document
+    return _with_flags(document, options)
 
 
 def _names_models(options: Mapping[str, Any]) -> bool:
@@ -94,8 +93,7 @@ def read_inputs(
         document, rest = Document({}), paths
     else:
         raise RecipeError("give a recipe's path, or --base and --agent")
-    _apply(document, options)
-    return document, rest[0] if rest else None
+    return _with_flags(document, options), rest[0] if rest else None
 
 
 def _as_flags(paths: Sequence[str]) -> str:
@@ -114,18 +112,17 @@ def _is_recipe(path: str) -> bool:
     return path.endswith(_YAML) or Path(path).is_file()
 
 
-def _apply(document: Document, options: Mapping[str, Any]) -> None:
-    """Set the values of flags in a document. A preset, and another method, replace the document's parameters."""
+def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
+    """A document with the values of flags. A preset, and another method, replace the document's parameters."""
     if options.get("method") is not None:
-        change_method(document, options["method"], "--method")
+        document = change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
-        document.values.pop("parameters", None)
+        document = document.without("parameters")
     _set(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    given = document.values.get("agents")
-    known = list(given) if isinstance(given, dict) else []
+    known = list(document.agents)
     for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
         flag = f"--{key}"
         paths = named(flag, options.get(key, ()), f"NAME=PATH, such as {flag} code={example}")
@@ -136,6 +133,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
             document.set(place, from_here(path), f"{flag} {name}")
     for key, value in pairs("--set", options["settings"], _SETTING):
         document.set(tuple(key.split(".")), parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
+    return document
 
 
 def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:

@@ -46,7 +46,8 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
         prompts: whether its prompts are named, for a command that takes them.
         start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
     """
-    values, words = recipe.values, []
+    values: dict[str, Any] = recipe.as_dict()
+    words: list[str] = []
     if method and values.get("method") is not None:
         words += ["--method", str(values["method"])]
     if values.get("base") is not None:

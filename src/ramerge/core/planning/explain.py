@@ -11,7 +11,7 @@ from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.text import brief, enumerated, without_secrets
 from ramerge.core.methods.moved import GUIDE, GUIDE_TO_ADAPTERS, RELATIVE, WHERE_TO_BEGIN, absolute
 from ramerge.core.planning.model import MergePlan, matrices_of
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.document import DEFAULT_METHOD
 
 _FEW = 8
 _BY_DEFAULT = (

@@ -44,8 +44,7 @@ class ModelHeader:
 
 def read_headers(document: Document) -> list[ModelHeader]:
     """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business."""
-    agents = document.values.get("agents")
-    models = [(BASE, document.values.get("base")), *(agents.items() if isinstance(agents, Mapping) else ())]
+    models = [(BASE, document.stated("base")), *document.agents.items()]
     found: list[ModelHeader] = []
     base: Checkpoint | None = None
     for owner, value in models:

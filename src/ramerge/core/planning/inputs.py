@@ -107,9 +107,8 @@ def tensors_of_base(document: Document) -> list[str]:
     Raises:
         CheckpointError: the model cannot be found or opened.
     """
-    values = document.values
-    first = values.get("base") or next(iter(values["agents"].values()))
-    allow = values.get("allow")
+    first = document.stated("base") or next(iter(document.agents.values()))
+    allow = document.stated("allow")
     links = isinstance(allow, Mapping) and allow.get("outside_links") is True
     opened = open_checkpoint(resolve(first, document.folder).folder, allow_outside_links=links)
     return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
@@ -120,9 +119,8 @@ def missing_folders(document: Document) -> list[str]:
 
     Models of the hub, remote ones and sums of adapters are not looked at.
     """
-    values, agents = document.values, document.values.get("agents")
-    named: dict[Key, object] = {("base",): values.get("base")}
-    for name, agent in agents.items() if isinstance(agents, Mapping) else ():
+    named: dict[Key, object] = {("base",): document.stated("base")}
+    for name, agent in document.agents.items():
         named["agents", name] = agent.get("model") if isinstance(agent, Mapping) else agent
     problems = []
     for key, text in named.items():

@@ -6,8 +6,6 @@ Problems are collected, so that a user sees all of them at once, each with its l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
-from dataclasses import replace
 
 from pydantic import ValidationError
 
@@ -16,9 +14,9 @@ from ramerge.core.foundation.text import nearest
 from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
-from ramerge.core.recipe.document import Document, Key, to_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, to_yaml
 from ramerge.core.recipe.model import AUTO, Recipe, read_structure
-from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+from ramerge.core.recipe.other_method import for_method
 from ramerge.core.recipe.paths import portable
 from ramerge.core.recipe.sentences import ADD_BASE, describe
 
@@ -42,30 +40,27 @@ def check_unchosen(document: Document) -> None:
     Raises:
         RecipeError: as for `check`; or there are parameters next to `auto`, which chooses them, too.
     """
-    if document.values.get("method") == AUTO:
-        if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
+    if document.method == AUTO:
+        if wrong := [key for key in ("parameters", "preset") if document.stated(key)]:
             raise RecipeError(
                 document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
                 for key in wrong
             )
-        values = deepcopy(document.values)
-        leave_out(values, DEFAULT_METHOD)  # in whose place another method may take it
-        document = replace(document, values={**values, "method": DEFAULT_METHOD})
+        document = for_method(document, DEFAULT_METHOD)  # in whose place another method may take it
     check(document)
 
 
-def as_yaml(values: Mapping[str, object]) -> str:
-    """YAML: a checked recipe's own form where the values are one, else the values as they are."""
+def as_yaml(document: Document) -> str:
+    """YAML: a checked recipe's own form where the document is one, else its values as they are."""
     try:
-        return check(Document(dict(values))).to_yaml()
+        return check(document).to_yaml()
     except RecipeError:
-        return to_yaml(values)
+        return to_yaml(document.as_dict())
 
 
 def _method_problems(document: Document) -> list[str]:
     """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
-    values = document.values
-    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters")
+    name, preset, given = document.method, document.stated("preset"), document.stated("parameters")
     problems = []
     if not isinstance(name, str):
         return []
@@ -76,14 +71,14 @@ def _method_problems(document: Document) -> list[str]:
         if name is None:
             return problems
     method = METHODS[name]
-    if method.needs_base and values.get("base") is None:
+    if method.needs_base and document.stated("base") is None:
         problems.append(document.where(("base",), f"is missing, but {name} needs it; {ADD_BASE}"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
     completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
     problems += _parameter_problems(document, method, completed, ("parameters",))
-    rules = values.get("rules")
+    rules = document.stated("rules")
     for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
         others = rule.get("parameters") if isinstance(rule, dict) else None
         if isinstance(others, dict):
@@ -114,8 +109,7 @@ def _parameter_problems(
             if not wrong:
                 return problems
             kept = {name: value for name, value in kept.items() if name not in wrong}
-    agents = document.values.get("agents")
-    names = list(agents) if isinstance(agents, dict) else []
+    names = list(document.agents)
     for name, value in parameters:
         if value is not None and names_agent(method.parameters, name) and value not in names:
             problems.append(document.unknown((*key, name), "agent", value, names))
@@ -139,9 +133,9 @@ def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str
         soup = agent.get("soup") if isinstance(agent, dict) else None
         if not isinstance(soup, dict):
             continue
-        inner = Document({"base": document.values.get("base"), "method": "uniform", **soup})
+        inner = Document({"base": document.stated("base"), "method": "uniform", **soup})
         found = [*_method_problems(inner), *_agent_problems(inner)]
-        method = METHODS.get(str(inner.values["method"]))
+        method = METHODS.get(str(inner.method))
         if method is not None and not isinstance(method, MeanMethod):
             means = [each.name for each in METHODS.usable().values() if isinstance(each, MeanMethod)]
             found.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
@@ -150,21 +144,19 @@ def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str
 
 
 def _agent_problems(document: Document) -> list[str]:
-    values = document.values
-    agents, chosen = values.get("agents"), values.get("companions")
+    agents, chosen = document.stated("agents"), document.stated("companions")
     if not isinstance(agents, dict):
         return []
     problems = []
     meant: list[tuple[Key, object]] = [(("companions",), chosen if chosen != "base" else None)]
     for list_key, key in (("rules", "take"), ("rename", "agent")):
-        entries = values.get(list_key)
+        entries = document.stated(list_key)
         for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
             if isinstance(entry, dict):
                 meant.append(((list_key, str(index), key), entry.get(key)))
-                if entry.get("keep") is not None and values.get("base") is None:
+                if entry.get("keep") is not None and document.stated("base") is None:
                     problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
-    prompts = values.get("prompts")
-    meant += [(("prompts", name), name) for name in (prompts if isinstance(prompts, dict) else ())]
+    meant += [(("prompts", name), name) for name in document.prompts]
     problems += _soup_problems(document, agents)
     for place, (name, agent) in enumerate(agents.items()):
         over = agent.get("over") if isinstance(agent, dict) else None
@@ -176,7 +168,7 @@ def _agent_problems(document: Document) -> list[str]:
         for key, name in meant
         if isinstance(name, str) and name not in agents
     ]
-    method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
+    method = METHODS.get(str(document.method))
     if method is not None and agents and not method.fewest <= len(agents) <= (method.most or method.limit):
         problems.append(
             document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
@@ -193,24 +185,23 @@ def models_only(document: Document) -> Recipe:
         RecipeError: it names no models, or they are wrong.
     """
     kept = ("base", "agents", "prompts", "allow", "rename")
-    values = {key: value for key, value in document.values.items() if key in kept}
+    values = {key: value for key, value in document.as_dict().items() if key in kept}
     keys = [side.key for side in SIDE_INPUTS]
     if isinstance(agents := values.get("agents"), dict):
         values["agents"] = {
             name: {key: value for key, value in agent.items() if key not in keys} if isinstance(agent, dict) else agent
             for name, agent in agents.items()
         }
-    return portable(check(replace(document, values={**values, "method": "uniform"})), None)
+    return portable(check(document.rewritten({**values, "method": "uniform"})), None)
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
     """Side inputs that agents lack, and those that the method does not take."""
     problems = []
-    prompts = document.values.get("prompts")
     for side in SIDE_INPUTS:
         holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
-        if method.side is side and isinstance(prompts, dict):
-            holders |= prompts.keys()  # which give it
+        if method.side is side:
+            holders |= document.prompts.keys()  # which give it
         for name in agents if method.side is side else holders:
             if name in holders and method.side is not side:
                 text = f"{method.name} does not use {side.plural}; remove it"

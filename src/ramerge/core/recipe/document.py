@@ -45,14 +45,17 @@ _SEVERAL = (
 )
 
 Key = tuple[str, ...]
+DEFAULT_METHOD = "ram+"
 
 
 @dataclass
 class Document:
     """A recipe as plain values, and where each was written.
 
+    Its nested dicts, lists and scalars are private to this room: others read a key as it is `stated`, and get a changed
+    copy from `with_values`, `replacing`, `without`, or `for_method` (`other_method`).
+
     Attributes:
-        values: nested dicts, lists and scalars.
         source: the file's name for messages; None for recipes from Python or flags.
         folder: relative paths start here.
         lines: path of keys to line number, counted from 1.
@@ -68,7 +71,7 @@ class Document:
         models: models that are not found by a path, such as those in memory: their folders by the text that names them.
     """
 
-    values: dict[str, Any]
+    _values: dict[str, Any]
     source: str | None = None
     folder: Path = field(default_factory=Path)
     lines: dict[Key, int] = field(default_factory=dict)
@@ -81,6 +84,33 @@ class Document:
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     models: Mapping[str, Location] = field(default_factory=dict)
+
+    @property
+    def method(self) -> Any:
+        """The method's name as written, unchecked; the default where there is none."""
+        return self._values.get("method", DEFAULT_METHOD)
+
+    @property
+    def agents(self) -> Mapping[str, Any]:
+        """Agents as written, unchecked; none where they are no mapping."""
+        return self._mapping("agents")
+
+    @property
+    def prompts(self) -> Mapping[str, Any]:
+        """Files of prompts as written, unchecked; none where they are no mapping."""
+        return self._mapping("prompts")
+
+    def _mapping(self, key: str) -> Mapping[str, Any]:
+        value = self._values.get(key)
+        return value if isinstance(value, Mapping) else {}
+
+    def stated(self, key: str) -> Any:
+        """The value of a key as written, unchecked; None where there is none. It is not to be changed."""
+        return self._values.get(key)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A copy of all values."""
+        return deepcopy(self._values)
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
@@ -114,7 +144,7 @@ class Document:
         Raises:
             RecipeError: one has more than 63 bits; all keys are listed.
         """
-        if wrong := [key for key, value in self.values.items() if is_too_large(value)]:
+        if wrong := [key for key, value in self._values.items() if is_too_large(value)]:
             raise RecipeError(self.where((key,), TOO_LARGE) for key in wrong)
 
     def set(self, key: Key, value: object, flag: str) -> None:
@@ -123,7 +153,7 @@ class Document:
         Raises:
             RecipeError: a value on the way to the key is not a mapping.
         """
-        mapping = self.values
+        mapping = self._values
         for depth, part in enumerate(key[:-1]):
             if part not in mapping and (depth or part not in _MAPPINGS):
                 self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
@@ -146,13 +176,26 @@ class Document:
         Raises:
             RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.
         """
-        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags), notes=[*self.notes])
+        changed = self.rewritten(deepcopy(self._values))
         for key, value in values.items():
             if is_too_large(value):
                 raise RecipeError(f"{flag}{key}: {TOO_LARGE}")
             if value is not None:
                 changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
         return changed
+
+    def replacing(self, values: Mapping[str, object]) -> Document:
+        """A copy with other values of keys, told as what the recipe itself says; None removes a key."""
+        kept = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
+        return self.rewritten(kept)
+
+    def without(self, *keys: str) -> Document:
+        """A copy without these keys."""
+        return self.replacing(dict.fromkeys(keys))
+
+    def rewritten(self, values: dict[str, Any]) -> Document:
+        """A copy with all values replaced, which is told with the same lines and flags."""
+        return replace(self, _values=values, flags=dict(self.flags), notes=[*self.notes])
 
 
 # Keys that hold a mapping: it is right, whichever flag adds the first entry.
@@ -246,7 +289,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(f"{source}: {form}")
     document = Document({}, source, folder, {}, text.splitlines())
     try:
-        document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+        document._values |= _plain(tree, (), document, iter(range(_MAX_NODES)))  # noqa: SLF001  # its own room
     except RecursionError as error:
         raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document

@@ -25,10 +25,10 @@ from ramerge.core.foundation.limits import parse_size
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS, unknown_method
-from ramerge.core.recipe.document import Document, to_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD, Document, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
-from ramerge.core.recipe.other_method import DEFAULT_METHOD, change_method
+from ramerge.core.recipe.other_method import change_method
 from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.core.recipe.sentences import describe, not_text
 
@@ -400,7 +400,7 @@ class Recipe(_Strict):
         """
         copy = self.as_document().with_values({})
         if values.get("method") is not None:
-            change_method(copy, values["method"], "method")
+            copy = change_method(copy, values["method"], "method")
         changed = copy.with_values(
             {
                 (f"{key}.{name}" if name else key): value
@@ -408,8 +408,7 @@ class Recipe(_Strict):
                 for name, value in (given.items() if isinstance(given, Mapping) else [("", given)])
             }
         )
-        for key in (key for key, value in values.items() if value is None):
-            changed.values.pop(key, None)
+        changed = changed.without(*(key for key, value in values.items() if value is None))
         made, problems = read_structure(changed)
         if made is None:
             raise RecipeError(problems)
@@ -433,10 +432,10 @@ class Recipe(_Strict):
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
     """The recipe of a document, or the problems of its structure."""
-    if others := [key for key in document.values if not isinstance(key, str)]:
+    if others := [key for key in document.as_dict() if not isinstance(key, str)]:
         return None, [document.where((str(key),), not_text(key)) for key in others]
     try:
-        recipe = Recipe(**document.values)
+        recipe = Recipe(**document.as_dict())
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)

@@ -10,35 +10,39 @@ from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import Document
 
-DEFAULT_METHOD = "ram+"
 
-
-def change_method(document: Document, name: str, flag: str) -> None:
-    """Set the method of a recipe in ramerge's own form, and note what of it only the method before takes.
+def change_method(document: Document, name: str, flag: str) -> Document:
+    """A recipe in ramerge's own form with another method, and a note on what of it only the method before takes.
 
     Args:
-        document: the recipe; it is changed.
+        document: the recipe.
         name: the new method. A recipe that has it already keeps what it says.
         flag: how messages call what asks for it, such as `--method`.
     """
-    before = document.values.get("method", DEFAULT_METHOD)
-    document.set(("method",), name, flag)
-    if left_out := leave_out(document.values, name) if name != before else []:
+    before = document.method
+    changed, left_out = _fitted(document, name) if name != before else (document.with_values({}), [])
+    changed.set(("method",), name, flag)
+    if left_out:
         again = "; --set parameters.NAME=VALUE gives it parameters of its own" if name in METHODS else ""
-        document.notes.append(f"{flag} {name} replaces what is {before}'s in the recipe: {enumerated(left_out)}{again}")
+        changed.notes.append(f"{flag} {name} replaces what is {before}'s in the recipe: {enumerated(left_out)}{again}")
+    return changed
 
 
-def leave_out(values: dict[str, Any], name: str, *, keep_shared: bool = False) -> list[str]:
-    """Take out of a recipe's values what belongs to the method before.
+def for_method(document: Document, name: str, *, keep_shared: bool = False) -> Document:
+    """A recipe in ramerge's own form with another method: parameters, preset and side inputs of others are left out.
 
     Args:
-        values: in ramerge's own form; they are changed.
+        document: the recipe.
         name: the new method.
         keep_shared: whether parameters and presets stay whose names the new method has, too.
-
-    Returns:
-        What was left out, in the words of a recipe.
     """
+    changed, _ = _fitted(document, name, keep_shared=keep_shared)
+    return changed.replacing({"method": name})
+
+
+def _fitted(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
+    """A recipe without what belongs to the method before, and what was left out, in the words of a recipe."""
+    values = document.as_dict()
     method = METHODS.get(name)
     parameters = method.parameters.model_fields if method is not None and keep_shared else {}
     presets = method.presets if method is not None and keep_shared else {}
@@ -56,7 +60,7 @@ def leave_out(values: dict[str, Any], name: str, *, keep_shared: bool = False) -
         if method is None or method.side is not side:
             named = _mappings(f"{side.key} of", agents)
             left_out += [label for label, agent in named if agent.pop(side.key, None) is not None]
-    return left_out
+    return document.rewritten(values), left_out
 
 
 def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -61,9 +61,8 @@ def reads_of(document: Document) -> list[Path]:
     No output may replace any of it.
     """
     own = [Path(document.source)] if document.source is not None else []
-    prompts = document.values.get("prompts")
-    texts = [path for path in prompts.values() if isinstance(path, str)] if isinstance(prompts, Mapping) else []
-    parts = [part for model in names_in(document.values) for part in parts_of(model, document.folder)]
+    texts = [path for path in document.prompts.values() if isinstance(path, str)]
+    parts = [part for model in names_in(document) for part in parts_of(model, document.folder)]
     return [
         *own,
         *(document.folder / Path(path).expanduser() for path in texts),
@@ -87,14 +86,12 @@ def _spelled(model: str | None, folder: Path, paths: PathStyle) -> Any:
     return "+".join(paths.of(part.path) if part.path else part.written for part in parts_of(model, folder))
 
 
-def names_in(values: Mapping[str, object]) -> Iterator[str]:
+def names_in(document: Document) -> Iterator[str]:
     """Everything that a recipe names models with, those of soups included, whether the recipe is right or wrong."""
-    agents = values.get("agents")
-    entries = list(agents.values()) if isinstance(agents, Mapping) else []
-    for entry in [values.get("base"), *entries]:
+    for entry in [document.stated("base"), *document.agents.values()]:
         soup = entry.get("soup") if isinstance(entry, Mapping) else None
         if isinstance(soup, Mapping):
-            yield from names_in({"agents": soup.get("agents")})
+            yield from names_in(Document({"agents": soup.get("agents")}))
         named = entry.values() if isinstance(entry, Mapping) else [entry]
         for value in named:
             listed = value if isinstance(value, list | tuple) else [value]

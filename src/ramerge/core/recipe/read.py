@@ -36,5 +36,5 @@ def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
             document = Document(dict(source))
         case _:
             raise RecipeError(f"recipe: must be a Recipe, a mapping or the path of a file, not {quoted(source)}")
-    dialect = dialect_of(document.values)
+    dialect = dialect_of(document.as_dict())
     return document if dialect is None else dialect.translate(document, look)

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from ramerge.core.foundation.text import NOT_UTF8, literal, nearest, quoted, unknown
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import Document, Key
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
 # The form that a value must have, by pydantic's type of error.
 _FORMS = {
@@ -87,7 +86,7 @@ def not_text(key: object) -> str:
 
 def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
     """Key that may be meant by an unknown one: one of its level, or a parameter, first of the method in use."""
-    name = str(document.values.get("method", DEFAULT_METHOD))
+    name = str(document.method)
     own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
     near = None if key in own else nearest(key, known)
     others = [other for other, method in METHODS.usable().items() if key in method.parameters.model_fields]
