@@ -328,7 +328,7 @@ def test_what_must_not_be_empty(tmp_path: Path) -> None:
 def test_a_copy_with_other_rules_is_that_recipe(tmp_path: Path) -> None:
     recipe = check(open_recipe(write(tmp_path, "base: b\nagents: {a: x}")))
     changed = recipe.model_copy(update={"rules": [Rule(match="*", keep="base")]})
-    assert open_recipe(changed).values["rules"][0]["keep"] == "base"
+    assert open_recipe(changed).as_dict()["rules"][0]["keep"] == "base"
 
 
 @pytest.mark.parametrize(
