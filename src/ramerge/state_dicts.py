@@ -268,7 +268,10 @@ def _tensors(model: Any, label: str) -> dict[str, _Held]:
     found, problems = {}, []
     for name, value in _mapping(model, label).items():
         try:
+            name.encode()
             found[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
+        except UnicodeEncodeError:
+            problems.append(f"{quoted(name)} holds half of a surrogate pair, which is no character; rename the tensor")
         except ValueError as error:
             problems.append(f"{quoted(name)} {error}")
         except (RuntimeError, TypeError):  # of torch, for subclasses and in transformations that hide the data
@@ -391,7 +394,13 @@ class _Folders:
         header = np.frombuffer(lay_out(ONE_FILE, entries).header, np.uint8)
         files: dict[str, list[Extent]] = {ONE_FILE: [header, *(held.data for held in tensors.values())]}
         if content:
-            files[file] = [np.frombuffer(json.dumps(content, default=str).encode(), np.uint8)]
+            try:
+                text = json.dumps(content, default=str)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise RecipeError(
+                    f"config: cannot be written as JSON ({error}); give what config.json holds"
+                ) from error
+            files[file] = [np.frombuffer(text.encode(), np.uint8)]
         self.made[address] = Remote(MemoryFolder(address, files))
         return address
 

@@ -646,3 +646,22 @@ def test_a_model_of_peft_is_refused_whatever_is_allowed() -> None:
     allow = {"missing_tensors": True, "extra_tensors": True}
     with pytest.raises(ramerge.RecipeError, match=r"^agents\.lora: is a model of PEFT, .*merge_and_unload"):
         ramerge.merge_state_dicts(base, {"lora": tuned, "code": base}, recipe={"allow": allow})
+
+
+def _nested_in_itself() -> dict[str, object]:
+    config: dict[str, object] = {}
+    config["again"] = config
+    return config
+
+
+@pytest.mark.parametrize("config", [_nested_in_itself(), {"sizes": {(1, 2): 3}}], ids=["cycle", "key"])
+def test_configs_without_json_are_refused(config: dict[str, object]) -> None:
+    tensor = np.zeros(4, np.float32)
+    with pytest.raises(ramerge.RecipeError, match="config: cannot be written as JSON"):
+        ramerge.merge_state_dicts({"w": tensor}, {"a": {"w": tensor + 1}}, method="ram", config=config)
+
+
+def test_names_with_half_a_character_are_refused() -> None:
+    tensor = np.zeros(4, np.float32)
+    with pytest.raises(ramerge.RecipeError, match="half of a surrogate pair"):
+        ramerge.merge_state_dicts({"\ud800": tensor}, {"a": {"\ud800": tensor + 1}}, method="ram")
