@@ -533,6 +533,8 @@ CLAIMS: dict[str, dict[str, str]] = {
         "a key of `config.json`": f"{_C}::test_a_key_that_is_not_known_to_be_harmless_is_a_warning",
         "sizes in the base's": f"{_C}::test_a_configuration_that_contradicts_the_weights",
         "a damaged `tokenizer.json`": "planning/test_damaged.py::test_every_damage_of_the_base_is_a_warning",
+        "an adapter that lacks": "formats/test_lora.py::test_what_a_configuration_states_and_files_lack",
+        "options of an adapter": "formats/test_lora.py::test_new_kinds_of_updates_are_refused",
         "an agent of which less": f"{_W}::test_an_agent_that_adds_next_to_nothing_is_warned_of",
         "numbered weight files": "formats/test_series.py::test_files_of_an_earlier_save_are_named",
         "agents that are stored more coarsely": f"{_P}::test_agents_that_are_coarser_than_the_base",
