@@ -540,6 +540,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "agents that are stored more coarsely": f"{_P}::test_agents_that_are_coarser_than_the_base",
         "float32 agents whose": "methods/test_epsilon.py::test_float32_agents_are_warned_of",
         "Most of these need": "engine/test_precision.py::test_where_nothing_is_counted_headers_warn",
+        "Statistics of inputs": f"{_W}::test_statistics_are_the_base_s",
         "The output gets the base's `config": f"{_C}::test_which_differences_are_known",
         "known to change": f"{_C}::test_which_differences_are_known",
         "known to be harmless": f"{_C}::test_which_differences_are_known",
