@@ -621,10 +621,86 @@ def test_another_base_is_a_warning(models: Path) -> None:
     for place, named in (("same", "/data/models/base"), ("cached", "/x/models--org--base/snapshots/0123")):
         write_adapter(models / place, factors(Q), base_model_name_or_path=named)
         assert ramerge.plan(recipe(models, [place])).warnings == ()
-    write_adapter(models / "other", factors(Q), base_model_name_or_path="org/base-Instruct", unsloth_fixed=True)
+    write_adapter(models / "other", factors(Q), base_model_name_or_path="org/base-Instruct", new_trick=True)
     plan = ramerge.plan(recipe(models, ["other"]))
     assert any("was trained on 'org/base-Instruct'" in warning for warning in plan.warnings)
-    assert any("'unsloth_fixed' have no meaning here" in note for note in plan.notes)
+    assert any("not known here" in warning and "'new_trick'" in warning for warning in plan.warnings)
+
+
+_TWO_LAYERS = {
+    f"model.layers.{layer}.{name}": shape
+    for layer in range(2)
+    for name, shape in {
+        "self_attn.q_proj.weight": (16, 16),
+        "self_attn.q_proj.bias": (16,),
+        "mlp.up_proj.weight": (24, 16),
+        "mlp.experts.0.up_proj.weight": (24, 16),
+    }.items()
+} | {"model.embed_tokens.weight": (32, 16), "lm_head.weight": (32, 16), "visual.up_proj.weight": (24, 16)}
+_HEAD = {"base_model.model.lm_head.weight": floats(np.zeros((32, 16)), "F32")}
+_BIASES = {
+    f"base_model.model.model.layers.{layer}.self_attn.q_proj.bias": floats(np.ones(16), "F32") for layer in range(2)
+}
+
+
+def lost_parts(folder: Path, tensors: Mapping[str, Stored], layers: int = 2, **config: object) -> list[str]:
+    """Warnings about an adapter of a model with two layers, experts and a head."""
+    base = folder / "base"
+    if not base.exists():
+        stored = {name: floats(np.full(shape, 0.5)) for name, shape in _TWO_LAYERS.items()}
+        write_checkpoint(base, stored, config={"model_type": "test", "num_hidden_layers": layers})
+    place = folder / f"adapter {len(list(folder.iterdir()))}"
+    return list(open_checkpoint(write_adapter(place, tensors, **config), base=open_checkpoint(base)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config", "lost"),
+    [
+        (factors(Q), {"target_modules": ["q_proj"]}, "'q_proj' (1 of 2, such as 'model.layers.1.self_attn.q_proj.w"),
+        (factors(*UP), {"target_modules": ["q_proj", "up_proj"]}, "target_modules: 'q_proj' (2 of 2"),
+        (factors(*UP), {"target_modules": r"model\.layers.*_proj"}, "target_modules: 'q_proj' (2 of 2"),
+        (factors(*UP), {"modules_to_save": ["lm_head"]}, "modules_to_save: 'lm_head' (1 of 1"),
+        (factors(*UP), {"target_parameters": ["q_proj.weight"]}, "target_parameters: 'q_proj.weight' (2 of 2"),
+        (factors(*UP), {"bias": "all"}, "bias: all (2 of 2"),
+        (factors(*UP), {"bias": "lora_only", "target_modules": ["q_proj"]}, "bias: lora_only (2 of 2"),
+        (factors(*UP), {"trainable_token_indices": [3]}, "trainable_token_indices (1 of 1"),
+        (factors(*UP), {"trainable_token_indices": {"lm_head": [3]}}, "trainable_token_indices (1 of 1"),
+    ],
+)
+def test_what_a_configuration_states_and_files_lack(
+    tensors: dict[str, Stored], config: dict[str, Any], lost: str, tmp_path: Path
+) -> None:
+    (warning,) = lost_parts(tmp_path, tensors, **config)
+    assert "lacks tensors that adapter_config.json states" in warning and lost in warning
+
+
+@pytest.mark.parametrize(
+    ("tensors", "config"),
+    [
+        (factors(*UP), {"target_modules": ["up_proj", "w1"]}),  # no experts, no other tower, nothing the base lacks
+        (factors(*UP), {"target_modules": "all-linear"}),
+        (factors(UP[0]), {"target_modules": ["up_proj"], "layers_to_transform": [0]}),
+        (factors(UP[0]), {"target_modules": ["up_proj"], "exclude_modules": ["layers.1.mlp.up_proj"]}),
+        ({**factors(*UP), **_HEAD}, {"modules_to_save": ["lm_head", "score"]}),
+        ({**factors(*UP), **_BIASES}, {"bias": "all"}),
+        (factors(*UP), {"bias": "lora_only", "target_modules": ["up_proj"]}),
+        (factors(*UP), {"target_modules": "(a+)+(?:q_proj)"}),  # takes long to match
+    ],
+)
+def test_whole_adapters_lose_nothing(tensors: dict[str, Stored], config: dict[str, Any], tmp_path: Path) -> None:
+    assert lost_parts(tmp_path, tensors, **config) == []
+
+
+def test_layers_that_transformers_leaves_out_are_not_lost(tmp_path: Path) -> None:
+    assert lost_parts(tmp_path, factors(Q), layers=1, target_modules=["q_proj"]) == []
+
+
+@pytest.mark.parametrize("option", ["use_new", "new_config"])
+def test_new_kinds_of_updates_are_refused(option: str, models: Path) -> None:
+    (problem,) = problems_of(models, factors(Q), **{option: {"scale": 2}})
+    assert f"'{option}' is set, which is not known here" in problem
+    off = write_adapter(models / "off", factors(Q), **{option: False})
+    assert not open_checkpoint(off, base=open_checkpoint(models / "base")).warnings
 
 
 _ODD: tuple[Any, ...] = (None, 0, -1, float("inf"), True, "", [], {}, [1], {"a": 1}, "x", 10**400, "(a+)+", {"(": 1})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 
@@ -11,18 +11,21 @@ from ramerge.core.formats import pickled, safetensors, unread
 from ramerge.core.formats.adapter_model import IN_4_BITS, AdaptedModel
 from ramerge.core.formats.files import check_files, policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
-from ramerge.core.formats.peft import CONFIG, AdapterSettings, read_settings
+from ramerge.core.formats.peft import CONFIG, read_settings
 from ramerge.core.foundation.errors import CheckpointError, collected
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import brief_list, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.embeddings import set_vocabulary
+from ramerge.core.tensors.embeddings import EMBEDDINGS, set_vocabulary
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.text_config import text_configs
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Problems of a kind that are listed one by one.
 _MOST_ALIKE = 3
+_DIGITS = 7
+_KEYS_AND_VALUES = re.compile(r"\.[kv]_(?:proj|norm)\.")
 
 
 def find(folder: Location) -> Location | None:
@@ -78,7 +81,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         metadata_folder=base.metadata_folder,
         shards=base.shards if same_names else {},
         notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
-        warnings=tuple(f"{path}: {text}" for text in (*agent.warnings, *_other_base(settings, base))),
+        warnings=tuple(f"{path}: {text}" for check in _CHECKS for text in check(agent)),
         tokenizers=(*base.tokenizers, folder),
         quantized=quantized,
         vocabulary=vocabulary,
@@ -98,8 +101,95 @@ def _gathered(problems: Sequence[str]) -> list[str]:
     ]
 
 
-def _other_base(settings: AdapterSettings, base: Checkpoint) -> Iterator[str]:
+def _idle_patterns(agent: AdaptedModel) -> Iterator[str]:
+    """Warnings about patterns of ranks and alphas that match nothing."""
+    for option, keys in agent.settings.idle(agent.scaled).items():
+        yield f"{option} in {CONFIG} has {brief_list(list(map(quoted, keys)))}, which matches no module that it changes"
+
+
+def _unread_options(agent: AdaptedModel) -> Iterator[str]:
+    """A warning about options that are set, and that are not known here."""
+    if unread := agent.settings.unread:
+        options = "options that are set and not known here, so they are not used"
+        yield f"{CONFIG} has {options}: {brief_list(list(map(quoted, unread)))}; make sure that the update is B A"
+
+
+def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
+    """A warning about tensors of the base that the configuration states as trained, and that the file does not have."""
+    changed, lost = agent.changed, list[str]()
+    for stated, names in _stated(agent):
+        if absent := _absent(names, changed):
+            lost.append(f"{stated} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
+    if lost:
+        yield (
+            f"lacks tensors that {CONFIG} states and the base has: {brief_list(lost)}; probably they were lost when "
+            f"it was saved: save the whole adapter again, or correct {CONFIG}"
+        )
+
+
+def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
+    """The base's tensors that an adapter states as trained, by option and entry.
+
+    Not experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
+    leaves out: those that predict further tokens, and keys and values of layers that share them.
+    """
+    settings, stored = agent.settings, agent.base.tensors
+    layers, shared = _count(agent.base, "num_hidden_layers"), _count(agent.base, "num_kv_shared_layers")
+    names = []
+    for name in stored:
+        layer = next((int(part) for part in name.split(".") if part.isdecimal() and len(part) < _DIGITS), 0)
+        used = layers - shared if _KEYS_AND_VALUES.search(name) else layers
+        if ".experts." not in name and (not layers or layer < used):
+            names.append(name)
+    modules = [
+        name.removesuffix(".weight") for name in names if name.endswith(".weight") and len(stored[name].shape) == 2
+    ]
+    chosen = settings.targets(modules)
+    for entry, found in chosen.items():
+        by_last: dict[str, list[str]] = {}  # a pattern may choose modules of several kinds
+        for module in found:
+            by_last.setdefault(module.rpartition(".")[2], []).append(f"{module}.weight")
+        for last, weights in by_last.items():
+            yield f"target_modules: {quoted(last if len(by_last) > 1 else entry)}", weights
+    for option, entries, ends in (
+        ("modules_to_save", settings.modules_to_save, [".weight", ".bias"]),
+        ("target_parameters", settings.target_parameters, [""]),
+    ):
+        for entry in entries:
+            ended = tuple(f".{entry}{end}" for end in ends)
+            yield f"{option}: {quoted(entry)}", [name for name in names if f".{name}".endswith(ended)]
+    if settings.bias == "all":
+        yield "bias: all", [name for name in names if name.endswith(".bias")]
+    elif settings.bias == "lora_only":
+        targets = {f"{module}.bias" for found in chosen.values() for module in found}
+        yield "bias: lora_only", [name for name in names if name in targets]
+    rows = settings.trainable_token_indices
+    embeddings = tuple(f".{module}.weight" for module in rows) if isinstance(rows, dict) else EMBEDDINGS
+    if rows:
+        yield "trainable_token_indices", [name for name in names if f".{name}".endswith(embeddings)]
+
+
+def _absent(names: Sequence[str], changed: Container[str]) -> list[str]:
+    """Those of the names that are not changed, of the kinds of which others are; all, if none are.
+
+    Names are of a kind that differ in numbers only. So a model's other towers need not be changed.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(re.sub(r"\d+", "0", name), []).append(name)
+    touched = [kind for kind in kinds.values() if any(name in changed for name in kind)]
+    return [name for kind in touched or kinds.values() for name in kind if name not in changed]
+
+
+def _count(base: Checkpoint, key: str) -> int:
+    """A number of the configuration of the text model; 0 if there is none."""
+    found = [value for part in text_configs(base.config) if isinstance(value := part.get(key), int)]
+    return max(found, default=0)
+
+
+def _other_base(agent: AdaptedModel) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
+    settings, base = agent.settings, agent.base
     known = {_model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(_model_name(str(base.config.get("_name_or_path") or "")))
     named = IN_4_BITS.sub("", settings.base_model_name_or_path)
@@ -116,5 +206,7 @@ def _model_name(place: str) -> str:
     cached = [part for part in parts if part.startswith("models--")]
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()
 
+
+_CHECKS = (_lost_parts, _idle_patterns, _unread_options, _other_base)
 
 FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

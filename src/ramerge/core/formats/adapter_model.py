@@ -76,7 +76,6 @@ class AdaptedModel:
     settings: AdapterSettings
     base: Checkpoint
     problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     products: int = 0
     ranks: set[int] = field(default_factory=set)
@@ -112,6 +111,12 @@ class AdaptedModel:
                 return self.tensors[name].shape[0]
         return self.base.vocabulary
 
+    @property
+    def changed(self) -> set[str]:
+        """The base's tensors that the adapter changes or replaces; of tied embeddings both, if it changes one."""
+        found = {name for name, tensor in self.base.tensors.items() if self.tensors.get(name) is not tensor}
+        return found.union(self.tied) if found.intersection(self.tied) else found
+
     @contextmanager
     def _about(self, what: str) -> Iterator[None]:
         """Collect a ValueError as what is wrong with a module or a tensor."""
@@ -128,7 +133,7 @@ class AdaptedModel:
         self.done[kind, name] = what
 
     def add(self, stored: Sequence[Tensor]) -> None:
-        """Put the tensors of the adapter's file into the model; problems, warnings and notes are collected."""
+        """Put the tensors of the adapter's file into the model; problems and notes are collected."""
         modules, others = self._sorted(stored)
         if IN_4_BITS.search(self.settings.base_model_name_or_path):
             self.notes.append(
@@ -174,13 +179,6 @@ class AdaptedModel:
                 self._add_to_experts(projection, found)
         if not modules and not others:
             self.problems.append("holds no tensors")
-        for option, keys in self.settings.idle(self.scaled).items():
-            self.warnings.append(
-                f"{option} in {CONFIG} has {_ten(keys)}, which matches no module that the adapter changes"
-            )
-        if self.settings.unread:
-            names = ", ".join(map(quoted, self.settings.unread[:10]))
-            self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 

@@ -41,14 +41,11 @@ _REFUSED = {
 _KNOWN = frozenset(
     [
         "auto_mapping",
-        "bias",
         "corda_config",
         "eva_config",
-        "exclude_modules",
         "inference_mode",
         "init_lora_weights",
         "layers_pattern",
-        "layers_to_transform",
         "loftq_config",
         "lora_bias",
         "lora_dropout",
@@ -59,10 +56,12 @@ _KNOWN = frozenset(
         "qalora_group_size",
         "revision",
         "runtime_config",
-        "target_modules",
         "task_type",
+        "unsloth_fixed",
     ]
 )
+# Options that PEFT adds for other updates are named so.
+_CHANGES = re.compile(r"use_\w+|\w+_config")
 # What a trainer writes next to its adapters, with the alpha that it trained with (verl).
 _TRAINED = "lora_train_meta.json"
 
@@ -89,7 +88,11 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
     use_dora: bool = False
     ensure_weight_tying: bool = False
     fan_in_fan_out: bool = False
+    target_modules: list[str] | str = []
+    exclude_modules: list[str] | str = []
+    layers_to_transform: list[int] | int = []
     target_parameters: list[str] = []
+    bias: str = "none"
     modules_to_save: list[_Text] = []
     trainable_token_indices: list[int] | dict[str, list[int]] = []
     base_model_name_or_path: str = ""
@@ -117,6 +120,18 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
     @cached_property
     def _alphas(self) -> _Patterns:
         return _Patterns(self.alpha_pattern)
+
+    def targets(self, modules: Iterable[str]) -> dict[str, list[str]]:
+        """The modules that each entry of `target_modules` chooses; a pattern that takes long chooses none."""
+        chosen, excluded = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
+        layers = self.layers_to_transform
+        numbers = set(map(str, layers if isinstance(layers, list) else [layers]))
+        found: dict[str, list[str]] = {}
+        for module in modules:
+            if not excluded.matching(module) and (not numbers or numbers & set(module.split("."))):
+                for entry in chosen.matching(module):
+                    found.setdefault(entry, []).append(module)
+        return found
 
     def saves(self, module: str) -> bool:
         """Whether a module was trained as a whole."""
@@ -183,7 +198,11 @@ _MUST = {
     "rank_pattern": "map patterns of module names to ranks",
     "lora_alpha": "be a number",
     "alpha_pattern": "map patterns of module names to numbers",
+    "target_modules": "be a list of names, or a pattern",
+    "exclude_modules": "be a list of names, or a pattern",
+    "layers_to_transform": "be a number of a layer, or a list of such numbers",
     "target_parameters": "be a list of names",
+    "bias": "be none, all or lora_only",
     "modules_to_save": "be a list of names",
     "trainable_token_indices": "be a list of token numbers, or map modules to such lists",
     "base_model_name_or_path": "be a name",
@@ -196,6 +215,13 @@ def _refused(config: Mapping[str, object]) -> list[str]:
         f"{key} is set: such an adapter {why}; merge it into its base with PEFT (merge_and_unload), if PEFT can"
         for key, why in _REFUSED.items()
         if config.get(key)
+    ]
+    known = {*AdapterSettings.model_fields, *_KNOWN, *_REFUSED}
+    problems += [
+        f"{quoted(key)} is set, which is not known here and may change what the factors mean: merge the adapter into "
+        "its base with PEFT (merge_and_unload); if the option does not change the weights, remove it from this file"
+        for key, value in config.items()
+        if value and key not in known and _CHANGES.fullmatch(key)
     ]
     stated = config.get("init_lora_weights", True)
     start = str(stated).lower()
@@ -248,6 +274,13 @@ def _is_quick(pattern: str) -> bool:
     except re.error:
         return False
     return True
+
+
+def _quick(entries: Sequence[str] | str) -> list[str]:
+    """Names, and a pattern if it can be matched quickly."""
+    if isinstance(entries, str):
+        return [entries] if _is_quick(entries) else []
+    return [entry for entry in entries if _LITERAL.fullmatch(entry)]
 
 
 class _Patterns:

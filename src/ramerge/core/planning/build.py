@@ -170,6 +170,7 @@ def _contents(
         *checks.warn_of_stacks(points, tensors, base),
         *checks.note_kept_dtypes(tensors, recipe),
         *checks.note_ruled_dtypes(tensors, recipe),
+        *checks.note_statistics(tensors),
         *checks.note_rounding(recipe, tensors),
         *checks.check_rules(recipe, tensors, inputs.base.folder),
         *checks.check_shards(recipe, tensors),

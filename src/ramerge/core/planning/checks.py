@@ -20,7 +20,7 @@ from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.layout import unlike_base
+from ramerge.core.planning.layout import is_statistic, unlike_base
 from ramerge.core.planning.model import (
     TensorPlan,
     Tie,
@@ -407,6 +407,17 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
             f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
             f"`dtype: {recipe.dtype}` narrows them"
+        )
+
+
+def note_statistics(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
+    """Note which tensors are statistics of layers' inputs, which are not merged."""
+    copied = [tensor for tensor in tensors if is_statistic(tensor.name) and tensor.action == "copy" and not tensor.rule]
+    if copied:
+        names = brief_list([quoted(tensor.name) for tensor in copied])
+        yield note(
+            f"statistics of inputs are no weights, so they are not merged, and the output gets the base's: {names}; a "
+            "rule with `take: AGENT` takes an agent's"
         )
 
 

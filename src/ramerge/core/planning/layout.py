@@ -32,6 +32,25 @@ _Entry = tuple[str, str, Sequence[int], int]
 
 # Of an output whose base has no safetensors files: what transformers wrote for years.
 _SHARD_BYTES = 5_000_000_000
+# Buffers of batch norms, observers of quantization, and codebooks that are moving averages.
+_STATISTICS = frozenset(
+    [
+        "running_mean",
+        "running_var",
+        "running_std",
+        "num_batches_tracked",
+        "moving_mean",
+        "moving_variance",
+        "min_val",
+        "max_val",
+        "observer_enabled",
+        "fake_quant_enabled",
+        "cluster_size",
+        "cluster_usage",
+        "embed_avg",
+        "embed_sum",
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -307,6 +326,8 @@ def _treatment(
         return "copy", (base,)
     if rule is not None and rule.take is not None:
         return "copy", (Source(rule.take, matched.agents[rule.take][tensor.name]),)
+    if is_statistic(tensor.name):
+        return "copy", (base,)
     agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
     if not tensor.is_float:
         return "compare", (base, *agents)
@@ -337,6 +358,11 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
         return
     made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if is_quantized(tensor)}
     yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
+
+
+def is_statistic(name: str) -> bool:
+    """Whether a tensor is what a layer has measured of its inputs: sums of updates of such numbers mean nothing."""
+    return name.rpartition(".")[2] in _STATISTICS
 
 
 def _entry(tensor: Tensor, dtype: str) -> _Entry:
