@@ -655,7 +655,7 @@ def test_anything_becomes_a_document_or_a_recipe_error(values: dict[str, Any]) -
         assert error.problems
         assert all(isinstance(problem, str) and problem for problem in error.problems)
     else:
-        found = document.values
+        found = document.as_dict()
         assert found["method"]
         assert found["agents"]
         each = [value for value in found["parameters"].values() if isinstance(value, dict)]

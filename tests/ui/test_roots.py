@@ -180,7 +180,7 @@ def test_models_of_the_controls_are_those_of_the_text(roots: Roots) -> None:
 
 def test_agents_with_equal_names_get_others(roots: Roots) -> None:
     text = with_models(EMPTY, None, ["models/code", "code=models/base", "owner/code@v1"], roots)
-    assert list(read_draft(text, roots).values["agents"]) == ["code", "code-2", "code-3"]
+    assert list(read_draft(text, roots).agents) == ["code", "code-2", "code-3"]
 
 
 def test_a_text_that_is_no_recipe_is_replaced(roots: Roots) -> None:
