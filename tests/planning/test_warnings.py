@@ -434,24 +434,24 @@ STATISTICS = {"running_mean": 0.5, "running_var": 0.05, "min_val": 0.25, "cluste
 
 def _with_statistics(folder: Path, name: str, share: float, batches: int) -> None:
     """A model with a batch norm, of which the statistics are a share of the base's."""
-    stored = simple(batches, moved=0.1 if name != "base" else 0)
-    stored |= {f"audio.norm.{key}": floats(np.full(8, value * share), "F32") for key, value in STATISTICS.items()}
-    stored["audio.norm.num_batches_tracked"] = Stored("I64", np.array(batches))
-    write_checkpoint(folder / name, stored)
+    tensors = simple(batches, moved=0.1 if name != "base" else 0)
+    tensors |= {f"audio.norm.{key}": floats(np.full(8, value * share), "F32") for key, value in STATISTICS.items()}
+    tensors["audio.norm.num_batches_tracked"] = Stored("I64", np.array(batches))
+    write_checkpoint(folder / name, tensors)
 
 
 @pytest.mark.parametrize("method", ["task_arithmetic", "ram", "ties"])
 def test_statistics_are_the_base_s(method: str, tmp_path: Path) -> None:
     for name, share, batches in (("base", 1, 5), ("code", 0.2, 7), ("tool", 0.2, 9)):
         _with_statistics(tmp_path, name, share, batches)
-    made = recipe(tmp_path, ["code", "tool"], method)
-    record = ramerge.merge(made, tmp_path / "out")
+    source = recipe(tmp_path, ["code", "tool"], method)
+    record = ramerge.merge(source, tmp_path / "out")
     base, out = read_checkpoint(tmp_path / "base"), read_checkpoint(tmp_path / "out")
     for key in (*STATISTICS, "num_batches_tracked"):
         assert np.array_equal(out[f"audio.norm.{key}"].bits, base[f"audio.norm.{key}"].bits)
     (note,) = (note for note in record.notes if "statistics of inputs" in note)
     assert "audio.norm.running_var" in note and not record.warnings
-    taken = {**made, "rules": [{"match": "audio.*", "take": "code"}]}
+    taken = {**source, "rules": [{"match": "audio.*", "take": "code"}]}
     assert not any("statistics" in note for note in ramerge.merge(taken, tmp_path / "taken").notes)
     agent, out = read_checkpoint(tmp_path / "code"), read_checkpoint(tmp_path / "taken")
     assert np.array_equal(out["audio.norm.running_var"].bits, agent["audio.norm.running_var"].bits)

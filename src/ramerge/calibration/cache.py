@@ -256,7 +256,7 @@ def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Do
         names: of the agents.
         calibration: holds a folder for each agent.
     """
-    made = recipe.with_values({}).without("prompts")
+    made = recipe.without("prompts")
     for name in names:
         made.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
     return made

@@ -174,7 +174,7 @@ class _Translation:
         self.entries: object = self.values.get("models")
         self.models_key: Key = ("models",)
         self.slice_parameters: object = None
-        self.output: dict[str, Any] = {}
+        self.output: dict[str, Any] = {}  # the values of `result`, which looks at tensors while they are filled in
         self.result = Document(self.output, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:

@@ -32,7 +32,7 @@ _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
     """The space of `--vary KEY=V,V,...`: a grid."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
-    document.flags = {(key,): f"--vary {key}" for key in vary}
+    document.flags = {(str(key),): f"--vary {key}" for key in vary}
     return _Reader(recipe, document, "--vary").space()
 
 

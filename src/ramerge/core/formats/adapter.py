@@ -109,17 +109,20 @@ def _idle_patterns(agent: AdaptedModel) -> Iterator[str]:
 
 def _unread_options(agent: AdaptedModel) -> Iterator[str]:
     """A warning about options that are set, and that are not known here."""
-    if unread := agent.settings.unread:
-        options = "options that are set and not known here, so they are not used"
-        yield f"{CONFIG} has {options}: {brief_list(list(map(quoted, unread)))}; make sure that the update is B A"
+    if options := agent.settings.unread:
+        names = brief_list(list(map(quoted, options)))
+        yield (
+            f"{CONFIG} has options that are set and not known here, so they are not used: {names}; make sure that the "
+            "update is B A"
+        )
 
 
 def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
     """A warning about tensors of the base that the configuration states as trained, and that the file does not have."""
     changed, lost = agent.changed, list[str]()
-    for stated, names in _stated(agent):
+    for entry, names in _stated(agent):
         if absent := _absent(names, changed):
-            lost.append(f"{stated} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
+            lost.append(f"{entry} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
     if lost:
         yield (
             f"lacks tensors that {CONFIG} states and the base has: {brief_list(lost)}; probably they were lost when "
@@ -144,10 +147,10 @@ def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     modules = [
         name.removesuffix(".weight") for name in names if name.endswith(".weight") and len(stored[name].shape) == 2
     ]
-    chosen = settings.targets(modules)
-    for entry, found in chosen.items():
+    targets = settings.targets(modules)
+    for entry, matches in targets.items():
         by_last: dict[str, list[str]] = {}  # a pattern may choose modules of several kinds
-        for module in found:
+        for module in matches:
             by_last.setdefault(module.rpartition(".")[2], []).append(f"{module}.weight")
         for last, weights in by_last.items():
             yield f"target_modules: {quoted(last if len(by_last) > 1 else entry)}", weights
@@ -161,8 +164,8 @@ def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     if settings.bias == "all":
         yield "bias: all", [name for name in names if name.endswith(".bias")]
     elif settings.bias == "lora_only":
-        targets = {f"{module}.bias" for found in chosen.values() for module in found}
-        yield "bias: lora_only", [name for name in names if name in targets]
+        biases = {f"{module}.bias" for matches in targets.values() for module in matches}
+        yield "bias: lora_only", [name for name in names if name in biases]
     rows = settings.trainable_token_indices
     embeddings = tuple(f".{module}.weight" for module in rows) if isinstance(rows, dict) else EMBEDDINGS
     if rows:
@@ -183,8 +186,7 @@ def _absent(names: Sequence[str], changed: Container[str]) -> list[str]:
 
 def _count(base: Checkpoint, key: str) -> int:
     """A number of the configuration of the text model; 0 if there is none."""
-    found = [value for part in text_configs(base.config) if isinstance(value := part.get(key), int)]
-    return max(found, default=0)
+    return max((value for part in text_configs(base.config) if isinstance(value := part.get(key), int)), default=0)
 
 
 def _other_base(agent: AdaptedModel) -> Iterator[str]:

@@ -114,8 +114,8 @@ class AdaptedModel:
     @property
     def changed(self) -> set[str]:
         """The base's tensors that the adapter changes or replaces; of tied embeddings both, if it changes one."""
-        found = {name for name, tensor in self.base.tensors.items() if self.tensors.get(name) is not tensor}
-        return found.union(self.tied) if found.intersection(self.tied) else found
+        names = {name for name, tensor in self.base.tensors.items() if self.tensors.get(name) is not tensor}
+        return names.union(self.tied) if names.intersection(self.tied) else names
 
     @contextmanager
     def _about(self, what: str) -> Iterator[None]:

@@ -126,12 +126,12 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
         chosen, excluded = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
         layers = self.layers_to_transform
         numbers = set(map(str, layers if isinstance(layers, list) else [layers]))
-        found: dict[str, list[str]] = {}
+        matches: dict[str, list[str]] = {}
         for module in modules:
             if not excluded.matching(module) and (not numbers or numbers & set(module.split("."))):
                 for entry in chosen.matching(module):
-                    found.setdefault(entry, []).append(module)
-        return found
+                    matches.setdefault(entry, []).append(module)
+        return matches
 
     def saves(self, module: str) -> bool:
         """Whether a module was trained as a whole."""

@@ -176,7 +176,7 @@ class Document:
         Raises:
             RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.
         """
-        changed = self.rewritten(deepcopy(self._values))
+        changed = self.rewritten(self._values)
         for key, value in values.items():
             if is_too_large(value):
                 raise RecipeError(f"{flag}{key}: {TOO_LARGE}")
@@ -193,9 +193,9 @@ class Document:
         """A copy without these keys."""
         return self.replacing(dict.fromkeys(keys))
 
-    def rewritten(self, values: dict[str, Any]) -> Document:
-        """A copy with all values replaced, which is told with the same lines and flags."""
-        return replace(self, _values=values, flags=dict(self.flags), notes=[*self.notes])
+    def rewritten(self, values: Mapping[str, Any]) -> Document:
+        """A document with copies of these values, which is told with the same lines and flags."""
+        return replace(self, _values=deepcopy(dict(values)), flags=dict(self.flags), notes=[*self.notes])
 
 
 # Keys that hold a mapping: it is right, whichever flag adds the first entry.

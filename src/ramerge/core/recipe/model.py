@@ -398,10 +398,10 @@ class Recipe(_Strict):
             >>> recipe.with_(dtype="float32", parameters={"alpha": 1.0}).parameters
             {'r': 0.2, 'alpha': 1.0}
         """
-        copy = self.as_document().with_values({})
+        document = self.as_document()
         if values.get("method") is not None:
-            copy = change_method(copy, values["method"], "method")
-        changed = copy.with_values(
+            document = change_method(document, values["method"], "method")
+        changed = document.with_values(
             {
                 (f"{key}.{name}" if name else key): value
                 for key, given in values.items()
@@ -432,10 +432,11 @@ class Recipe(_Strict):
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
     """The recipe of a document, or the problems of its structure."""
-    if others := [key for key in document.as_dict() if not isinstance(key, str)]:
+    values = document.as_dict()
+    if others := [key for key in values if not isinstance(key, str)]:
         return None, [document.where((str(key),), not_text(key)) for key in others]
     try:
-        recipe = Recipe(**document.as_dict())
+        recipe = Recipe(**values)
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
