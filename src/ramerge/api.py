@@ -26,7 +26,7 @@ from ramerge.core.output.lifecycle import discard, output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.explain import explain, forecast, values_of
-from ramerge.core.planning.inputs import missing_folders, tensors_of_base
+from ramerge.core.planning.inputs import missing_folders, open_recipe
 from ramerge.core.planning.model import MergePlan as MergePlan
 from ramerge.core.planning.rounds import without_cache
 from ramerge.core.recipe.checks import check, check_unchosen
@@ -34,7 +34,7 @@ from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, check_varied, make_points
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.recipe.read import AnyRecipe
 
 _DEFAULTS = Options()
 _LOG = logging.getLogger("ramerge")
@@ -275,9 +275,7 @@ def plan(
         ()
     """
     check_options(options)
-    document = open_recipe(recipe, tensors_of_base)
-    if options.allow_outside_links:
-        document = document.with_values({"allow.outside_links": True}, "--")
+    document = open_recipe(recipe, options)
     written_as = output_kind(kind)
     is_chosen = document.method == AUTO
     if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
@@ -426,7 +424,7 @@ def read_recipe(recipe: AnyRecipe) -> Recipe:
         >>> recipe.method
         'ties'
     """
-    return check(open_recipe(recipe, tensors_of_base))
+    return check(open_recipe(recipe))
 
 
 def merge(
@@ -510,8 +508,7 @@ def convert(
     *,
     base: str | Path | None = None,
     dtype: str | None = None,
-    rounding: str | None = None,
-    shard_size: int | str | None = None,
+    values: Mapping[str, object] | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Record:
@@ -523,8 +520,8 @@ def convert(
         base: the model that an adapter changes. For other models it gives names, dtypes and layout of the output.
         dtype: dtype of the output, such as `bfloat16`; by default those of `base`, or without a base those of the
             model itself: of a quantized one what `config.json` states, of a tensor that an adapter changes the model's.
-        rounding: how numbers are rounded to it: `nearest`, the default, or `stochastic`.
-        shard_size: bytes of an output file, or a size such as `5GB`.
+        values: other keys of a recipe, such as `{"rounding": "stochastic", "shard_size": "5GB"}`, `rename`, or
+            `{"allow.extra_tensors": True}`.
         options, on_progress: as for `merge`.
 
     Returns:
@@ -537,13 +534,8 @@ def convert(
         >>> ramerge.convert("coder", "converted", dtype="float32").dtype
         'float32'
     """
-    asked = {
-        "base": str(base) if base is not None else None,
-        "dtype": dtype,
-        "rounding": rounding,
-        "shard_size": shard_size,
-    }
-    document = document_of(str(model), "model").with_values(asked)
+    stated = {"base": str(base) if base is not None else None, "dtype": dtype, **(values or {})}
+    document = document_of(str(model), "model").with_values(stated)
     return merge(document, out, options=options, on_progress=on_progress)
 
 

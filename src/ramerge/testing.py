@@ -27,8 +27,8 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.methods.base import Method
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.points import make_points
-from ramerge.core.recipe.read import open_recipe
 from ramerge.core.tensors.header import encode_header
 
 Values = NDArray[Any]

@@ -23,8 +23,8 @@ from ramerge.analysis.tensor_roles import ROLES, role_of
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.foundation.files import write_files
 from ramerge.core.kernels import fixed
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.layers import layer_of
-from ramerge.core.recipe.read import open_recipe
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
 from tests.tiers import at_most

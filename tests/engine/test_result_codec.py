@@ -11,9 +11,9 @@ import ramerge
 from ramerge.core.engine.result_codec import BlockResult, ResultCodec, blank
 from ramerge.core.methods.base import Statistic
 from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.planning.model import Block, MergePlan
 from ramerge.core.recipe.points import make_points
-from ramerge.core.recipe.read import open_recipe
 from tests.checkpoints import recipe, write_simple
 
 BLOCK = Block(1, 0, 640)

@@ -27,7 +27,7 @@ def test_every_format_as_it_is(format: Row, tmp_path: Path) -> None:
 
 def test_dtype_shards_and_base(tmp_path: Path) -> None:
     model = write_checkpoint(tmp_path / "model", simple(0, "F32"))
-    record = ramerge.convert(model, tmp_path / "out", dtype="bfloat16", shard_size="2kB")
+    record = ramerge.convert(model, tmp_path / "out", dtype="bfloat16", values={"shard_size": "2kB"})
     assert record.dtype == "bfloat16" and len(list((tmp_path / "out").glob("*.safetensors"))) == 3
     assert json.loads((tmp_path / "out/config.json").read_text())["torch_dtype"] == "bfloat16"
     base = write_checkpoint(tmp_path / "base", simple(1), shards=2)

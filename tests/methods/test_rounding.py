@@ -272,7 +272,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
 def test_convert_tosses_too(tmp_path: Path) -> None:
     """A single model has no base, so that every number that is between two others is drawn for."""
     model = write_checkpoint(tmp_path / "model", simple(0, "F32"))
-    ramerge.convert(model, tmp_path / "out", dtype="bfloat16", rounding="stochastic")
+    ramerge.convert(model, tmp_path / "out", dtype="bfloat16", values={"rounding": "stochastic"})
     said = command("convert", str(model), str(tmp_path / "said"), "--dtype", "bfloat16", "--rounding", "stochastic")
     assert said.returncode == 0 and "warning" not in said.stderr
     tensors = read_checkpoint(model)
@@ -285,7 +285,7 @@ def test_convert_tosses_too(tmp_path: Path) -> None:
     )
     same(read_safetensors(tmp_path / "out/model.safetensors"), wanted)
     same(read_checkpoint(tmp_path / "said"), wanted)
-    ramerge.convert(tmp_path / "out", tmp_path / "again", rounding="stochastic")
+    ramerge.convert(tmp_path / "out", tmp_path / "again", values={"rounding": "stochastic"})
     same(read_checkpoint(tmp_path / "again"), wanted)
 
 

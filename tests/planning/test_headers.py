@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import ramerge
 from ramerge.core.planning.headers import read_headers
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
@@ -17,20 +20,22 @@ def test_each_model_is_described(tmp_path: Path) -> None:
     assert (base.name, base.form, base.tensors, base.parameters) == ("base", "safetensors files", "38", "372,576")
     assert (base.size, base.dtypes, base.problems) == ("745.2 kB", "bfloat16", ())
     assert add.where == str(AGENTS / "coder")
-    assert (code.name, code.where, code.problems) == ("code", "code", ())
+    assert (code.name, code.where, code.problems) == ("code", str(tmp_path / "code"), ())
 
 
 def test_what_cannot_be_opened_says_why_and_hides_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     values = {
         "base": "empty",
-        "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "coder"), "c": 5, "d": {"delta": []}},
+        "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "coder")},
     }
     base, a, b = read_headers(Document(values, folder=tmp_path))
     assert "is an empty folder" in base.problems[0] and base.form == ""
     assert "no such folder" in a.problems[0]
     assert b.problems == ()
     assert read_headers(Document({"agents": "x"})) == read_headers(Document({})) == []
+    with pytest.raises(ramerge.RecipeError, match=r"agents.c: must be a mapping"):
+        read_headers(Document({"base": "empty", "agents": {"c": 5}}))
 
 
 def test_codes_count_as_they_are_stored(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import ramerge
 from ramerge.cli.words import parse_scalar, read_varied, stays_text
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.limits import parse_size, read_limits
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe, Rule
 from ramerge.core.recipe.points import make_points
-from ramerge.core.recipe.read import open_recipe
 
 GOOD = """\
 method: ram+

@@ -11,9 +11,8 @@ import pytest
 
 from ramerge.calibration.agreement import Agreement, ReplySet
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.read import open_recipe
 from ramerge.searches import prompted
 from ramerge.searches.prompted import AgreementScorer, Prompted, usual_branches, usual_space
 from ramerge.searches.scores import ScoreFailedError
@@ -39,7 +38,7 @@ class Live:
 def recipe(tmp_path: Path) -> Document:
     write_simple(tmp_path, {"code": 0.1, "tool": 0.2})
     agents = {name: str(tmp_path / name) for name in ("code", "tool")}
-    return open_recipe({"base": str(tmp_path / "base"), "agents": agents}, tensors_of_base)
+    return open_recipe({"base": str(tmp_path / "base"), "agents": agents})
 
 
 def found(recipe: Document, live: Any, *, rewarded: bool = False) -> Prompted:

@@ -15,9 +15,9 @@ from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.engine.outputs import OUTPUT_KINDS
 from ramerge.core.foundation.errors import ContinueNote
 from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.points import make_points
-from ramerge.core.recipe.read import open_recipe
 from ramerge.core.storage import client
 from tests.checkpoints import simple, write_checkpoint
 from tests.engine.executors.wrapped import Wrapped

@@ -29,7 +29,7 @@ from ramerge.sdk.passes import (
     spoiled,
     warnings_of,
 )
-from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan, tensors_of_base
+from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, for_method, layer_of, make_points, open_recipe
 from ramerge.sdk.tensors import full_name
@@ -75,9 +75,7 @@ def analyze(
         ['code', 'tool']
     """
     check_options(options)
-    document = open_recipe(recipe, tensors_of_base)
-    if options.allow_outside_links:
-        document = document.with_values({"allow.outside_links": True}, "--")
+    document = open_recipe(recipe, options)
     plan, statistics = plan_analysis(document, epsilons, options)
     if plan.findings.problems:
         raise PlanError(plan.findings.problems)

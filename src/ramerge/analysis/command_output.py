@@ -18,7 +18,6 @@ from ramerge.report.extra import require_extra
 from ramerge.sdk.commands import say
 from ramerge.sdk.files import STANDARD_OUTPUT, write_texts
 from ramerge.sdk.outputs import claim_files
-from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
@@ -26,7 +25,7 @@ from ramerge.sdk.recipes import Document, open_recipe, reads_of
 def recommended(found: Recommendation, document: Document, options: Options, *, evidence: bool) -> list[str]:
     """The lines of a recommendation for the agents of a recipe in any form."""
     links = ["--allow-outside-links"] if options.allow_outside_links else []
-    return summary(found, open_recipe(document, tensors_of_base), links, start=Path.cwd(), evidence=evidence)
+    return summary(found, open_recipe(document, options), links, start=Path.cwd(), evidence=evidence)
 
 
 def advice(analysis: Analysis, document: Document, options: Options) -> list[str]:
@@ -36,7 +35,7 @@ def advice(analysis: Analysis, document: Document, options: Options) -> list[str
     return recommended(recommend(analysis), document, options, evidence=True)
 
 
-def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
+def check_outputs(flags: Mapping[str, object], recipe: Document, options: Options) -> None:
     """Refuse paths of `--html`, `--csv` and others that could not be written, or would be written over the inputs.
 
     Raises:
@@ -47,7 +46,7 @@ def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
         if flags["as_json"] and flags[key] == STANDARD_OUTPUT:
             raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
     claim_files(
-        reads_of(open_recipe(recipe, tensors_of_base)),
+        reads_of(open_recipe(recipe, options)),
         _given(flags, {"--html": "html", "--json-file": "json_file"}),
         _given(flags, {"--csv": "csv", "--figures": "figures"}),
     )

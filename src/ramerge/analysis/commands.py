@@ -71,7 +71,7 @@ def analyze(
     from ramerge.sdk.progress import shown
 
     document = recipe_of_words(paths, flags)
-    check_outputs(flags, document)
+    check_outputs(flags, document, options)
     asked = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
     warn_of_launcher()
     with shown(quiet=quiet) as listen:
@@ -150,8 +150,8 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         )
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
-    document = open_recipe(recipe)
-    check_outputs(chosen, document)
+    document = open_recipe(recipe, options)
+    check_outputs(chosen, document, options)
     with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)

@@ -24,7 +24,6 @@ from ramerge.sdk.flags import words_of
 from ramerge.sdk.machine import check_options
 from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
-from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, open_recipe
 from ramerge.sdk.text import Displayed, dumped, enumerated
@@ -123,7 +122,7 @@ class Recommendation(Displayed):
         Raises:
             RecipeError: the recipe cannot be read.
         """
-        document = open_recipe(recipe, tensors_of_base)
+        document = open_recipe(recipe)
         return check(
             for_method(document, self.method).with_values({"rounding": self.rounding, "parameters": self.parameters})
         )
@@ -195,7 +194,7 @@ def recommend(
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
     if isinstance(source, Analysis):
         return _by_weights(source, trained_by)
-    document = open_recipe(source, tensors_of_base)
+    document = open_recipe(source, options)
     check_prompts(document, options)
     by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
     return by_prompts(by_weights, document, options, on_progress) if document.stated("prompts") else by_weights

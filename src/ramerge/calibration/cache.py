@@ -27,7 +27,6 @@ from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
 from ramerge.sdk.machine import check_options, check_settings
-from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, check, for_method, models_only, open_recipe, portable
 from ramerge.sdk.text import Displayed, dumped
@@ -106,7 +105,7 @@ def gather(
     """
     check_options(options)
     check_settings("settings", settings, CalibrationSettings)
-    document = open_recipe(recipe, tensors_of_base)
+    document = open_recipe(recipe, options)
     models = models_only(document)
     names = [name for name in models.agents if not _has(document, name, what)]
     if not names:
@@ -150,7 +149,7 @@ def rank(
     check_options(options)
     check_settings("settings", settings, CalibrationSettings)
     require_extras()
-    document = open_recipe(recipe, tensors_of_base)
+    document = open_recipe(recipe, options)
     models = models_only(document)
     names = list(models.agents)
     found: dict[str, Items] = {}

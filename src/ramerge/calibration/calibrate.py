@@ -31,7 +31,7 @@ from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import check_options, check_settings, device_name
 from ramerge.sdk.options import in_both_forms
 from ramerge.sdk.outputs import claim_folder
-from ramerge.sdk.plans import MergePlan, tensors_of_base
+from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe, reads_of
 from ramerge.sdk.records import digests_of
@@ -89,7 +89,7 @@ def calibrate(
     """
     check_options(options)
     check_settings("settings", settings, CalibrationSettings)
-    models, prompts = _asked(recipe, settings)
+    models, prompts = _asked(recipe, settings, options)
     for name in prompts:
         claim_folder(Path(out) / name, reads_of(models.document), "the calibration")
     with LiveBase(models, settings, options) as live:
@@ -104,17 +104,19 @@ def estimate_calibration(
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
-    models, prompts = _asked(recipe, settings)
+    models, prompts = _asked(recipe, settings, options)
     base = LiveBase(models, settings, options)
     base.choose()
     base.check()
     return estimate(base.plan_of_base(), prompts, settings, base.device, base.dtype)
 
 
-def _asked(recipe: AnyRecipe, settings: CalibrationSettings) -> tuple[Recipe, dict[str, list[Prompt]]]:
+def _asked(
+    recipe: AnyRecipe, settings: CalibrationSettings, options: Options
+) -> tuple[Recipe, dict[str, list[Prompt]]]:
     """The models of a recipe that is right as a whole, and the prompts of each agent."""
     require_extras()
-    document = open_recipe(recipe, tensors_of_base)
+    document = open_recipe(recipe, options)
     models = models_only(document)
     base_of(models)
     prompts = prompts_of(models.agents, models.prompts, settings)

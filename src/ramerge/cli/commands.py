@@ -22,6 +22,7 @@ from ramerge.cli.options import (
     MERGE,
     RECIPE,
     ROUNDING,
+    SET,
     SHARD_SIZE,
     WRITE_RECIPE,
     as_json,
@@ -142,13 +143,14 @@ def plan(
 @command(short_help="Write a model of any format as safetensors.")
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, printing("the record"), MERGE)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
 
     MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantized
     weights, or any other format that merging reads. --base names the model that an adapter changes; for other models it
-    gives names, dtypes and files of the output.
+    gives names, dtypes and files of the output. --set gives the other keys of a recipe, such as
+    allow.extra_tensors=true or rename.
     """
     from ramerge.cli.flags.read import read_model
 

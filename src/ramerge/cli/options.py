@@ -313,7 +313,7 @@ METHOD: Decorator = option(
     help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+. "
     "Another one replaces the recipe's parameters.",
 )
-_SET: Decorator = option(
+SET: Decorator = option(
     "method",
     "--set",
     "settings",
@@ -414,7 +414,7 @@ WRITE_RECIPE: Decorator = option(
 EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
-MODELS: tuple[Decorator, ...] = (BASE, AGENT, _SET)
+MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """What says which models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)
 """What says everything that a recipe can."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -20,17 +20,20 @@ from ramerge.deltas.make import plan_delta, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
-from ramerge.sdk.formats import open_stacked
 from ramerge.sdk.machine import ResourceLimits, check_options, read_limits, too_little
 from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy
 from ramerge.sdk.passes import chosen_executor
+from ramerge.sdk.plans import OpenedInputs, open_models
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import FoundModel, Location, resolve
+from ramerge.sdk.recipes import check, open_recipe
+from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Checkpoint, full_name, threads_for, widest
 from ramerge.sdk.text import quoted, without_secrets
 
 COMPRESSIONS = get_args(Compression)
 _DEFAULTS = Options()
+# The name of the agent in the recipe of a delta.
+_MODEL = "agent"
 
 
 def delta(
@@ -39,6 +42,7 @@ def delta(
     out: str | Path,
     *,
     compression: Compression = "none",
+    allow: Mapping[str, object] | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
@@ -51,6 +55,7 @@ def delta(
             (`hub:owner/name`). It appears complete or not at all.
         compression: `none`; or `zstd`, where that saves something: for slow disks and networks. Files become half as
             large, and are read half as fast.
+        allow: as in recipes; `config` applies, such as `{"config": ["quantization_config"]}`, and `outside_links`.
         options: how the delta is made. Worker threads are by default one for each processor, and one more.
         on_progress: called with a `Progress` in bytes that are read.
 
@@ -74,12 +79,11 @@ def delta(
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
     limits = read_limits(options.threads, options.max_memory)
-    below, above = _find(base), _find(agent)
-    opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
-    opened = open_stacked(above.folders, base=opened_base, allow_outside_links=options.allow_outside_links)
+    models = _open(base, os.fspath(agent), allow, options)
+    opened_base, opened = models.opened
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
-    _refuse(place, [*below.folders, *above.folders, *opened_base.files, *opened.files], 0, overwrite=options.overwrite)
+    _refuse(place, [*models.folders, *models.files], 0, overwrite=options.overwrite)
     work = plan_delta(opened_base, opened, compression)
     workers = _workers(limits, (*opened_base.files, *opened.files), work.memory_of)
     with (
@@ -91,8 +95,8 @@ def delta(
             work, output, carrier, spool, listen=on_progress or silence, allow_outside_links=options.allow_outside_links
         )
         made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
-        record = replace(made, warnings=tuple(_doubts(opened_base, opened, made)))
-        output.staging.write("README.md", card(record, below))
+        record = replace(made, warnings=(*opened_base.warnings, *opened.warnings, *_doubts(opened_base, opened, made)))
+        output.staging.write("README.md", card(record, models.base))
     return record
 
 
@@ -101,6 +105,7 @@ def apply(
     deltas: str | Path | Sequence[str | Path],
     out: str | Path,
     *,
+    allow: Mapping[str, object] | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
@@ -111,7 +116,7 @@ def apply(
         deltas: a delta, or several of which each was made for what the ones before give.
         out: the folder to make, or a remote place as for `delta`. It appears complete or not at all. In a bucket,
             weights have names of their run, and the index names them.
-        options, on_progress: as for `delta`.
+        allow, options, on_progress: as for `delta`.
 
     Returns:
         What the last delta says of the agent.
@@ -130,16 +135,14 @@ def apply(
     check_options(options)
     began = time.monotonic()
     limits = read_limits(options.threads, options.max_memory)
-    below = _find(base)
-    above = [_find(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
-    if not above:
+    names = [os.fspath(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
+    if not names:
         raise RecipeError("no delta: give at least one")
-    folders = [place for model in above for place in model.folders]
-    opened_base = open_stacked(below.folders, allow_outside_links=options.allow_outside_links)
-    opened = open_stacked(folders, base=opened_base, only_deltas=True, allow_outside_links=options.allow_outside_links)
+    models = _open(base, {"delta": names}, allow, options)
+    agent, opened = models.agents[_MODEL], models.opened_agents[_MODEL]
     size = sum(tensor.nbytes for tensor in opened.tensors.values())
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
-    _refuse(place, [*below.folders, *folders, *opened.files], size, overwrite=options.overwrite)
+    _refuse(place, [*models.folders, *opened.files], size, overwrite=options.overwrite)
     workers = _workers(limits, opened.files, partial(memory_of, opened))
     with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(
@@ -147,21 +150,32 @@ def apply(
             folder,
             workers=workers,
             listen=on_progress or silence,
-            advice=_weights_alone(below, above, place, opened_base, opened),
+            advice=_weights_alone(models, place),
         )
-    stored = sum(map(size_of, folders))
+    stored = sum(map(size_of, agent.folders))
     return _record(str(base), str(place), index, opened, stored, began)
 
 
-def _weights_alone(
-    base: FoundModel, deltas: Sequence[FoundModel], out: OutputTarget, opened_base: Checkpoint, opened: Checkpoint
-) -> str:
+def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
+    """The opened models of a recipe with one agent."""
+    if unused := sorted({*(allow or {})} - {"config", "outside_links"}):
+        raise RecipeError(
+            f"allow.{key}: deltas do not use it, because they hold every tensor of the agent as it is; leave it out, "
+            "or write the agent with the base's tensors first (ramerge convert AGENT OUT --base BASE)"
+            for key in unused
+        )
+    values = {"method": "passthrough", "base": os.fspath(base), "agents": {_MODEL: agent}, "allow": dict(allow or {})}
+    return open_models(check(open_recipe(values, options)))
+
+
+def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
     """The command that writes the same weights next to the base's own other files; empty if no merge does."""
-    kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in (opened_base, opened)]
+    base, agent = models.base, models.agents[_MODEL]
+    kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in models.opened]
     if kinds[0] != kinds[1]:
         return ""
-    agent = "+".join(without_secrets(delta.written) for delta in deltas)
-    words = ["ramerge", "merge", "--base", without_secrets(base.written), "--agent", f"m={agent}"]
+    named = f"m={without_secrets(agent.written)}"
+    words = ["ramerge", "merge", "--base", without_secrets(base.written), "--agent", named]
     command = shlex.join([*words, "--method", "passthrough", without_secrets(str(out))])
     return f"; for the same weights with the other files of this base: `{command}`"
 
@@ -222,10 +236,6 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
             f"value (`ramerge convert MODEL OUT --dtype {wide}`)"
         )
     yield text
-
-
-def _find(model: str | Path) -> FoundModel:
-    return resolve(os.fspath(model), Path.cwd())
 
 
 def _record(base: str, agent: str, index: Index, opened: Checkpoint, stored: int, began: float) -> DeltaRecord:

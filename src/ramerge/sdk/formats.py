@@ -1,16 +1,14 @@
 """Formats of checkpoints: how a folder is recognized and opened, from headers alone.
 
->>> from ramerge.sdk.formats import open_checkpoint
->>> checkpoint = open_checkpoint(Path("coder"))
->>> checkpoint.tensors["model.norm.weight"].dtype
-'BF16'
+>>> from ramerge.sdk.formats import by_priority
+>>> "safetensors" in [format.name for format in by_priority()]
+True
 """
 
 from ramerge.core.formats import safetensors
 from ramerge.core.formats.adapter_model import PREFIX, module_of
 from ramerge.core.formats.files import check_files, check_index, indexed_files, opened_each, read_config, read_json
 from ramerge.core.formats.format import Format, Opening, local
-from ramerge.core.formats.open import open_checkpoint, open_stacked
 from ramerge.core.formats.peft import CONFIG
 from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, MODEL, PLACES, expert_of, name_of
 from ramerge.core.formats.registry import by_priority
@@ -40,8 +38,6 @@ __all__ = [
     "local",
     "module_of",
     "name_of",
-    "open_checkpoint",
-    "open_stacked",
     "opened_each",
     "read_config",
     "read_json",

@@ -12,7 +12,7 @@ from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
-from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
+from ramerge.core.planning.inputs import OpenedInputs, open_model, open_models
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
@@ -30,9 +30,10 @@ __all__ = [
     "cached_counts",
     "make_plan",
     "note",
+    "open_model",
+    "open_models",
     "problem",
     "read_headers",
     "scope_of",
-    "tensors_of_base",
     "with_chosen_method",
 ]

@@ -5,6 +5,7 @@
 ['code', 'memory', 'tool']
 """
 
+from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only
 from ramerge.core.recipe.dialects import Dialect, Look, blind
 from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, parse_document, read_document
@@ -13,7 +14,7 @@ from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import for_method
 from ramerge.core.recipe.paths import names_in, parts_of, portable, reads_of
 from ramerge.core.recipe.points import Point, make_points
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.recipe.read import AnyRecipe, translate_recipe
 
 __all__ = [
     "AUTO",
@@ -40,4 +41,5 @@ __all__ = [
     "portable",
     "read_document",
     "reads_of",
+    "translate_recipe",
 ]

@@ -8,7 +8,7 @@
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location, here, is_far
 from ramerge.core.storage.own_files import BLOCK, COMPANIONS, DELTA_INDEX, RECORDS, digest_of_delta_index, signed
-from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found, resolve
+from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found
 from ramerge.core.storage.schemes import is_remote, on_hub
 
 __all__ = [
@@ -26,6 +26,5 @@ __all__ = [
     "is_remote",
     "not_found",
     "on_hub",
-    "resolve",
     "signed",
 ]

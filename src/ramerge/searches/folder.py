@@ -34,8 +34,8 @@ from typing_extensions import TypedDict  # of typing before Python 3.12, pydanti
 from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_state, lock, read_state, write_file
-from ramerge.sdk.formats import open_checkpoint
 from ramerge.sdk.outputs import path_of
+from ramerge.sdk.plans import open_model
 from ramerge.sdk.records import to_model
 from ramerge.sdk.storage import RECORDS
 from ramerge.sdk.text import JsonLimits, brief, dumped, read_object
@@ -96,7 +96,7 @@ class Folder:
     def has_best(self) -> bool:
         """Whether a whole merge is at `best`, as far as its headers tell."""
         try:
-            open_checkpoint(self.best)
+            open_model(self.best)
         except CheckpointError:
             return False
         return (self.best / RECORDS[0]).is_file()

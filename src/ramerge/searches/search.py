@@ -16,7 +16,7 @@ from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.outputs import claim_folder
-from ramerge.sdk.plans import tensors_of_base, with_chosen_method
+from ramerge.sdk.plans import with_chosen_method
 from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe, reads_of
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
@@ -97,7 +97,7 @@ def search(
         2
     """
     _check_arguments(out, score, vary, space, settings, options, on_progress)
-    document = open_recipe(recipe, tensors_of_base)
+    document = open_recipe(recipe, options)
     if score is None and not document.stated("prompts"):
         raise EvaluationError(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"

@@ -159,7 +159,9 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
         )
     page: Path | None = flags["html"]
     request = read_request(run, {**flags, "strategy": "relex"})
-    check_outputs({"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, request.recipe)
+    check_outputs(
+        {"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, request.recipe, options
+    )
     with shown(quiet=quiet or as_json) as listen:
         found = straightness(request.recipe, options, listen)
     warn(found.warnings)

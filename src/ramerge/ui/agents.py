@@ -77,7 +77,10 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         if first is None and not others:
             return "", "", now
         words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
-        headers = [replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)]
+        try:
+            headers = [replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)]
+        except RamergeError as error:
+            return views.problems(error.problems), desk.command(words), now
         return views.headers(headers), desk.command(words), now
 
     for event in (base.input, agents.input):

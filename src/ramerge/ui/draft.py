@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ramerge import RamergeError, Recipe, RecipeError
 from ramerge.sdk.methods import METHODS, complete
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml, check, open_recipe, parse_document
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml, check, parse_document, translate_recipe
 from ramerge.ui.roots import Roots
 
 EMPTY = f"method: {DEFAULT_METHOD}\n"
@@ -22,7 +22,7 @@ def read_draft(text: str, roots: Roots) -> Document:
     Raises:
         RecipeError: it is no recipe, or names something outside.
     """
-    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     roots.check(document)
     return document
 
@@ -90,7 +90,7 @@ def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
     Raises:
         RecipeError: it cannot be read.
     """
-    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
@@ -100,7 +100,7 @@ def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str
     Raises:
         RecipeError: the text cannot be read.
     """
-    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
     kept = {name: value for name, value in given.items() if value != fields[name].default}
@@ -124,5 +124,5 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
 
 def portable_draft(recipe: Recipe) -> Document:
     """The draft with all values that its method needs, for the words of a command line."""
-    document = open_recipe(recipe)
+    document = translate_recipe(recipe)
     return document.replacing({"method": document.method})

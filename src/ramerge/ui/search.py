@@ -12,7 +12,7 @@ import gradio as gr
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.flags import words_of
-from ramerge.sdk.recipes import models_only, open_recipe
+from ramerge.sdk.recipes import models_only, translate_recipe
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
@@ -86,7 +86,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 def _best(desk: Desk, text: str, folder: str) -> str:
     """The recipe with method and parameters of the best."""
-    best = open_recipe(desk.roots.path(f"{folder}/recipe.yaml"))
+    best = translate_recipe(desk.roots.path(f"{folder}/recipe.yaml"))
     keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
     return with_keys(text, keys, desk.roots)
 

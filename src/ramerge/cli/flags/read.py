@@ -23,6 +23,7 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
     _set(document, options, "base", "dtype", "rounding", "shard_size")
+    _set_keys(document, options)
     return document
 
 
@@ -131,9 +132,13 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
         for name, path in paths.items():
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)
             document.set(place, from_here(path), f"{flag} {name}")
+    _set_keys(document, options)
+    return document
+
+
+def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
     for key, value in pairs("--set", options["settings"], _SETTING):
         document.set(tuple(key.split(".")), parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
-    return document
 
 
 def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:

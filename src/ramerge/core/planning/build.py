@@ -20,7 +20,7 @@ from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.damaged import warn_of_damaged
 from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
-from ramerge.core.planning.inputs import OpenedInputs, open_inputs
+from ramerge.core.planning.inputs import OpenedInputs, fit_inputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
@@ -112,10 +112,11 @@ def _models(
         *map(note, recipe.document.notes),
         *checks.warn_of_idle(points),
     ]
-    opened, missing = open_inputs(recipe, needs_base=points[0].uses_base)
-    inputs, unrelated = checks.refuse_other_architectures(opened, recipe)
+    opened, missing = open_inputs(recipe)
+    fitted, unfit = fit_inputs(opened, needs_base=points[0].uses_base)
+    inputs, unrelated = checks.refuse_other_architectures(fitted, recipe)
     points, suited = checks.suit_adapters(points, inputs)
-    findings += [*missing, *unrelated, *suited, *kind.check(points, inputs, in_memory=in_memory)]
+    findings += [*missing, *unfit, *unrelated, *suited, *kind.check(points, inputs, in_memory=in_memory)]
     return kind.points(points), inputs, findings
 
 

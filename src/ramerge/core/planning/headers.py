@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.filesize import decimal
 
-from ramerge.core.formats.open import open_stacked
 from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.planning.inputs import open_inputs
 from ramerge.core.planning.owners import BASE, label_of
+from ramerge.core.recipe.checks import models_only
 from ramerge.core.recipe.document import Document
-from ramerge.core.storage.resolve import resolve_all
+from ramerge.core.storage.resolve import FoundModel
 from ramerge.core.tensors.checkpoint import Checkpoint
 
 _MOST_DTYPES = 3
+# The name of a model where the recipe names no other one.
+_ALONE = "base"
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ModelHeader:
 
     Attributes:
         name: `base` or the agent's name.
-        where: as the recipe names it.
+        where: its path, or its hub id.
         form: its format, human-readable; empty if it could not be opened.
         tensors, parameters, size: figures for people.
         dtypes: of its tensors, the most frequent first.
@@ -43,35 +44,42 @@ class ModelHeader:
 
 
 def read_headers(document: Document) -> list[ModelHeader]:
-    """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business."""
-    models = [(BASE, document.stated("base")), *document.agents.items()]
-    found: list[ModelHeader] = []
-    base: Checkpoint | None = None
-    for owner, value in models:
-        parts = value.get("model") or value.get("delta") if isinstance(value, Mapping) else value
-        parts = [parts] if isinstance(parts, str) else parts
-        texts = [str(each) for each in parts] if isinstance(parts, list | tuple) else []
-        if not texts:
-            continue
-        try:
-            opened = open_stacked(resolve_all(texts, document.folder).folders, base=base)
-        except RamergeError as error:
-            found.append(ModelHeader(label_of(str(owner)), "+".join(texts), problems=error.problems))
-            continue
-        base = opened if owner == BASE else base
-        elements: Counter[str] = Counter()
-        for tensor in opened.tensors.values():
-            elements[tensor.encoding or tensor.dtype] += tensor.elements
-        stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
-        dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
-        header = ModelHeader(
-            name=label_of(str(owner)),
-            where="+".join(texts),
-            form=opened.title,
-            tensors=f"{len(opened.tensors):,}",
-            parameters=f"{elements.total():,}",
-            size=decimal(sum(leaf.nbytes for leaf in stored)),
-            dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
-        )
-        found.append(header)
-    return found
+    """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business.
+
+    Raises:
+        RecipeError: what the recipe says of its models is wrong.
+    """
+    base = document.stated("base")
+    if not document.agents and base is None:
+        return []
+    alone = {} if document.agents else {"base": None, "agents": {_ALONE: base}}
+    inputs, findings = open_inputs(models_only(document.replacing(alone)))
+    problems: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.kind == "problem":
+            problems.setdefault(str(finding.about), []).append(finding.text)
+    models = {BASE: (inputs.base, inputs.opened_base)} if inputs.has_base else {}
+    models |= {name: (model, inputs.opened_agents.get(name)) for name, model in inputs.agents.items()}
+    return [
+        _header(label_of(name), model, opened)
+        if opened
+        else ModelHeader(label_of(name), model.written, problems=tuple(problems.get(name, ())))
+        for name, (model, opened) in models.items()
+    ]
+
+
+def _header(label: str, model: FoundModel, opened: Checkpoint) -> ModelHeader:
+    elements: Counter[str] = Counter()
+    for tensor in opened.tensors.values():
+        elements[tensor.encoding or tensor.dtype] += tensor.elements
+    stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
+    dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
+    return ModelHeader(
+        name=label,
+        where=model.written,
+        form=opened.title,
+        tensors=f"{len(opened.tensors):,}",
+        parameters=f"{elements.total():,}",
+        size=decimal(sum(leaf.nbytes for leaf in stored)),
+        dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
+    )

@@ -1,27 +1,31 @@
-"""Finds and opens the models that a recipe names, and refuses dtypes and quantized weights that cannot be merged."""
+"""The only place that opens checkpoints: those that a recipe names, as its `allow` says. Import rules hold this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ramerge.core.formats.encodings.decode import ADVICE
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.format import ADAPTER
-from ramerge.core.formats.open import not_a_directory, open_checkpoint, open_stacked
+from ramerge.core.formats.open import not_a_directory, open_stacked
 from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief_list, enumerated
 from ramerge.core.methods.base import IMPORTANCE
+from ramerge.core.options import Options
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, split, warning
 from ramerge.core.planning.model import FoundModels, PlannedInputs
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.soups import soup_of
-from ramerge.core.recipe.document import Document, Key
-from ramerge.core.recipe.model import Agent, Recipe
+from ramerge.core.recipe.checks import models_only
+from ramerge.core.recipe.document import Document, Key, document_of
+from ramerge.core.recipe.model import Agent, Allow, Recipe
+from ramerge.core.recipe.read import AnyRecipe, translate_recipe
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.resolve import FoundModel, is_hub_id, resolve, resolve_all
 from ramerge.core.storage.schemes import is_remote
@@ -31,6 +35,8 @@ from ramerge.core.tensors.embeddings import untied
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.tensor import Tensor
+
+_OPTIONS = Options()
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,11 @@ class OpenedInputs(FoundModels):
     opened_agents: Mapping[str, Checkpoint]
     opened_sides: Mapping[str, Checkpoint]
     untied_by: tuple[str, ...] = ()
+
+    @property
+    def has_base(self) -> bool:
+        """Whether the recipe names a base; otherwise the first agent stands for it."""
+        return all(self.base is not agent for agent in self.agents.values())
 
     @property
     def opened(self) -> list[Checkpoint]:
@@ -85,8 +96,7 @@ class OpenedInputs(FoundModels):
     @property
     def formats(self) -> dict[str, str]:
         """How the models that could be opened are stored, by `base` or the agent's name."""
-        has_base = all(self.base is not agent for agent in self.agents.values())
-        base = {"base": self.opened_base.title} if self.opened_base is not None and has_base else {}
+        base = {"base": self.opened_base.title} if self.opened_base is not None and self.has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
     def planned(self, copied: Iterable[Location]) -> PlannedInputs:
@@ -101,16 +111,30 @@ class OpenedInputs(FoundModels):
         return [folder for model in models for folder in model.folders]
 
 
-def tensors_of_base(document: Document) -> list[str]:
-    """Names of the floating-point tensors of a recipe's base, or if it has none, of its first agent.
+def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
+    """The document of a recipe in any form, complete with the options that say how its models are read.
+
+    A recipe in another form may depend on the names of the base's tensors, so headers of the base may be read.
+
+    Args:
+        source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's form or that of a `Dialect`.
+        options: `allow_outside_links` applies.
 
     Raises:
-        CheckpointError: the model cannot be found or opened.
+        RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
+        CheckpointError: the base cannot be found or opened.
     """
+    document = translate_recipe(source, partial(_tensors_of_base, options=options))
+    return document.with_values({"allow.outside_links": True}, "--") if options.allow_outside_links else document
+
+
+def _tensors_of_base(document: Document, options: Options) -> list[str]:
+    """Names of the floating-point tensors of a recipe's base, or if it has none, of its first agent."""
     first = document.stated("base") or next(iter(document.agents.values()))
-    allow = document.stated("allow")
-    links = isinstance(allow, Mapping) and allow.get("outside_links") is True
-    opened = open_checkpoint(resolve(first, document.folder).folder, allow_outside_links=links)
+    stated = document.stated("allow")
+    links = isinstance(stated, Mapping) and stated.get("outside_links") is True
+    allow = Allow(outside_links=links or options.allow_outside_links)
+    opened = _open_checkpoint(resolve(first, document.folder), allow)
     return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
 
 
@@ -131,13 +155,34 @@ def missing_folders(document: Document) -> list[str]:
     return problems
 
 
-def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list[PlanFinding]]:
-    """Find and open the models of a recipe. A model that cannot be opened is a problem.
+def open_models(recipe: Recipe) -> OpenedInputs:
+    """Find and open the models of a recipe, all of them.
 
-    Args:
-        recipe: names base, agents and side inputs.
-        needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
+    Raises:
+        CheckpointError: a model cannot be found or opened; all problems are listed.
     """
+    inputs, findings = open_inputs(recipe)
+    if problems := [finding.text for finding in findings if finding.kind == "problem"]:
+        raise CheckpointError(problems)
+    return inputs
+
+
+def open_model(model: str | Path) -> Checkpoint:
+    """Open a single model, by path or hub id, from headers alone.
+
+    Raises:
+        CheckpointError: it cannot be found or opened; all problems are listed.
+
+    Example:
+        >>> from ramerge.sdk.plans import open_model
+        >>> open_model("coder").tensors["model.norm.weight"].dtype
+        'BF16'
+    """
+    return open_models(models_only(document_of(str(model), "MODEL"))).opened[0]
+
+
+def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
+    """Find and open the models of a recipe. A model that cannot be opened is a problem."""
     agents, findings = split({name: _find_agent(agent, recipe, name) for name, agent in recipe.agents.items()})
     sides, missing = split(
         {name: _find_side(agent, recipe, name) for name, agent in recipe.agents.items() if agent.sides}
@@ -152,27 +197,43 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
     findings += found
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
-    if opened_base is not None:
-        findings += _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base)
-    untied_by: tuple[str, ...] = ()
-    if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
-        was_tied = not opened_base.untied
-        opened_base, opened_agents = untied(opened_base), {name: untied(agent) for name, agent in opened_agents.items()}
-        if was_tied and opened_base.untied:
-            untied_by = tuple(apart)
+    opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
+    opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
+    return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides), findings + found
+
+
+def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs, list[PlanFinding]]:
+    """The models as a merge takes them, with input and output embeddings apart in all of them if they are in one.
+
+    Args:
+        inputs: the models.
+        needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
+    """
+    named = [(BASE, inputs.opened_base)] if inputs.has_base else []
+    named += [*inputs.opened_agents.items(), *inputs.opened_sides.items()]
+    findings = [finding for name, each in named if each is not None for finding in _check_arithmetic(name, each)]
+    base, agents = inputs.opened_base, inputs.opened_agents
+    if base is not None:
+        findings += _check_gathered("" if inputs.has_base else next(iter(agents)), base)
+    if base is not None and (apart := [name for name, agent in agents.items() if agent.untied]):
+        separate = untied(base)
+        untied_by = tuple(apart) if separate.untied and not base.untied else ()
+        inputs = replace(
+            inputs,
+            opened_base=separate,
+            opened_agents={name: untied(agent) for name, agent in agents.items()},
+            untied_by=untied_by,
+        )
+        if untied_by:
             text = f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart"
             findings.append(note(f"{text}: the output has both, and its config.json says tie_word_embeddings: false"))
     if needs_base:
         findings += [
             problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
-            for name, model in agents.items()
-            if model.folders and _places(model) == _places(base)
+            for name, model in inputs.agents.items()
+            if model.folders and _places(model) == _places(inputs.base)
         ]
-    findings += _warn_of_same_folders(agents)
-    opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
-    opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
-    inputs = OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides, untied_by)
-    return inputs, findings + found
+    return inputs, [*findings, *_warn_of_same_folders(inputs.agents)]
 
 
 def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
@@ -246,21 +307,26 @@ def _open(
     if model.directory is None:
         return None, []
     try:
-        opened = open_stacked(
-            [part.folder for part in model.parts],
-            base=base,
-            only_deltas=agent is not None and agent.delta is not None,
-            allow_outside_links=recipe.allow.outside_links,
-            ignore_quantization="quantization_config" in recipe.allow.config,
-        )
+        opened = _open_checkpoint(model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None)
     except CheckpointError as error:
         return None, problems_of(error, name)
     notes = opened.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them
     return opened, [
         *[note(f"{name or 'base'}: {text}") for text in notes],
         *[warning(text, name) for text in opened.warnings],
-        *_check_arithmetic(name, opened),
     ]
+
+
+def _open_checkpoint(
+    model: FoundModel, allow: Allow, base: Checkpoint | None = None, *, only_deltas: bool = False
+) -> Checkpoint:
+    return open_stacked(
+        [part.folder for part in model.parts],
+        base=base,
+        only_deltas=only_deltas,
+        allow_outside_links=allow.outside_links,
+        ignore_quantization="quantization_config" in allow.config,
+    )
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:

@@ -15,7 +15,7 @@ from ramerge.core.recipe.model import Recipe
 AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
-def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
+def translate_recipe(source: AnyRecipe, look: Look = blind) -> Document:
     """The document of a recipe, in ramerge's own form. Its values are not checked yet.
 
     Args:

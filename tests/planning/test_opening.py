@@ -1,0 +1,88 @@
+"""Every consumer of a recipe opens the same models. The module that opens is imported by one other (pyproject.toml)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.core.planning.headers import read_headers
+from ramerge.core.planning.inputs import open_recipe
+from ramerge.core.recipe.document import Document
+from tests.checkpoints import Tensors, floats, read_checkpoint, simple, write_checkpoint, write_simple
+from tests.commands import ramerge as command
+
+LINKS = ramerge.Options(allow_outside_links=True)
+
+
+def bits(tensors: Tensors) -> dict[str, tuple[str, bytes]]:
+    return {name: (tensor.dtype, tensor.bits.tobytes()) for name, tensor in tensors.items()}
+
+
+def test_filters_of_mergekit_read_linked_bases(tmp_path: Path) -> None:
+    """Rule: options are part of a recipe before it is translated."""
+    write_simple(tmp_path, {"code": 0.1})
+    (tmp_path / "linked").mkdir()
+    for file in (tmp_path / "base").iterdir():
+        (tmp_path / "linked" / file.name).symlink_to(file)
+    name = next(iter(read_checkpoint(tmp_path / "base")))
+    recipe = {
+        "merge_method": "ties",
+        "base_model": str(tmp_path / "linked"),
+        "models": [{"model": str(tmp_path / "code"), "parameters": {"weight": 1}}],
+        "parameters": {"density": [{"filter": name, "value": 0.5}, {"value": 1}]},
+    }
+    with pytest.raises(ramerge.RamergeError, match="allow-outside-links"):
+        ramerge.plan(recipe)
+    assert not ramerge.plan(recipe, options=LINKS).problems
+    assert open_recipe(recipe, LINKS).stated("allow") == {"outside_links": True}
+
+
+def test_headers_are_those_of_the_plan(tmp_path: Path) -> None:
+    """Rule: `read_headers` gets its models from where plans do, soups and `allow` included."""
+    write_simple(tmp_path, {"one": 0.1, "two": 0.2})
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    unknown = {**config, "quantization_config": {"quant_method": "of tomorrow"}}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(unknown))
+    values = {
+        "base": "base",
+        "agents": {"code": {"soup": {"agents": {"one": "one", "two": "two"}}}},
+        "allow": {"config": ["quantization_config"]},
+    }
+    base, code = read_headers(Document(values, folder=tmp_path))
+    assert base.problems == code.problems == () and code.tensors == base.tensors
+    assert not ramerge.plan(Document(values, folder=tmp_path)).problems
+    (refused, _) = read_headers(Document({**values, "allow": {}}, folder=tmp_path))
+    assert "of tomorrow" in refused.problems[0]
+
+
+def test_deltas_of_allowed_configurations(tmp_path: Path) -> None:
+    """Rule: deltas open their models by a recipe, so `allow` says the same as in merges."""
+    write_simple(tmp_path, {"code": 0.1})
+    for name in ("base", "code"):
+        path = tmp_path / name / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "new"}}))
+    base, code, out = (tmp_path / name for name in ("base", "code", "out"))
+    with pytest.raises(ramerge.CheckpointError, match=r"quantized weights .new."):
+        ramerge.delta(base, code, out)
+    allow = {"config": ["quantization_config"]}
+    assert ramerge.delta(base, code, out, allow=allow).changed
+    ramerge.apply(base, out, tmp_path / "again", allow=allow)
+    assert bits(read_checkpoint(tmp_path / "again")) == bits(read_checkpoint(code))
+    with pytest.raises(ramerge.RecipeError, match=r"allow.extra_tensors: .*ramerge convert"):
+        ramerge.delta(base, code, tmp_path / "other", allow={"extra_tensors": True})
+
+
+def test_conversions_take_keys_of_recipes(tmp_path: Path) -> None:
+    """Rule: `convert` is the merge of a recipe with one model, and what is allowed there is allowed here."""
+    write_checkpoint(tmp_path / "base", simple(0))
+    theirs = {f"policy.{name}": tensor for name, tensor in simple(1, moved=0.1).items()}
+    write_checkpoint(tmp_path / "agent", {**theirs, "value.head": floats(np.ones((2, 2)))})
+    keys = ("--set", 'rename=[{from: ^policy., to: ""}]', "--set", "allow.extra_tensors=true")
+    words = ("convert", str(tmp_path / "agent"), str(tmp_path / "out"), "--base", str(tmp_path / "base"))
+    assert command(*words).returncode == 2
+    assert command(*words, *keys).returncode == 0
+    assert bits(read_checkpoint(tmp_path / "out")) == bits(simple(1, moved=0.1))
