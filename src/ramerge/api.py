@@ -35,6 +35,7 @@ from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, check_varied, make_points
 from ramerge.core.recipe.read import AnyRecipe
+from ramerge.core.registry import FEATURES
 
 _DEFAULTS = Options()
 _LOG = logging.getLogger("ramerge")
@@ -316,9 +317,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
         RamergeError: the agents cannot be analyzed.
     """
     check_unchosen(document)
-    import ramerge  # the analysis is no part of the core, and is found by its public name
-
-    found = ramerge.recommend(document, options=options, on_progress=on_progress)
+    found = FEATURES["recommend"](document, options=options, on_progress=on_progress)
     rounding = None if document.stated("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
@@ -343,10 +342,9 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
         told = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
         rest.notes.append(told)
         return rest
-    import ramerge  # gathering is no part of the core, and is found by its public name
-
     made = document.with_values({})  # its prompts stay, so that the output's recipe can be merged on another machine
-    for agent, folder in ramerge.gather(document, side.key, options=options, on_progress=on_progress).items():
+    gathered = FEATURES["gather"](document, side.key, options=options, on_progress=on_progress)
+    for agent, folder in gathered.items():
         made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
         made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
     own = [agent for agent in document.prompts if ("agents", agent, side.key) not in made.flags]

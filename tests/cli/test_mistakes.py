@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("report coder page.html", " file with --html page.html"),
         (
             "soup runs/code OUT --as-delta",
-            "error: --as-delta: there is no base; name the model that it shall be for (--base",
+            "error: --as-delta: there is no base; name the model that the output is for (--base",
         ),
         ("plan --base empty --agent code=coder", "empty: is an empty folder; give the folder that holds config.json"),
         ("plan --base adapter --agent code=coder", "needs its base model: give the model as the base (--base MODEL)"),

@@ -196,7 +196,7 @@ def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     source = recipe(tmp_path, ["a"])
-    with pytest.raises(PlanError, match="only a merge into a folder"):
+    with pytest.raises(PlanError, match="only a single merge into a folder"):
         ramerge.plan(source, kind="delta").tensors()
     without = {key: value for key, value in source.items() if key != "base"}
     with pytest.raises(PlanError, match=r"there is no base; name the model .* \(--base MODEL"):

@@ -24,6 +24,7 @@ from ramerge.sdk.flags import words_of
 from ramerge.sdk.machine import check_options
 from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
+from ramerge.sdk.plans import FEATURES
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, open_recipe
 from ramerge.sdk.text import Displayed, dumped, enumerated
@@ -265,9 +266,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
         RamergeError: as for `rank`, as far as headers, configuration and prompts show.
     """
     if recipe.stated("prompts"):
-        import ramerge  # what is done with prompts is found by its public name
-
-        ramerge.rank(recipe, {}, options=options)
+        FEATURES["rank"](recipe, {}, options=options)
 
 
 def by_prompts(
@@ -278,11 +277,9 @@ def by_prompts(
     Raises:
         RamergeError: as for `rank`.
     """
-    import ramerge  # what is done with prompts is found by its public name
-
     suggested = {"method": by_weights.method, "parameters": by_weights.parameters}
     candidates = {_merge(one): one for one in (suggested, *_BY_PROMPTS)}
-    ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
+    ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
     prompts = sum(each.prompts for each in ranking.agreements[best].values())
     apart = {  # from the best

@@ -29,6 +29,7 @@ from ramerge.sdk.files import store
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, check, for_method, models_only, open_recipe, portable
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import Displayed, dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
@@ -212,12 +213,8 @@ class _Request:
         prompts = prompts_of(names, paths, settings)
         reader = LiveBase(models, settings, options)
         reader.check()
-        files = {
-            str(path): [one.nbytes, one.modified_ns]
-            for name in names
-            for path, one in reader.plan_of(name).inputs.files.items()
-        }
-        about = [models.to_yaml(), paths, sorted(files.items()), repr(prompts), asdict(settings)]
+        states = [state_of(reader.plan_of(name).inputs.files) for name in names]
+        about = [models.to_yaml(), paths, states, repr(prompts), asdict(settings)]
         return cls(models, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
 
     @property

@@ -11,7 +11,7 @@ Names are known from the metadata of installed distributions; an object is impor
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -113,6 +113,10 @@ class Registry(Mapping[str, T], Generic[T]):
                 f"{what} of {_versioned(row)}: is written for version {version} of the plug-in interface, and this "
                 f"ramerge has version {INTERFACE}; install versions of both that fit each other"
             )
+
+
+FEATURES: Registry[Callable[..., Any]] = Registry("ramerge.features", Callable, versioned=False)  # type: ignore[arg-type]  # an abstract class that `isinstance` takes
+"""Functions of features that rooms below them call, such as `recommend` for the method `auto`."""
 
 
 @cache

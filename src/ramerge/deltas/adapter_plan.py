@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
-from ramerge.sdk.formats import CONFIG, module_of
+from ramerge.sdk.formats import module_of
 from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
-from ramerge.sdk.text import brief_list, enumerated, quoted
+from ramerge.sdk.text import brief_list, quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
@@ -138,33 +138,15 @@ def plan_adapter(
     return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
 
 
-def check(
-    settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool
-) -> Iterator[PlanFinding]:
-    """Find what an adapter cannot be: settings out of range, a base or a merge that no adapter fits."""
+def check(settings: AsAdapter, points: Sequence[Point]) -> Iterator[PlanFinding]:
+    """Find what an adapter cannot be: settings out of range, and keys of the recipe that no adapter fits."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
         yield problem(f"--rank: must be at least 1, not {settings.rank}")
     if settings.energy is not None and not 0 < settings.energy <= 1:
         yield problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
-    recipe, base, where = points[0].recipe, inputs.opened_base, inputs.base.location
-    if in_memory or points[0].name:
-        yield problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
-    if recipe.base is None:
-        yield problem(
-            "--as-adapter: there is no base; name the model that it shall be for (--base MODEL, or base in a recipe)"
-        )
-    elif inputs.base.adapters:
-        yield problem(
-            f"--as-adapter: {where} is a model with adapters or deltas on it, and {CONFIG} can name only one model as "
-            "base; write it as one model first, with ramerge convert, and name that as base"
-        )
-    elif base is not None and base.lineage:
-        yield problem(f"--as-adapter: no adapter is possible for {where}: it is a delta; write the model instead")
-    elif inputs.untied_by:
-        why = f"{enumerated(inputs.untied_by)} changed the embeddings that it ties apart from each other"
-        yield problem(f"--as-adapter: no adapter is possible for {where}: {why}; write the model instead")
+    recipe = points[0].recipe
     if recipe.allow.vocabulary is not None:
         yield problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
     text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"

@@ -10,11 +10,11 @@ from ramerge import Record
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import BASELINE_BYTES, MergePlan, OpenedInputs, PlanFinding, TensorPlan, problem
+from ramerge.sdk.plans import BASELINE_BYTES, MergePlan, OpenedInputs, PlanFinding, TensorPlan
+from ramerge.sdk.plans import requirements as needs
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint
-from ramerge.sdk.text import enumerated
 
 if TYPE_CHECKING:
     from ramerge.deltas.adapter_plan import AdapterPlan
@@ -26,24 +26,14 @@ class AsDelta(OutputKind):
 
     help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
-
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
-        recipe, base, where = points[0].recipe, inputs.opened_base, inputs.base.location
-        if in_memory or points[0].name:
-            yield problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
-        if recipe.base is None:
-            yield problem(
-                "--as-delta: there is no base; name the model that it shall be for (--base MODEL, or base in a recipe)"
-            )
-        elif base is not None and base.quantized is not None:
-            yield problem(f"--as-delta: {where} is quantized; deltas are for models that are not")
-        elif base is not None and inputs.untied_by:
-            yield problem(
-                f"--as-delta: {enumerated(inputs.untied_by)} changed the embeddings that {where} ties apart from each "
-                "other, and a delta cannot untie them; leave --as-delta out"
-            )
-        elif base is not None and base.lineage:
-            yield problem(f"--as-delta: {where} is a delta itself; write the model first, with ramerge apply")
+    flag: ClassVar[str] = "--as-delta"
+    requires: ClassVar[tuple[needs.Requirement, ...]] = (
+        needs.one_merge,
+        needs.named_base,
+        needs.exact_base,
+        needs.tied_as_base,
+        needs.whole_base,
+    )
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
@@ -89,6 +79,14 @@ class AsAdapter(OutputKind):
     )
     has_companions: ClassVar[bool] = False
     smaller: ClassVar[str] = ", or a smaller --rank"
+    flag: ClassVar[str] = "--as-adapter"
+    requires: ClassVar[tuple[needs.Requirement, ...]] = (
+        needs.one_merge,
+        needs.named_base,
+        needs.one_folder,
+        needs.whole_base,
+        needs.tied_as_base,
+    )
 
     rank: int | None = field(
         default=None,
@@ -121,10 +119,10 @@ class AsAdapter(OutputKind):
         ),
     )
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
+    def check(self, points: Sequence[Point]) -> Iterator[PlanFinding]:
         from ramerge.deltas.adapter_plan import check
 
-        return check(self, points, inputs, in_memory=in_memory)
+        return check(self, points)
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
         from ramerge.deltas.adapter_plan import in_float32

@@ -8,7 +8,7 @@
 """
 
 from ramerge.api import with_chosen_method
-from ramerge.core.planning import cached_counts
+from ramerge.core.planning import cached_counts, requirements
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
@@ -16,9 +16,11 @@ from ramerge.core.planning.inputs import OpenedInputs, open_model, open_models
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
+from ramerge.core.registry import FEATURES
 
 __all__ = [
     "BASELINE_BYTES",
+    "FEATURES",
     "Batch",
     "Block",
     "MergePlan",
@@ -34,6 +36,7 @@ __all__ = [
     "open_models",
     "problem",
     "read_headers",
+    "requirements",
     "scope_of",
     "with_chosen_method",
 ]

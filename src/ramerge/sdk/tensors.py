@@ -20,7 +20,7 @@ from ramerge.core.tensors.arena import Arena, room
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, tied_embedding
 from ramerge.core.tensors.header import Header, HeaderEntry, header_bytes, parse_header, read_header
-from ramerge.core.tensors.identity import check_unchanged, identify
+from ramerge.core.tensors.identity import check_unchanged, identify, state_of
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.reader import MOST_KEPT, Files, Reader, Span, Wanted, threads_for
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
@@ -59,6 +59,7 @@ __all__ = [
     "parse_header",
     "read_header",
     "room",
+    "state_of",
     "text_configs",
     "threads_for",
     "tied_embedding",

@@ -15,7 +15,6 @@ from ramerge import (
     EvaluationError,
     Options,
     OutputError,
-    Plan,
     PlanError,
     Progress,
     RamergeError,
@@ -27,6 +26,7 @@ from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
 from ramerge.sdk.records import read_record
 from ramerge.sdk.storage import RECORDS
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder, search_folder
@@ -180,20 +180,20 @@ def search(
         return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
 
 
-def state_of_first(recipe: Document, space: Space, methods: Iterable[str], options: Options) -> dict[str, list[int]]:
+def state_of_first(recipe: Document, space: Space, methods: Iterable[str], options: Options) -> dict[str, str]:
     """The state of the inputs of the first point with each of some methods.
 
     Raises:
         RecipeError: the recipe of one is wrong.
         PlanError: one cannot be merged; all problems are listed.
     """
-    inputs: dict[str, list[int]] = {}
+    inputs: dict[str, str] = {}
     problems: list[str] = []
     for method in methods:
         first = {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)}
         made = plan(document_of(recipe, {"method": method} | first), options=options)
         problems += made.problems
-        inputs |= state_of(made)
+        inputs |= state_of(made.details.inputs.files)
     if problems:
         raise PlanError(dict.fromkeys(problems))
     return inputs
@@ -202,13 +202,6 @@ def state_of_first(recipe: Document, space: Space, methods: Iterable[str], optio
 def libraries_of(sampler: str | None) -> list[str]:
     """Modules of the extra `search` that a sampler needs."""
     return ["optuna", *(["cmaes"] if sampler == "cmaes" else [])]
-
-
-def state_of(made: Plan) -> dict[str, list[int]]:
-    """The state of a merge's inputs: size and time of every file by path, so that scores of others are not mixed in."""
-    return {
-        str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.inputs.files.items())
-    }
 
 
 @dataclass

@@ -17,9 +17,10 @@ from ramerge import EvaluationError, Options, PlanError, Progress, merge, plan
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, check, portable, reads_of
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
-from ramerge.searches.run import MakeScorer, state_of
+from ramerge.searches.run import MakeScorer
 from ramerge.searches.scores import (
     Objective,
     ScoreFailedError,
@@ -114,7 +115,7 @@ def greedy_soup(
         folder.check_asked(
             {
                 "recipe": recipe.as_dict(),
-                "inputs": state_of(made),
+                "inputs": state_of(made.details.inputs.files),
                 "score": dict(scorer.about()),
             }
         )

@@ -14,6 +14,7 @@ from ramerge.demo.run import AGENTS, copy_models
 from ramerge.demo.tasks import DEMO_AGENTS
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.plans import read_headers
+from ramerge.sdk.recipes import Document
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, act, html, problem_place, text_place
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
@@ -77,11 +78,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         if first is None and not others:
             return "", "", now
         words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
-        try:
-            headers = [replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)]
-        except RamergeError as error:
-            return views.problems(error.problems), desk.command(words), now
-        return views.headers(headers), desk.command(words), now
+        return _headers(document, desk), desk.command(words), now
 
     for event in (base.input, agents.input):
         act(event, choose, [recipe, base, agents], recipe, problems)
@@ -91,6 +88,13 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
+
+
+def _headers(document: Document, desk: Desk) -> str:
+    try:
+        return views.headers([replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)])
+    except RamergeError as error:
+        return views.problems(error.problems)
 
 
 def _use_demo(desk: Desk, text: str) -> tuple[object, ...]:

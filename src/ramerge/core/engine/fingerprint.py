@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from functools import cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from ramerge.core.planning.cached_counts import plain_values
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import FileIdentity, Identity
+from ramerge.core.tensors.identity import state_of
 
 
 def versions() -> dict[str, str]:
@@ -28,16 +28,16 @@ def versions() -> dict[str, str]:
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The part of a fingerprint that is about input files, as they were when they were opened."""
-    found = {}
-    for path, each in identities.items():
-        if isinstance(each, FileIdentity):
-            # without the device, which may have another number after a restart, or on another machine
-            content = f"{each.nbytes} bytes of {each.modified_ns} with {each.sample}"
-            found[f"{path}"] = f"{content}; inode {each.inode} changed at {each.changed_ns}"
-        else:
-            found[f"{path}"] = repr(asdict(each))
-    return found
+    """The part of a fingerprint that is about input files, as they were when they were opened.
+
+    Half-written work is resumed only for the same inodes; devices may have other numbers after a restart.
+    """
+    inodes = {
+        str(path.resolve()): f"; inode {each.inode} changed at {each.changed_ns}"
+        for path, each in identities.items()
+        if isinstance(each, FileIdentity)
+    }
+    return {path: state + inodes.get(path, "") for path, state in state_of(identities).items()}
 
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:

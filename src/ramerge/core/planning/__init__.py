@@ -3,11 +3,12 @@
 build            from the points of a recipe to a plan, by the steps below; called by `api`
 findings         `PlanFinding`: problems, warnings and notes, which every step returns; their messages
 owners           whose a tensor is: an agent's, the base's or all agents'; their labels, for `engine` too
+requirements     what kinds of output require of a merge, each worded once
 kinds            how a kind of output takes part in planning: the base class of `engine.outputs.OutputKind`
 
 Steps, in the order in which `build` takes them:
 
-inputs           finds and opens the models of a recipe (`OpenedInputs`); for `api`, also names of the base's tensors
+inputs           finds and opens the models of a recipe (`OpenedInputs`); the only module that does
 soups            the agent of `inputs` that is a mean of checkpoints; its weights, for records, too
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
 absences         for `name_mappings`: what a model need not have, such as buffers, shared keys and values, towers

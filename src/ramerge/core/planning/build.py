@@ -26,6 +26,7 @@ from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
+from ramerge.core.planning.requirements import RequestedMerge
 from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.tokens import TokenReader
@@ -116,7 +117,8 @@ def _models(
     fitted, unfit = fit_inputs(opened, needs_base=points[0].uses_base)
     inputs, unrelated = checks.refuse_other_architectures(fitted, recipe)
     points, suited = checks.suit_adapters(points, inputs)
-    findings += [*missing, *unfit, *unrelated, *suited, *kind.check(points, inputs, in_memory=in_memory)]
+    unmet = kind.unmet(RequestedMerge(points, inputs, in_memory))
+    findings += [*missing, *unfit, *unrelated, *suited, *unmet, *kind.check(points)]
     return kind.points(points), inputs, findings
 
 

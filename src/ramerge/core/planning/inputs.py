@@ -22,7 +22,7 @@ from ramerge.core.planning.findings import PlanFinding, note, problem, problems_
 from ramerge.core.planning.model import FoundModels, PlannedInputs
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.soups import soup_of
-from ramerge.core.recipe.checks import models_only
+from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, Key, document_of
 from ramerge.core.recipe.model import Agent, Allow, Recipe
 from ramerge.core.recipe.read import AnyRecipe, translate_recipe
@@ -178,7 +178,7 @@ def open_model(model: str | Path) -> Checkpoint:
         >>> open_model("coder").tensors["model.norm.weight"].dtype
         'BF16'
     """
-    return open_models(models_only(document_of(str(model), "MODEL"))).opened[0]
+    return open_models(check(document_of(str(model), "MODEL"))).opened[0]
 
 
 def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:

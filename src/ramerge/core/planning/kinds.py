@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, ClassVar
 
-from ramerge.core.planning.findings import PlanFinding
+from ramerge.core.planning.findings import PlanFinding, problem
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.model import MergePlan, TensorPlan
+from ramerge.core.planning.requirements import RequestedMerge, Requirement
 from ramerge.core.recipe.points import Point
 
 
@@ -18,21 +20,24 @@ class PlannedKind:
         least_block: elements of the smallest block that is useful; None for that of a model.
         has_companions: whether the files that belong to a model, such as its tokenizer, lie next to the weights.
         smaller: what makes `peak_bytes` smaller, as an addition to the advice to give more memory.
+        flag: how messages call the kind, such as `--as-delta`.
+        requires: what a merge must be to be written as this kind; the first that is not met is a problem.
     """
 
     least_block: ClassVar[int | None] = None
     has_companions: ClassVar[bool] = True
     smaller: ClassVar[str] = ""
+    flag: ClassVar[str] = ""
+    requires: ClassVar[tuple[Requirement, ...]] = ()
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterable[PlanFinding]:
-        """A problem for everything that cannot be written as this kind, and notes.
-
-        Args:
-            points: the merges of the recipe.
-            inputs: the opened models.
-            in_memory: whether merged tensors are passed to a function instead of being written.
-        """
+    def check(self, points: Sequence[Point]) -> Iterable[PlanFinding]:
+        """A problem for each setting of the kind or the recipe that does not fit it, and notes."""
         return ()
+
+    def unmet(self, merge: RequestedMerge) -> Iterator[PlanFinding]:
+        """The first of the requirements that a merge does not meet, as a problem."""
+        reasons = (reason for requirement in self.requires if (reason := requirement(merge)))
+        yield from (problem(f"{self.flag}: {reason}") for reason in islice(reasons, 1))
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
         """The merges as they are carried out for this kind."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.storage.location import Location
@@ -48,6 +49,17 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
         time.sleep(seconds)
         found = {path: access(path).version() for path in found}
     return {path: access(path).sampled(identity) for path, identity in found.items()}
+
+
+def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
+    """The state of files by path, the same on every machine that sees them: what all that resumes compares."""
+    return dict(sorted((str(path.resolve()), _state(identity)) for path, identity in files.items()))
+
+
+def _state(identity: Identity) -> str:
+    if isinstance(identity, FileIdentity):
+        return f"{identity.nbytes} bytes of {identity.modified_ns} with {identity.sample}"
+    return repr(asdict(identity))
 
 
 def check_unchanged(files: Mapping[Location, Identity]) -> None:

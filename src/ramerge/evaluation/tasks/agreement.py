@@ -29,10 +29,10 @@ from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 from inspect_ai.scorer import Metric, SampleScore, Score, Scorer, Target, Value, metric, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-import ramerge
 from ramerge import EndpointError, EvaluationError, RamergeError
 from ramerge.evaluation.tasks import common
 from ramerge.sdk.commands import warn
+from ramerge.sdk.plans import FEATURES
 from ramerge.sdk.text import shown
 
 _IDS, _START, _NLL, _TOKENS = "ids", "start", "nll", "tokens"
@@ -56,7 +56,7 @@ def agreement(calibration: Path | None = None, right_at: float | None = None) ->
     if calibration is None:
         raise EvaluationError("ramerge/agreement needs --data calibration=FOLDER, which `ramerge calibrate` writes")
     try:
-        replies = ramerge.replies_of(calibration, right_at=right_at)
+        replies = FEATURES["replies_of"](calibration, right_at=right_at)
     except RamergeError as error:
         raise EvaluationError([f"ramerge/agreement: {problem}" for problem in error.problems]) from error
     warn(f"ramerge/agreement: {note}" for note in replies.notes)
