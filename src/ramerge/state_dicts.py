@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -435,7 +436,55 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -
     lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
     why = "read-only, or a view with one place for several elements, as of `expand`; give other arrays, such as copies"
     frozen = [f"out: {brief_list(fixed)} cannot be written in place: {why}"] if fixed else []
-    return [*lacks, *first_of(problems), *frozen]
+    return [
+        *lacks,
+        *first_of(problems),
+        *frozen,
+        *_overlaps({name: (out[name], held[name].place) for name in parts if name in held}),
+    ]
+
+
+def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
+    """Problems of arrays that have some elements in one place, but not all: one would be written over the other.
+
+    Args:
+        arrays: each with its place. Those of one place are one array.
+    """
+    layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
+    problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
+    for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):
+        before = [(last, other) for last, other in before if last > begin]
+        problems += [
+            f"out: {quoted(other)} and {quoted(name)} share a part of their memory, so one would be written over the "
+            "other; give arrays of their own"
+            for _, other in before
+            if arrays[other][1] != arrays[name][1] and np.shares_memory(layouts[other], layouts[name])
+        ]
+        before.append((end, name))
+    return first_of(problems)
+
+
+def _bounds(layout: NDArray[Any]) -> tuple[int, int]:
+    """The addresses of the first byte of an array, and of the one after the last."""
+    reach = [stride * (size - 1) for stride, size in zip(layout.strides, layout.shape, strict=True)]
+    begin = layout.__array_interface__["data"][0]
+    return begin + sum(min(0, each) for each in reach), begin + sum(max(0, each) for each in reach) + layout.itemsize
+
+
+def _layout(array: Any) -> NDArray[Any]:
+    """An array with the same elements, wherever they are; they must not be read."""
+    if not _is_torch(array):
+        plain: NDArray[Any] = array
+        return plain
+    size = array.element_size()
+    interface = {
+        "version": 3,
+        "typestr": f"|V{size}",
+        "shape": tuple(array.shape),
+        "strides": tuple(size * stride for stride in array.stride()),
+        "data": (array.data_ptr(), True),
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def _repeats(array: Any) -> bool:

@@ -125,6 +125,16 @@ def test_every_spelling_of_an_input_is_refused(name: str, inputs: Path) -> None:
         claim_files([inputs / "code.jsonl", inputs / "code"], {"--html": inputs / name})
 
 
+def test_files_of_others_are_kept(tmp_path: Path) -> None:
+    notes, page = tmp_path / "notes.html", tmp_path / "page.html"
+    notes.write_text("<p>my notes</p>")
+    page.write_text('<html><meta name="generator" content="ramerge 0.1">')
+    with pytest.raises(RecipeError, match=r"--html .*notes.html: exists, and ramerge did not write it; .*--overwrite"):
+        claim_files([], {"--html": notes})
+    claim_files([], {"--html": notes}, overwrite=True)
+    claim_files([], {"--html": page, "--json-file": tmp_path / "new.json"})
+
+
 def test_a_staging_directory_is_no_place_for_files(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"is in the staging directory of a merge"):
         claim_files([], {"--html": tmp_path / ".out.ramerge-partial" / "page.html"})

@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,22 @@ def test_in_place(target: str) -> None:
     result = ramerge.merge_state_dicts(base, agents, method="ties", out=out)
     assert bits(out) == bits(result) == wanted
     assert all(out[name] is held[name] is result[name] for name in held)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_places_that_overlap_in_part_are_refused(library: str) -> None:
+    memory: Any = np.zeros(12, np.float32)
+    if library == "torch":
+        memory = pytest.importorskip("torch").zeros(12)
+    models = {"a": np.ones(4, np.float32), "b": np.ones(4, np.float32)}
+    agents = {"code": {name: 3 * one for name, one in models.items()}}
+    merge = partial(ramerge.merge_state_dicts, models, agents, "task_arithmetic")
+    with pytest.raises(ramerge.PlanError, match="'a' and 'b' share a part of their memory"):
+        merge(out={"a": memory[:4], "b": memory[3:7]})
+    apart = {"a": memory[0:8:2], "b": memory[1:8:2]}  # interleaved
+    assert [float(one) for one in merge(out=apart)["b"]] == [3.0] * 4
+    one_place = {"a": memory[:4], "b": memory[:4]}
+    assert float(merge(out=one_place)["a"][0]) == 3.0
 
 
 def test_after_an_error_what_is_in_place_is_as_before() -> None:

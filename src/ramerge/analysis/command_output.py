@@ -49,6 +49,7 @@ def check_outputs(flags: Mapping[str, object], recipe: Document, options: Option
         reads_of(open_recipe(recipe, options)),
         _given(flags, {"--html": "html", "--json-file": "json_file"}),
         _given(flags, {"--csv": "csv", "--figures": "figures"}),
+        overwrite=options.overwrite,
     )
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()

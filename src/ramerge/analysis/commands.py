@@ -55,7 +55,7 @@ _FILES = (
     help="Forecast the agents' weights in a core merge, and the best scale of their plain sum. Takes as long as that "
     "merge.",
 )
-@options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray"))
+@options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(
     paths: tuple[str, ...], epsilons: str | None, cores: bool, quiet: bool, options: Options, **flags: Any
 ) -> None:
@@ -133,7 +133,7 @@ def recommend(
 
 
 @command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})
-@options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache"))
+@options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache", "overwrite"))
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run

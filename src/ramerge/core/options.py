@@ -149,7 +149,7 @@ class Options:
 
     But `device` changes the last digits of what is solved for as a whole matrix, as another processor does.
 
-    Functions ignore what does not apply to them: `analyze` writes nothing, so it has no use for `overwrite`.
+    Functions ignore what does not apply to them: `plan` writes nothing, so it has no use for `fresh`.
 
     Example:
         >>> options = ramerge.Options(max_memory="2GB", strict=True)

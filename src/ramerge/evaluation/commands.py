@@ -238,8 +238,9 @@ def _scores(model: Model) -> dict[str, object]:
 @option("output", "--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
 @option("output", "--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
 @option("output", "--out", type=PATH, help="Write to a file.")
+@option("output", "--overwrite", is_flag=True, help="Replace the file if it exists.")
 @DEBUG
-def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, **options: Any) -> None:
+def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, overwrite: bool, **options: Any) -> None:
     """Put the models of LOGS side by side, in the columns of the paper's tables.
 
     LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks; a file or a
@@ -258,7 +259,7 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:
-        claim_files([path for path in logs.rglob("*") if path.is_file()], {"--out": out})
+        claim_files([path for path in logs.rglob("*") if path.is_file()], {"--out": out}, overwrite=overwrite)
     results, layout, names = read(logs), options["layout"], options["models"]
     if options["compare"] is not None:
         first, _, second = options["compare"].partition(",")

@@ -28,6 +28,8 @@ OWN_RECIPE = "ramerge.yaml"
 """The recipe of a merge, in its output."""
 STAGING = "ramerge-partial"
 """The ending of the hidden folder in which an output is built."""
+# In pages (report/frame.html) and in numbers (analysis/results.py).
+_OWN_MARKS = (b'<meta name="generator" content="ramerge', b'"schema":"ramerge.', b'"schema": "ramerge.')
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 
 OutputTarget: TypeAlias = Path | UploadTarget
@@ -172,7 +174,11 @@ def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
 
 
 def claim_files(
-    inputs: Sequence[Location], files: Mapping[str, Path], folders: Mapping[str, Path] = MappingProxyType({})
+    inputs: Sequence[Location],
+    files: Mapping[str, Path],
+    folders: Mapping[str, Path] = MappingProxyType({}),
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Refuse paths that options name for files to write, before there is anything to write. Leaves nothing behind.
 
@@ -180,10 +186,11 @@ def claim_files(
         inputs: all files and folders that the run reads.
         files: the path of each option, such as `--json-file`; `-` stands for standard output.
         folders: those that get tables or figures, with names of their own.
+        overwrite: whether files may be replaced that are no pages or numbers of ramerge.
 
     Raises:
-        RecipeError: a path is, or lies in, what is read or what another run builds; two options name the same; or as
-            for `check_file`.
+        RecipeError: a file exists that may not be replaced; a path is, or lies in, what is read or what another run
+            builds; two options name the same; or as for `check_file`.
         OutputError: the disk fails.
     """
     printed = [flag for flag, path in files.items() if path == STANDARD_OUTPUT]
@@ -192,8 +199,12 @@ def claim_files(
     files = {flag: path for flag, path in files.items() if flag not in printed}
     if any(path == STANDARD_OUTPUT for path in folders.values()):
         raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
-    for path in files.values():
+    for flag, path in files.items():
         check_file(path)
+        if not overwrite and path.exists() and not _is_own_file(path):
+            raise RecipeError(
+                f"{flag} {path}: exists, and ramerge did not write it; choose another name, or give --overwrite"
+            )
     for path in folders.values():
         check_beside(path / "file", path)
     read = _local(inputs)
@@ -214,6 +225,13 @@ def claim_files(
             raise RecipeError(
                 f"{name} {path}: may be a file that {' or '.join(folders)} writes; choose another place for one"
             )
+
+
+def _is_own_file(path: Path) -> bool:
+    """Whether a file begins as pages and numbers do that ramerge writes, or is empty."""
+    with path.open("rb") as file:
+        begin = file.read(4096)
+    return not begin or any(mark in begin for mark in _OWN_MARKS)
 
 
 def _local(inputs: Sequence[Location]) -> list[Path]:
