@@ -51,7 +51,7 @@ def check(case: Case) -> bool:
         _add(place, name, kind)
     try:
         opened = open_checkpoint(place)
-        companions = companion_files((place,))
+        companions = companion_files(opened)
     except CheckpointError as error:
         check_refusal(error)
         return False

@@ -137,7 +137,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
                 f"{size / whole if whole else 0.0:.1%} of the {whole:,} of the model; ramerge apply gives the model"
             )
             record = replace(record, notes=(*record.notes, said))
-            theirs = sidecar_files(below, allow_outside_links=True)
+            theirs = sidecar_files(replace(below, outside_links=True))
             for shard in plan.shards:
                 writer.header(shard.name, list(shard.offsets), shard.header)
             for name, content in model_sidecars(plan, plan.points[0], record, folder="MODEL"):

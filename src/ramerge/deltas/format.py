@@ -15,7 +15,6 @@ from ramerge.sdk.formats import (
     INDEX,
     Format,
     Opening,
-    check_files,
     check_index,
     companion_files,
     indexed_files,
@@ -53,7 +52,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     names, _ = indexed_files(folder / DELTA_INDEX, index.weight_map, ".safetensors")
     sidecars = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in sidecars)]
-    check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, inside, in_index=True)
     files |= identify([*(folder / name for name in names), *sidecars.values()])
     stored = _stored(folder, names, index)
     retyped = [  # tensors that the base has in another dtype, but in the same shape
@@ -72,7 +71,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
             problems.append(f"{folder}: tensor {quoted(name)}: {error}")
     if problems:
         raise CheckpointError(problems[:_MOST_PROBLEMS])
-    theirs = sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    theirs = sidecar_files(base)
     companions = {name: sidecars.get(name, theirs.get(name, base.metadata_folder / name)) for name in index.companions}
     has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if sidecars else base.tokenizers
     return Contents(
@@ -101,11 +100,11 @@ STORED_FORMATS = (safetensors.NAME, live.NAME)
 """Formats whose files have headers that a delta keeps."""
 
 
-def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Location]:
+def sidecar_files(model: Checkpoint) -> Mapping[str, Location]:
     """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
-    found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
+    found = companion_files(model)
     index = model.metadata_folder / INDEX
     return found | {INDEX: index} if model.format in STORED_FORMATS and index.is_file() else found
 

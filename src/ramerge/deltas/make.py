@@ -142,7 +142,6 @@ def write_delta(
     spool: Spool,
     *,
     listen: Listener = silence,
-    allow_outside_links: bool = False,
 ) -> Index:
     """Compare base and agent, and write the files of the delta."""
     made = ComparePass.of(work, spool)
@@ -157,7 +156,7 @@ def write_delta(
     check_unchanged(work.files)
     with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
-        write_headers_and_sidecars(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(work.base, work.agent, writer)
         check_unchanged(work.files)
         return writer.finish()
 

@@ -91,9 +91,7 @@ def delta(
         open_output(work.spec(place, overwrite=options.overwrite), fresh=options.fresh) as output,
         closing(spool_of(work.slots, output.spool_folder, output.journal.before_sync)) as spool,
     ):
-        index = write_delta(
-            work, output, carrier, spool, listen=on_progress or silence, allow_outside_links=options.allow_outside_links
-        )
+        index = write_delta(work, output, carrier, spool, listen=on_progress or silence)
         made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
         record = replace(made, warnings=(*opened_base.warnings, *opened.warnings, *_doubts(opened_base, opened, made)))
         output.staging.write("README.md", card(record, models.base))

@@ -10,9 +10,7 @@ from ramerge.sdk.storage import DELTA_INDEX
 from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
-def write_headers_and_sidecars(
-    base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool
-) -> None:
+def write_headers_and_sidecars(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter) -> None:
     """Give a writer of a delta the headers of the agent's files, and its sidecar files with the base's."""
     index = read_index(agent.delta / DELTA_INDEX) if agent.delta is not None else None
     for file, names in agent.shards.items():
@@ -22,6 +20,6 @@ def write_headers_and_sidecars(
         elif agent.format in STORED_FORMATS:
             header = header_bytes(agent.metadata_folder / file)
         writer.header(file, names, header)
-    theirs, ours = (sidecar_files(model, allow_outside_links=allow_outside_links) for model in (base, agent))
+    theirs, ours = (sidecar_files(model) for model in (base, agent))
     for name, content in companions_of(ours, None, vocabulary=agent.vocabulary, apart=agent.untied):
         writer.companion(name, content, theirs.get(name))

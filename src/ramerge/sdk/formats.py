@@ -7,7 +7,7 @@ True
 
 from ramerge.core.formats import safetensors
 from ramerge.core.formats.adapter_model import PREFIX, module_of
-from ramerge.core.formats.files import check_files, check_index, indexed_files, opened_each, read_config, read_json
+from ramerge.core.formats.files import check_index, indexed_files, opened_each, read_config, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.peft import CONFIG
 from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, MODEL, PLACES, expert_of, name_of
@@ -28,7 +28,6 @@ __all__ = [
     "Format",
     "Opening",
     "by_priority",
-    "check_files",
     "check_index",
     "companion_files",
     "companions_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ramerge import CheckpointError
-from ramerge.sdk.formats import Format, Opening, check_files, read_config
+from ramerge.sdk.formats import Format, Opening, read_config
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Contents, Stored, Tensor, identify
 
@@ -25,7 +25,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     """
     paths = sorted(folder.glob("*.npy"))
     names = [path.name for path in paths]
-    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=False)
     files = identify(paths)
     tensors = {path.stem: tensor_of(path) for path in paths}
     return Contents(tensors=tensors, files=files, config=read_config(folder), metadata_folder=folder)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ramerge.core.formats import pickled, safetensors, unread
 from ramerge.core.formats.adapter_model import IN_4_BITS, AdaptedModel
-from ramerge.core.formats.files import check_files, policy_places
+from ramerge.core.formats.files import policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
 from ramerge.core.formats.peft import CONFIG, read_settings
 from ramerge.core.foundation.errors import CheckpointError, collected
@@ -48,7 +48,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
             "either; save it in one: model.save_pretrained(OUT, max_shard_size='1TB')"
         )
     names = (present[0], CONFIG)
-    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=False)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
     stored: Sequence[Tensor] = ()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from ramerge.core.formats.files import check_files
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
 from ramerge.core.formats.torchfile.archive import window
@@ -234,7 +233,7 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
                 problems.append(
                     f"{folder / METADATA}: tensor {quoted(tensor.key)}: its piece at {list(offsets)} is in no file"
                 )
-    check_files(folder, by_file, in_index=True, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, by_file, in_index=True)
     found = ShardedModel(folder, identify([folder / METADATA, *(folder / name for name in by_file)]), problems)
     held: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
     for name, items in by_file.items():
@@ -276,7 +275,7 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 
 def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
     """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
-    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=False)
     found = ShardedModel(folder, identify(folder / name for name in names))
     numbered = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
     ranks, parts = {rank for rank, _, _ in numbered}, {part for _, part, _ in numbered}

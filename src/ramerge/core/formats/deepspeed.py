@@ -18,7 +18,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TypeVar
 
-from ramerge.core.formats.files import about_model, check_files, tag_of
+from ramerge.core.formats.files import about_model, tag_of
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
 from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
@@ -62,7 +62,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     """
     try:
         optimizer, model = _files(folder)
-        check_files(folder, [*optimizer, *model], in_index=False, allow_outside_links=opening.allow_outside_links)
+        opening.check_files(folder, [*optimizer, *model], in_index=False)
         about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
         files = {**identify(folder / name for name in (*optimizer, *model)), **about.files}
         with uncollected():

@@ -1,4 +1,4 @@
-"""Helpers that formats share: files that must be there and stay in their folder, indices, and config.json."""
+"""Helpers that formats share: indices, and config.json."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.core.foundation.jsontext import JsonLimits, read_object
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, is_far
-from ramerge.core.tensors.access import Identity, access
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.paths import climbs_out, is_too_long, linked_out
+from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.core.tensors.tensor import Tensor
 
 UNGATHERED = (
@@ -110,7 +110,7 @@ def about_model(folder: Location, places: Iterable[Location], opening: Opening) 
     """
     for place in places:
         if (place / "config.json").is_file():
-            check_files(place, ["config.json"], in_index=False, allow_outside_links=opening.allow_outside_links)
+            opening.check_files(place, ["config.json"], in_index=False)
             files = identify([place / "config.json"])
             return About(read_config(place), place, files)
     if opening.base is None:
@@ -178,29 +178,6 @@ def opened_each(
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return list(pool.map(opened, paths))
     return map(opened, paths)
-
-
-def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
-    """Refuse weight files that are missing, and links that lead out of the folder.
-
-    Raises:
-        CheckpointError: all such files are listed.
-    """
-    paths, problems = [folder / name for name in names], list[str]()
-    for path in paths:
-        if path.is_file():
-            continue
-        if path.exists():
-            problems.append(f"{path}: is not a regular file")
-        elif path.is_symlink():
-            problems.append(f"{path}: is a broken link")
-        else:
-            problems.append(f"{path}: {'the index names this file, but it is missing' if in_index else 'is missing'}")
-    if not allow_outside_links:
-        outside = [path for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)]
-        problems += [linked_out(*outside)] if outside else []
-    if problems:
-        raise CheckpointError(problems)
 
 
 def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:

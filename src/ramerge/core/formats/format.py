@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.storage.location import Location, here
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.paths import linked_out
 
 ADAPTER = "adapter"
 """The name of the format of LoRA adapters, of which plans say more."""
@@ -25,6 +27,34 @@ class Opening:
 
     allow_outside_links: bool = False
     base: Checkpoint | None = None
+
+    def check_files(self, folder: Location, names: Iterable[str], *, in_index: bool) -> None:
+        """Refuse weight files that are missing, and links that lead out of the folder.
+
+        Args:
+            folder: a folder of the checkpoint.
+            names: of its files.
+            in_index: whether an index names them, for messages.
+
+        Raises:
+            CheckpointError: all such files are listed.
+        """
+        paths, problems = [folder / name for name in names], list[str]()
+        for path in paths:
+            if path.is_file():
+                continue
+            if path.exists():
+                problems.append(f"{path}: is not a regular file")
+            elif path.is_symlink():
+                problems.append(f"{path}: is a broken link")
+            else:
+                missing = "the index names this file, but it is missing" if in_index else "is missing"
+                problems.append(f"{path}: {missing}")
+        if not self.allow_outside_links:
+            outside = [path for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)]
+            problems += [linked_out(*outside)] if outside else []
+        if problems:
+            raise CheckpointError(problems)
 
     def needed(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
         """The base of a folder that holds changes.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramerge.core.formats.files import check_files, policy_places, read_json
+from ramerge.core.formats.files import policy_places, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel, ShardedPart, part_of
 from ramerge.core.formats.torchfile.instructions import RefusedError
@@ -51,7 +51,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     files = _of_one_world(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
-    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=False)
     found = ShardedModel(folder, identify(folder / name for name in names))
     found.notes = (f"{folder}: shards of {len(files)} ranks",)
     found.problems += _other_steps(folder, len(files))

@@ -67,6 +67,7 @@ def open_checkpoint(
         format=format.name,
         title=f"{format.title}, {quantized.title}" if quantized is not None else format.title,
         needs_base=format.needs_base,
+        outside_links=allow_outside_links,
     )
 
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from itertools import islice
 from typing import TypeVar
 
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_index
+from ramerge.core.formats.files import check_index, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import MOST_NAMED, few_quoted, quoted
@@ -117,7 +117,7 @@ def open_files(
     """
     files, listed, notes, warnings = _choose_files(folder, naming)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
-    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, files, in_index=listed is not None)
     identities |= identify(folder / name for name in files)
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from copy import deepcopy
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
@@ -17,6 +17,7 @@ from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
 from ramerge.core.tensors.access import access
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import set_vocabulary, untie
 from ramerge.core.tensors.header import LFS_POINTER
 from ramerge.core.tensors.paths import linked_out
@@ -109,29 +110,28 @@ _VOCABULARIES = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.j
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 
 
-def companion_files(
-    base: Sequence[Location], tokenizer_from: Sequence[Location] = (), *, allow_outside_links: bool = False
-) -> dict[str, Location]:
+def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) -> dict[str, Location]:
     """The files next to the weights that are copied: relative name to source.
 
     Args:
-        base: the base checkpoint, then folders whose tokenizer files come instead of its own, such as adapters.
-        tokenizer_from: the same of the checkpoint that gives tokenizer, chat template and generation config; empty for
-            the base.
-        allow_outside_links: follow links that lead out of a checkpoint.
+        base: the base checkpoint.
+        tokenizer_from: the checkpoint that gives tokenizer, chat template and generation config; None for the base.
 
     Raises:
         CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
             module lacks files of its weights.
     """
-    chosen, _ = _sorted(base[0])
-    if tokenizer_from:
+    first, *added = base.companion_folders
+    chosen, _ = _sorted(first)
+    if tokenizer_from is not None:
         chosen = {name: path for name, path in chosen.items() if not is_tokenizer(name)}
-    for folder in tokenizer_from or base[1:]:
+        added = [*tokenizer_from.companion_folders]
+    for folder in added:
         chosen |= {name: path for name, path in _sorted(folder)[0].items() if is_tokenizer(name)}
-    roots = (*base, *tokenizer_from)
+    models = [base, *([tokenizer_from] if tokenizer_from is not None else [])]
+    roots = [folder for model in models for folder in model.companion_folders]
     outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
-    if outside and not allow_outside_links:
+    if outside and not all(model.outside_links for model in models):
         raise CheckpointError(linked_out(*outside))
     return chosen
 

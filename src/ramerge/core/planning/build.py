@@ -153,7 +153,7 @@ def _contents(
     if base is None:
         return PlannedContents(), []
     matched, ties, findings = _match(points, base, inputs)
-    reader = TokenReader(recipe.allow.outside_links)
+    reader = TokenReader()
     speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matched.rows, reader)
     findings += [
         *clashes,

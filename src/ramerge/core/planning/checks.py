@@ -456,7 +456,6 @@ def find_companions(
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(chosen) if chosen else None
-    source = (agent.metadata_folder, *agent.tokenizers) if agent is not None else ()
     ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
     findings = [
         problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
@@ -464,9 +463,7 @@ def find_companions(
         if (base / name).is_dir()
     ]
     try:
-        found = companion_files(
-            (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
-        )
+        found = companion_files(inputs.opened_base, agent)
         left = left_out(base, inputs.opened_base.files)
         if inputs.opened_base.quantized is not None and recipe.dtype != LIKE_BASE:
             left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]

@@ -49,13 +49,8 @@ Compared: TypeAlias = Literal["tokens", "chat template", "end tokens"]
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reads what tells tokens and templates of a model.
+    """Reads what tells tokens and templates of a model."""
 
-    Attributes:
-        allow_outside_links: whether files may be links that lead out of their folder.
-    """
-
-    allow_outside_links: bool = False
     _damages: dict[Location, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
@@ -183,9 +178,9 @@ class TokenReader:
         return None
 
     def _find(self, model: Checkpoint, name: str) -> Location | None:
-        for folder in (*reversed(model.tokenizers), model.metadata_folder):
+        for folder in reversed(model.companion_folders):
             path = folder / name
-            if path.is_file() and (self.allow_outside_links or not access(path).leads_outside(folder)):
+            if path.is_file() and (model.outside_links or not access(path).leads_outside(folder)):
                 return path
         return None
 

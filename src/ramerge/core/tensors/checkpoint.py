@@ -85,9 +85,16 @@ class Checkpoint(Contents):
         format: the name of its format.
         title: its format, human-readable, with the quantization of its weights.
         needs_base: whether the folder holds changes of another model.
+        outside_links: whether its files may be links that lead out of their folder.
     """
 
     directory: Location
     format: str
     title: str
     needs_base: bool = False
+    outside_links: bool = False
+
+    @property
+    def companion_folders(self) -> tuple[Location, ...]:
+        """The folders of the files that belong to the model; tokenizer files of later ones replace earlier ones."""
+        return (self.metadata_folder, *self.tokenizers)

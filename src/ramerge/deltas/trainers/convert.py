@@ -32,7 +32,6 @@ def convert(
     staging: StagingDir,
     *,
     compression: Compression = "none",
-    allow_outside_links: bool = False,
 ) -> Index:
     """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
@@ -45,7 +44,7 @@ def convert(
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
         for _ in results:  # there are none, but the chain is checked at its end
             pass
-        write_headers_and_sidecars(base, base, writer, allow_outside_links=allow_outside_links)
+        write_headers_and_sidecars(base, base, writer)
         check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
         return writer.finish()
 

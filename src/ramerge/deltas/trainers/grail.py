@@ -28,7 +28,7 @@ from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascend
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.errors import AGAIN
-from ramerge.sdk.formats import Opening, check_files, read_json
+from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import FROM_FULL_NAME, TORCH_NAMES, Checkpoint, Files, Identity, Tensor, identify, itemsize
 from ramerge.sdk.text import JsonLimits, parse, quoted
@@ -190,7 +190,7 @@ def _inside(folder: Location) -> str | None:
 
 def read(folder: Path, opening: Opening) -> Link:
     """Read the small files of grail's delta in a folder."""
-    check_files(folder, [_METADATA, _ABOUT, _DATA], in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, [_METADATA, _ABOUT, _DATA], in_index=False)
     files = identify(folder / name for name in (_METADATA, _ABOUT, _DATA))
     metadata, about = read_json(folder / _METADATA), read_json(folder / _ABOUT)
     version, before, anchor = (

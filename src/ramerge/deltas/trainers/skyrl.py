@@ -19,7 +19,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.trainers.slime import DeltaOfPayloads, Payload
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.sdk.files import is_too_long
-from ramerge.sdk.formats import Opening, check_files, read_json
+from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import TORCH_NAMES, HeaderEntry, identify, read_header
 from ramerge.sdk.text import quoted
@@ -41,7 +41,7 @@ def _inside(folder: Location) -> str | None:
 def read(folder: Path, opening: Opening) -> Link:
     """Read the small files of SkyRL's delta in a folder."""
     path = folder / MANIFEST
-    check_files(folder, [MANIFEST], in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, [MANIFEST], in_index=False)
     files = identify([path])
     manifest = read_json(path)
     version, before = (counted(manifest, key, path) for key in ("version", "base_version"))
@@ -59,7 +59,7 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(
             f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong
         )
-    check_files(folder, names, in_index=True, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=True)
     files |= identify(folder / name for name in names)
     entries = {(name, entry.name): entry for name in names for entry in read_header(folder / name).entries}
     payloads: dict[str, Payload] = {}

@@ -24,7 +24,7 @@ from ramerge.deltas.trainers.sparse import Scatter, overwritten
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.files import climbs_out, is_too_long
-from ramerge.sdk.formats import Opening, check_files, read_json, safetensors
+from ramerge.sdk.formats import Opening, read_json, safetensors
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Checkpoint, Files, Header, Tensor, identify, read_header
 from ramerge.sdk.text import quoted
@@ -152,7 +152,7 @@ def read(folder: Path, opening: Opening) -> Link:
         contents = safetensors.open_folder(folder, opening)
         return WholeTensors(folder, number, number, contents.files, contents.tensors)
     path = folder / _INDEX
-    check_files(folder, [_INDEX], in_index=False, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, [_INDEX], in_index=False)
     files = identify([path])
     document = read_json(path)
     metadata, weight_map = document.get("metadata"), document.get("weight_map")
@@ -175,7 +175,7 @@ def read(folder: Path, opening: Opening) -> Link:
     ]
     if problems:
         raise CheckpointError(problems)
-    check_files(folder, names, in_index=True, allow_outside_links=opening.allow_outside_links)
+    opening.check_files(folder, names, in_index=True)
     files |= identify(folder / name for name in names)
     headers = {name: read_header(folder / name) for name in names}
     payloads = _payloads(folder, weight_map, headers, str(encoding), str(algorithm))

@@ -60,7 +60,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
         raise CheckpointError(
             f"{chain[-1].folder}: there is no home folder to unpack it to; set RAMERGE_CACHE to a folder for that"
         )
-    sidecars = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    sidecars = delta.sidecar_files(base)
     digest = hashlib.sha256(f"{VERSION}".encode())
     for group in ({**base.files, **identify(sidecars.values())}, *(link.files for link in chain)):
         for path, identity in sorted(group.items(), key=lambda item: str(item[0])):
@@ -69,7 +69,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     place = home / digest.hexdigest()[:40]
     with store.entry(place):
         if not (place / DELTA_INDEX).is_file():
-            _fill(place, base, _shortened(base, chain, opening), opening)
+            _fill(place, base, _shortened(base, chain, opening))
     return place
 
 
@@ -86,7 +86,7 @@ def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seq
     return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[done:]]
 
 
-def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening) -> None:
+def _fill(place: Path, base: Checkpoint, chain: Sequence[Link]) -> None:
     guard = place.with_name(f".{place.name}.lock")
     partial = place.with_name(f".{place.name}.partial")
     held = lock(guard, wait=True)
@@ -99,7 +99,7 @@ def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening
         partial.mkdir(mode=0o700)
         try:
             staging = StagingDir(partial)
-            convert(base, chain, staging, allow_outside_links=opening.allow_outside_links)
+            convert(base, chain, staging)
             staging.check()
             partial.rename(place)
         except BaseException:
