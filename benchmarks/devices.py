@@ -1,4 +1,4 @@
-"""Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS] [EXPERTS]`.
+"""Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS]`.
 
 It prints lines, then JSON. For the shapes of Qwen2.5-0.5B and 7B and of a 70B model: three task vectors of random
 numbers in bfloat16, with some strong directions. Each shape is solved for once by each method on the device (`cuda` by
@@ -6,9 +6,6 @@ default; `cpu` measures the CPU alone), and on the CPU while SECONDS (300) last,
 each with one thread of BLAS, as in a merge. Results are compared. The sum over a model's matrices is what solving
 takes, without reading and writing; on a device it includes the way there and back. On one GPU all of it takes about ten
 minutes.
-
-Then EXPERTS (32) of a layer are solved for on the device: each by itself, and in companies, whose decompositions are
-stacks. With 0 SECONDS, and on `torch:cpu`, only this is measured.
 """
 
 from __future__ import annotations
@@ -21,8 +18,6 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
-from ramerge.core.linalg.solver import CPU, SIDE_BY_SIDE, TORCH_CPU, Solver, is_slow_in_float64, is_sound
-from ramerge.core.linalg.together import Member, at_once
+from ramerge.core.linalg.solver import CPU, Solver, is_slow_in_float64, is_sound
 from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core
 from ramerge.core.methods.matrices import scaled
@@ -41,8 +35,6 @@ from ramerge.core.methods.registry import METHODS
 SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
 # hidden size, size of keys and values, inner size, layers
 MODELS = {"0.5B": (896, 128, 4864, 24), "7B": (3584, 512, 18944, 28), "70B": (8192, 1024, 28672, 80)}
-EXPERTS = ((768, 2048), (2048, 768))  # Qwen3-30B-A3B has 128 in a layer
-COMPANIES = (1, 8, 16)
 TENSOR = "model.layers.0.self_attn.q_proj.weight"  # of attention: ResMerge looks at the name
 _AGENTS = 3
 Matrix = NDArray[np.float32]
@@ -102,65 +94,19 @@ def on_device(
     return took, result
 
 
-def of_experts(
-    solve: Callable[[list[Matrix], Solver], Matrix], experts: list[list[Matrix]], place: Solver, together: int
-) -> tuple[float, float, list[Matrix]]:
-    """Seconds for all experts, processor seconds, and the results, as a merge solves for two companies at a time."""
-
-    def of_one(taus: list[Matrix], member: Member) -> Matrix:
-        return solve([tau.copy() for tau in taus], replace(place, member=member))
-
-    def of_company(company: list[list[Matrix]]) -> list[Matrix]:
-        return at_once([partial(of_one, taus) for taus in company])
-
-    companies = [experts[start : start + together] for start in range(0, len(experts), together)]
-    with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        began, worked = time.perf_counter(), time.process_time()
-        found = [result for results in pool.map(of_company, companies) for result in results]
-        return time.perf_counter() - began, time.process_time() - worked, found
-
-
-def measure_experts(place: Solver, count: int) -> list[dict[str, Any]]:
-    """For each shape, method and size of a company: seconds of a layer's experts, and the difference from size 1."""
-    rows = []
-    for shape in EXPERTS:
-        experts = [task_vectors(shape, number) for number in range(count)]
-        for method in SPECTRAL:
-            alone: list[Matrix] = []
-            of_experts(solver(method), experts[:2], place, 2)  # loads libraries
-            for together in COMPANIES:
-                took, worked, found = of_experts(solver(method), experts, place, together)
-                alone = alone or found
-                norms = [float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in zip(found, alone, strict=True)]
-                rows.append(
-                    {
-                        "shape": shape,
-                        "experts": count,
-                        "method": method,
-                        "together": together,
-                        "device": took,
-                        "processor": worked,
-                        "difference": max(norms),
-                    }
-                )
-                _tell(rows[-1])
-    return rows
-
-
 def _tell(row: dict[str, Any]) -> None:
     print(" ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
     sys.stdout.flush()
 
 
-def _main(device: str, most: float, experts: int) -> None:
+def _main(device: str, most: float) -> None:
     warned: list[str] = []
     place = Solver(device, warned.append)
     if device != "cpu" and not is_sound(device):
         raise SystemExit(f"{device} does not compute as NumPy does")
-    rows = _matrices(place, most, warned) if most and device != TORCH_CPU else []
-    layer = measure_experts(place, experts) if device != "cpu" else []
+    rows = _matrices(place, most, warned)
     found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
-    print(json.dumps(found | {"rows": rows, "experts": layer, "warnings": warned}))
+    print(json.dumps(found | {"rows": rows, "warnings": warned}))
 
 
 def _matrices(place: Solver, most: float, warned: list[str]) -> list[dict[str, Any]]:
@@ -204,6 +150,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", nargs="?", default="cuda")
     parser.add_argument("seconds", nargs="?", type=float, default=300.0)
-    parser.add_argument("experts", nargs="?", type=int, default=32)
     given = parser.parse_args()
-    _main(given.device, given.seconds, given.experts)
+    _main(given.device, given.seconds)

@@ -27,7 +27,6 @@ reads              `Passes`: the open inputs, counting, merging, and what these 
 passes             `CountPass` and `MergePass`, the values that an executor takes, and the order of their blocks
 executors/         threads or Ray tasks that process the blocks of a pass; the one that the user chose
 worker             one thread's work on a block, for `passes`: reads all inputs, counts or merges, writes to a `Sink`
-team               a worker of several threads, whose matrices a device solves for together
 operators          what methods make of recorded inputs, once for all threads; reads these inputs for `worker`
 result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal; `blank`, its
                    empty counts of what rounding does, for `worker`, `tally` and `reads`

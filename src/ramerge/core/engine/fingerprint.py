@@ -73,7 +73,7 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
         **versions(),
         **recipe,
         **files(plan.inputs.files),
-        "the size of blocks (--threads, --max-memory)": f"{used.block_elements}, {used.run_bytes}, {used.together}",
+        "the size of blocks (--threads, --max-memory)": f"{used.block_elements}, {used.run_bytes}",
         "cached counts (--no-cache)": _digest(sorted(repr(key) for key in plan.counts.cached)),
         "what is read and written": _digest(work),
     }

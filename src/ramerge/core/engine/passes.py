@@ -19,7 +19,6 @@ from typing_extensions import override
 from ramerge.core.engine.executors.executor import in_runs
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult, Results
-from ramerge.core.engine.team import Team
 from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.kernels.native import notifying_compilation
@@ -116,8 +115,7 @@ class MergePass(PlanPass):
 
     @override
     def _worker(self, report: Callable[[Message], None]) -> Worker:
-        kind = Team if self.plan.resources.together > 1 else Worker
-        return kind(self.plan, self.files, self.operators, report)
+        return Worker(self.plan, self.files, self.operators, report)
 
     @override
     def settle(self) -> None:
@@ -144,24 +142,23 @@ def in_order(
         apart: whether each block is a run.
     """
     resources = plan.resources
-    together = {index for index in tensors if not apart and plan.together(plan.tensors[index])}
     blocks: list[Block] = []
     for index in tensors:
         tensor = plan.tensors[index]
-        size, elements = tensor.block(1 if index in together else resources.block_elements), tensor.base.elements
+        size, elements = tensor.block(resources.block_elements), tensor.base.elements
         blocks += [Block(index, start, min(start + size, elements)) for start in range(0, elements, size)]
 
-    def kind(block: Block) -> tuple[bool, Hashable]:
-        return block.tensor in together, plan.tensors[block.tensor].recorded
+    def operator(block: Block) -> Hashable:
+        return plan.tensors[block.tensor].recorded
 
     def share(block: Block) -> int:
-        return 1 if block.tensor in together else share_of(plan.tensors[block.tensor], block)
+        return share_of(plan.tensors[block.tensor], block)
 
     in_bytes = 0 if apart else resources.run_bytes
     runs = tuple(
         tuple((block,) for block in run)
-        for (are_together, _), of_kind in groupby(blocks, kind)
-        for run in in_runs(of_kind, share, resources.together if are_together else in_bytes)
+        for _, of_operator in groupby(blocks, operator)
+        for run in in_runs(of_operator, share, in_bytes)
     )
     return runs[::-1] if before % 2 else runs
 

@@ -17,7 +17,6 @@ from ramerge.core.kernels.element_formats import FORMATS, Words
 from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.solver import Solver
-from ramerge.core.linalg.together import Member
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.core.planning.owners import BASE
@@ -92,13 +91,9 @@ class Worker:
         files: the inputs, open.
         operators: shared by the workers of a process.
         tell: gets what users should know.
-
-    Attributes:
-        member: its place among those that solve for a matrix at the same time, on a device; None if it is by itself.
     """
 
     def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
-        self.member: Member | None = None
         self._plan = plan
         self._operators = operators
         self._tell = tell
@@ -201,7 +196,7 @@ class Worker:
             )
         resources = self._plan.resources
         if tensor.matrix and resources.takes(method.scratch(layer, parameters, len(self._plan.inputs.agents))):
-            solver = Solver(resources.device, lambda text: self._tell(Warned(text)), self.member)
+            solver = Solver(resources.device, lambda text: self._tell(Warned(text)))
         piece = replace(read, operator=operator, solver=solver, counts=rounding if point.uses_base else None)
         found = method.merge(piece, task.prepared, counts, allow_nonfinite)
         for sample in piece.unrounded(found):

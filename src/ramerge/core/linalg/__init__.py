@@ -2,7 +2,6 @@
 
 solver             where a matrix is solved for, by NumPy or by torch on a GPU: made by `engine/worker`, called by
                    methods; whether a device is fast and right, for `planning/devices`
-together           small matrices that are solved for at the same time, and decomposed as stacks: for `engine/team`
 arrays             the few functions that differ between NumPy and torch: for this room and for methods
 
 Mathematics, which methods call:

@@ -19,8 +19,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.linalg import together
-
 Array: TypeAlias = Any
 """An array of NumPy, or a tensor of torch, on any device."""
 Real = Literal["float32", "float64"]
@@ -173,23 +171,12 @@ def inv(x: Array) -> Array:
 
 
 def _decomposed(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_torch: str) -> Sequence[Array]:
-    """By NumPy's LAPACK on a CPU, whoever holds the numbers, and for MPS, which lacks most; else by torch.
-
-    Both take stacks, of what is solved for at the same time on a device.
-    """
+    """By NumPy's LAPACK on a CPU, whoever holds the numbers, and for MPS, which lacks most; else by torch."""
     if isinstance(x, np.ndarray):
         return of_numpy(x)
-
-    def decomposed(x: Array) -> Sequence[Array]:
-        if x.device.type == "cuda":
-            return tuple(getattr(_torch().linalg, of_torch)(x))
-        return [asarray(np.asarray(each), x) for each in of_numpy(to_host(x))]
-
-    def all_of(ones: Sequence[Array]) -> Sequence[Sequence[Array]]:
-        return [decomposed(ones[0])] if len(ones) == 1 else list(zip(*decomposed(_torch().stack(ones)), strict=True))
-
-    found: Sequence[Array] = together.call((of_torch, x.shape, x.dtype), x, all_of)
-    return found
+    if x.device.type == "cuda":
+        return tuple(getattr(_torch().linalg, of_torch)(x))
+    return [asarray(np.asarray(each), x) for each in of_numpy(to_host(x))]
 
 
 # np.linalg.eigh widens float32 to float64; this is the same routine of LAPACK in float32, in 0.6 of the time

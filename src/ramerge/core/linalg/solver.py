@@ -1,9 +1,8 @@
 """Where a matrix is solved for: here by NumPy, or by torch on a GPU.
 
 A device is shared by the threads of a process. Two of them may hold matrices there: while one is solved for, the next
-one arrives and the last one leaves, and meanwhile further threads read and write. Small matrices that are solved for at
-the same time (`linalg.together`) count as one. What a device cannot do is done here instead: float64 on MPS, a matrix
-that does not fit, or one that torch fails at.
+one arrives and the last one leaves, and meanwhile further threads read and write. What a device cannot
+do is done here instead: float64 on MPS, a matrix that does not fit, or one that torch fails at.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, DoubleMissingError, refining, to_host
-from ramerge.core.linalg.together import Member, as_member
 
 Solve = Callable[[list[Array]], Array]
 
@@ -40,18 +38,16 @@ class Solver:
     Attributes:
         device: `cpu`, or a device as torch names it.
         notify: gets a warning, once for a device, when a matrix is solved for here instead.
-        member: among the matrices that are solved for at the same time; None for one by itself.
     """
 
     device: str = "cpu"
     notify: Callable[[str], None] = field(default=lambda _text: None, compare=False)
-    member: Member | None = field(default=None, compare=False)
 
     def solve(self, function: Solve, taus: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """`function(taus)`, computed there; `function` leaves the task vectors as they are."""
         if self.device == "cpu":
             return to_host(function(list(taus)))
-        return _device(self.device).solve(function, taus, self.notify, self.member)
+        return _device(self.device).solve(function, taus, self.notify)
 
 
 CPU = Solver()
@@ -73,17 +69,11 @@ class _Device:
         self._too_large = float("inf")  # bytes of task vectors that did not fit
         self._has_warned = False
 
-    def solve(
-        self,
-        function: Solve,
-        taus: Sequence[NDArray[Any]],
-        notify: Callable[[str], None],
-        member: Member | None = None,
-    ) -> NDArray[Any]:
+    def solve(self, function: Solve, taus: Sequence[NDArray[Any]], notify: Callable[[str], None]) -> NDArray[Any]:
         size = sum(tau.nbytes for tau in taus)
         if size < self._too_large:
             try:
-                with self._slot(member) as stream, as_member(member):
+                with self._slot() as stream:
                     return self._solve(function, taus, stream)
             except DoubleMissingError:
                 pass
@@ -94,10 +84,7 @@ class _Device:
         return to_host(function(list(taus)))
 
     @contextmanager
-    def _slot(self, member: Member | None) -> Iterator[Any]:
-        if member is not None:
-            yield member.company.share(self._slots.get, self._slots.put)
-            return
+    def _slot(self) -> Iterator[Any]:
         stream = self._slots.get()
         try:
             yield stream

@@ -25,7 +25,7 @@ cached_counts    counts of earlier reads: a plan recalls them, `engine.reads` ke
                  values, for `engine.fingerprint`
 rounds           which statistics each read before the merging pass counts; for `api`, a plan without cached counts
 resources        threads, blocks and memory
-devices          whether a GPU solves for whole matrices, and for how many together
+devices          whether a GPU solves for whole matrices
 
 The result:
 

@@ -20,7 +20,6 @@ Torch takes several seconds to start. The matrices of a model of 0.5B parameters
 seconds to three minutes for these on two cores.
 """
 _SHARE = 0.9  # of a device's free memory
-_MOST_TOGETHER = 16
 
 
 def place_matrices(
@@ -54,24 +53,7 @@ def place_matrices(
     )
     precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
     placed = replace(resources, device=str(device), device_name=device_name(device) + precision, device_bytes=room)
-    return _grouped(placed, needs), [note(text)] if too_large else []
-
-
-def _grouped(resources: Resources, needs: Sequence[int]) -> Resources:
-    """Workers of several threads, if most matrices are so small that these fit the device together.
-
-    Threads stay as many as they were, and so does memory. While the device solves for two groups, a third one reads.
-    """
-    together = max(min(_MOST_TOGETHER, resources.workers // (SIDE_BY_SIDE + 1)), 1)
-    grouped = replace(
-        resources,
-        workers=resources.workers // together,
-        worker_bytes=resources.worker_bytes * together,
-        device_name=f"{resources.device_name}, up to {together} matrices together",
-        together=together,
-    )
-    fitting = sum(map(grouped.takes_together, needs))
-    return grouped if 2 * fitting > len(needs) else resources
+    return placed, [note(text)] if too_large else []
 
 
 def _room(device: str) -> int:

@@ -119,7 +119,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
         "bytes_read": plan.bytes_read,
         "bytes_written": plan.bytes_written,
         "disk_free": plan.output.disk_free,
-        "workers": plan.resources.threads,
+        "workers": plan.resources.workers,
         "block_elements": plan.resources.block_elements,
         "peak_memory_bytes": plan.resources.peak_memory_bytes,
         "device": plan.resources.device_name,

@@ -379,7 +379,6 @@ class Resources:
         device: where whole matrices are solved for: `cpu`, or a device as torch names it.
         device_name: with the name of a GPU.
         device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
-        together: how many small matrices a worker solves for at the same time on the device, with a thread for each.
     """
 
     workers: int
@@ -391,20 +390,10 @@ class Resources:
     device: str = "cpu"
     device_name: str = "cpu"
     device_bytes: int = 0
-    together: int = 1
-
-    @property
-    def threads(self) -> int:
-        """Threads of all workers."""
-        return self.workers * self.together
 
     def takes(self, needed: int) -> bool:
         """Whether the device has room for a matrix that needs so many bytes."""
         return self.device != "cpu" and needed <= self.device_bytes
-
-    def takes_together(self, needed: int) -> bool:
-        """Whether the device has room for `together` such matrices, and for the stacks in which they are decomposed."""
-        return self.together > 1 and self.takes(2 * self.together * needed)
 
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
@@ -663,12 +652,6 @@ class MergePlan(PlannedContents):
             for owner, counts in found.items()
             if counts
         }
-
-    def together(self, tensor: TensorPlan) -> bool:
-        """Whether the matrices of a tensor are solved for at the same time as others on the device."""
-        if self.resources.together == 1 or tensor.recorded or not _is_solved_for(self.points, tensor):
-            return False
-        return self.resources.takes_together(needed_by(self.points, tensor, len(self.inputs.agents)))
 
     def allow_nonfinite(self, tensor: TensorPlan) -> bool:
         """Whether NaN and Inf of a tensor are computed with."""
