@@ -19,7 +19,6 @@ smollm: merges of the real agents, which lab/real/compare.py scores
 summary: what to take from all this, in a few sentences
 situations, variants: 23 kinds of tiny agents with rules without tuned parameters, and variants of `core` on them
 kinds: more kinds of real agents, and runs, which lab/real/kinds.py and lab/real/runs.py score
-forecasts: the best factor of the sum, forecast and chosen
 lora: adapters, and what methods for whole matrices make of them
 published: what others have measured
 advice: what `ramerge recommend` knows

@@ -42,8 +42,6 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
         yield "lab-counts.svg", _drawn(_counts(counts))
     if kept := results.kept("situations"):
         yield "core-situations.svg", _drawn(_situations(kept))
-    if kept := results.kept("forecasts"):
-        yield "core-forecast.svg", _drawn(_forecast(kept))
 
 
 def _drawn(chart: alt.TopLevelMixin) -> str:
@@ -186,21 +184,3 @@ def _situations(kept: Mapping[str, Any]) -> Layers:
     )
     zero = alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color="#555").encode(x="x:Q")
     return alt.layer(zero, dots).properties(width=430, height=17 * len(order), title="Which rule is safe")
-
-
-def _forecast(kept: Mapping[str, Any]) -> Layers:
-    """The forecast best factor of the sum against the one that validation prompts chose."""
-    rows = [{"agents": name, **one} for each in kept.values() for name, one in each.items()]
-    dots = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_point(filled=True, size=60, opacity=0.9)
-        .encode(
-            x=alt.X("chosen:Q", title="factor that validation prompts chose", scale=alt.Scale(domain=[0, 1.2])),
-            y=alt.Y("forecast:Q", title="factor that analyze --cores forecasts", scale=alt.Scale(domain=[0, 1.2])),
-            color=alt.Color("agents:N", title=None),
-            shape=alt.Shape("agents:N", title=None),
-        )
-    )
-    ends = alt.Chart(alt.InlineData(values=[{"chosen": one, "forecast": one} for one in (0.0, 1.2)]))
-    line = ends.mark_line(color="#555", strokeDash=[4, 4]).encode(x="chosen:Q", y="forecast:Q")
-    return alt.layer(line, dots).properties(width=300, height=300, title="The best factor of the sum")

@@ -118,7 +118,6 @@ def _on_real(results: Results) -> Iterator[str]:
     yield sections.of_kinds(results)
     yield sections.of_second_base(results)
     yield sections.of_runs(results)
-    yield sections.of_forecasts(results)
     yield sections.of_variants(results)
 
 

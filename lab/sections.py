@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lab import forecasts, kinds, situations, variants
+from lab import kinds, situations, variants
 from lab.claims import signed
 from lab.kinds import Paired
 from lab.predictions import FAILED, NOT_SCORED
@@ -26,31 +26,6 @@ _ROWS_OF_RUNS = (
     ("cut 50", "checkpoint after 50 %"),
     ("relex 50", "RELEX from the first 50 %"),
 )
-
-
-def of_forecasts(results: Results) -> str:
-    """The best factor of the sum: what `analyze --cores` forecasts, and what validation prompts chose."""
-    head = "## How long the sum may be"
-    kept = results.kept("forecasts")
-    if not kept:
-        return f"{head}\n\nNo results are kept yet: `python -m lab.forecasts`."
-    forecast, one = forecasts.distances(kept)
-    return f"""{head}
-
-`ramerge analyze --cores` forecasts the best factor of the plain sum without data ([how](explanation/core.md)). The
-table compares the forecast with the factor that validation prompts chose from 0.3, 0.5, 0.7, 1, 1.5 and 3, for the
-agents of the seeds {", ".join(kept)}. [Experiment 036](../lab/experiments/036-forecast-of-the-sum.md) has the
-predictions, which
-were written before.
-
-```sh
-python -m lab.forecasts --seeds {" ".join(kept)}
-```
-
-{table(("agents", "forecast", "chosen", "distance in a seed"), forecasts.rows_of(kept))}
-
-The forecast is {forecast:.2f} from the chosen factor in the mean over settings and seeds; a factor of 1, the plain
-sum, is {one:.2f} from it."""
 
 
 def of_situations(results: Results) -> str:

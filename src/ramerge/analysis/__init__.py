@@ -7,8 +7,7 @@ observe                  the pass that merges without writing and counts statist
 task_vector_statistics   the statistic that this pass counts of each tensor; `Tally`: its counts, added up over tensors
 survey                   the compiled loop of this statistic; the layout of its arrays, names of fates and bins
 precision_loss           a statistic of the same pass: what float32 agents would lose in bfloat16; with its finding
-cores                    a forecast of `core` in one more read: coefficients, best factor of the sum; for `analyze`
-tensor_roles             the role of a tensor, from its name; tensors by layer and role, for `analyze` and `cores`
+tensor_roles             the role of a tensor, from its name; tensors by layer and role, for `analyze`
 parts                    from a `Tally` to figures of a part of the model: agents, pairs, fates; the class `Finding`
 cells                    the heat map: figures by layer and role, seen while `observe` adds them up; for `analyze`
 findings                 sentences on what the figures mean for merging; called by `analyze`

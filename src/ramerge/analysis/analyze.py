@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from ramerge import Options, PlanError, RecipeError, __version__
 from ramerge.analysis.cells import CellCounts
-from ramerge.analysis.cores import forecast
 from ramerge.analysis.findings import finding_of_broken, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
@@ -46,7 +44,6 @@ def analyze(
     recipe: AnyRecipe,
     *,
     epsilons: Sequence[float] = EPSILONS,
-    cores: bool = False,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Analysis:
@@ -59,8 +56,6 @@ def analyze(
     Args:
         recipe: as for `merge`.
         epsilons: further thresholds of "moved" to compare.
-        cores: whether to forecast the coefficients of `core` and the best factor of the sum, which takes one more read
-            and about as long as a merge with `core`.
         options, on_progress: as for `merge`. With `cache`, later merges of the same files need one read less.
 
     Returns:
@@ -81,10 +76,7 @@ def analyze(
         raise PlanError(plan.findings.problems)
     resources = plan.resources
     with chosen_executor(options.ray, resources.workers, resources.memory_of) as executor:
-        analysis = carry_out(plan, statistics, executor, on_progress or silence)
-        if not cores:
-            return analysis
-        return replace(analysis, cores=forecast(document, options, executor, on_progress or silence))
+        return carry_out(plan, statistics, executor, on_progress or silence)
 
 
 def plan_analysis(

@@ -48,17 +48,8 @@ _FILES = (
 @option(
     "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
 )
-@option(
-    "method",
-    "--cores",
-    is_flag=True,
-    help="Forecast the agents' weights in a core merge, and the best scale of their plain sum. Takes as long as that "
-    "merge.",
-)
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
-def analyze(
-    paths: tuple[str, ...], epsilons: str | None, cores: bool, quiet: bool, options: Options, **flags: Any
-) -> None:
+def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
 
     With --base, the folder of a single agent of any format may be given in place of a recipe.
@@ -75,7 +66,7 @@ def analyze(
     asked = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
     warn_of_launcher()
     with shown(quiet=quiet) as listen:
-        analysis = run(document, epsilons=asked, cores=cores, options=options, on_progress=listen)
+        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
     warn(analysis.warnings)
     speaks = not quiet and not prints(flags)
     with said([*summary(analysis), *reminder(analysis.warnings)] if speaks else []), shown(quiet=quiet) as listen:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.cells import HeatCell
-from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
@@ -49,7 +48,6 @@ class Analysis(Displayed):
         findings: three sentences, and a fourth about float32 and float64 agents.
         notes: what the plan noted.
         warnings: what is probably not intended.
-        cores: the forecast of `core`'s coefficients and of the best factor of the sum, if it was asked for.
         adapters: the agents that are LoRA adapters.
         recipe: what was analyzed, as plain values.
         bytes_read: bytes of weights read.
@@ -88,7 +86,6 @@ class Analysis(Displayed):
     precision_loss: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
     relative_epsilon: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    cores: CoreForecast | None = None
     adapters: tuple[str, ...] = ()
 
     @property

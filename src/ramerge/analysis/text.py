@@ -18,25 +18,12 @@ def summary(analysis: Analysis) -> list[str]:
     agents = [asdict(agent) for agent in analysis.model.agents]
     columns = [agent_figures(agent, analysis.method, analysis.rounding) for agent in agents]
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
-    forecast = []
-    if (cores := analysis.cores) is not None:  # by role; those by layer are in the JSON
-        figures = [
-            [part.name, *("–" if one is None else f"{one:.2f}" for one in (*part.coefficients.values(), part.factor))]
-            for part in (cores.model, *cores.roles)
-        ]
-        forecast = [
-            *table(["coefficients", *cores.model.coefficients, "sum"], figures),
-            "  coefficients: those of `core`, weighted by squared norms; sum: the forecast best factor of the sum",
-            f"forecast: {cores.sentence}",
-            "",
-        ]
     return [
         *table(list(columns[0]), [list(each.values()) for each in columns]),
         *[f"  {text}" for text in _meanings(analysis)],
         "",
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
-        *forecast,
         f"dtypes: {', '.join(dtypes)}",
         f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
         f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",

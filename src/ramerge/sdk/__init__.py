@@ -10,7 +10,7 @@ recipes   documents with line numbers, checked recipes, and recipes of other pro
 plans     the plan that is made of a recipe, what planning found, headers of models
 methods   classes of methods, what they count first, parameters; all methods
 kernels   compiled loops, how floats are packed, and how a loop of one's own is compiled
-linalg    whole matrices: spectra, and coefficients that keep cores
+linalg    whole matrices: spectra
 formats   a format and what it is handed, opened checkpoints, indices, statistics that were recorded, sidecars
 tensors   tensors and where their elements are stored, readers, identities of files, names of dtypes
 storage   models on the hub and in buckets, and the files of a delta

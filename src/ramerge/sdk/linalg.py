@@ -1,4 +1,4 @@
-"""Whole matrices, on NumPy or torch: Gram matrices, spectra, the common core of several matrices.
+"""Whole matrices, on NumPy or torch: Gram matrices and spectra.
 
 >>> import numpy as np
 >>> from ramerge.sdk.linalg import spectral
@@ -8,6 +8,5 @@
 
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.core_coefficients import acts, coefficients, movers
 
-__all__ = ["Array", "acts", "coefficients", "movers", "spectral"]
+__all__ = ["Array", "spectral"]

@@ -35,7 +35,6 @@ from ramerge.core.methods.base import (
     conditions,
     names_agent,
 )
-from ramerge.core.methods.core import CORE, Core, CoreParameters, cores_of, matrix_of
 from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.core.methods.formula import CountedMethod, ElementMethod, Formula
 from ramerge.core.methods.gram import CombinationMethod, Gram
@@ -49,7 +48,6 @@ from ramerge.core.methods.sums import Floats
 from ramerge.core.registry import INTERFACE
 
 __all__ = [
-    "CORE",
     "GUIDE",
     "INFINITY",
     "INTERFACE",
@@ -64,8 +62,6 @@ __all__ = [
     "ChosenAgent",
     "Column",
     "CombinationMethod",
-    "Core",
-    "CoreParameters",
     "CountedMethod",
     "Counts",
     "ElementMethod",
@@ -89,10 +85,8 @@ __all__ = [
     "Statistic",
     "complete",
     "conditions",
-    "cores_of",
     "factor",
     "listed",
-    "matrix_of",
     "measured",
     "merge_method",
     "names_agent",

@@ -29,8 +29,6 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
         stop = gr.Button("Stop", visible=False)
-        info = "--cores: coefficients by layer and role, and the best factor of the sum; takes as long as a merge"
-        cores = gr.Checkbox(False, label=views.LABELS["--cores"], info=info)
     choose = gr.Button("Choose what is recommended", visible=False)
     problems = problem_place()
     state = html("Progress")
@@ -51,7 +49,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     job = gr.State(None)
 
     outputs = [state, command, sentences, drawn, heat, agent, found, tensors, advised, choose, job]
-    inputs = [recipe, agent, measure, cores]
+    inputs = [recipe, agent, measure]
     act(start.click, partial(_analyze, desk), inputs, outputs, problems, concurrency_limit=None)
     while_running(job, stop)
     act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advised], recipe, problems)
@@ -62,12 +60,12 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     act(tensors.click, _pick_tensor, found, histogram, problems)
 
 
-def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[object, ...]]:
+def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
     """Run `ramerge analyze` as a job: figures while they are counted, then all of them with what they mean."""
     checked = checked_draft(text, desk.roots)
     desk.planned(checked)
     document = portable_draft(checked)
-    words = ["analyze", *words_of(document, start=desk.roots.home), *["--cores"] * cores, "--json"]
+    words = ["analyze", *words_of(document, start=desk.roots.home), "--json"]
     work = desk.queue.add(desk.job("Analysis", words))
     names = list(checked.agents)
     chosen = agent if agent in names else names[0]
@@ -124,7 +122,7 @@ def _so_far(live: Values) -> Values:
 
 def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
     """Findings, figures, and the heat map as HTML."""
-    drawn = [charts.density_bars(values), charts.overlap_bars(values), charts.core_lines(values)]
+    drawn = [charts.density_bars(values), charts.overlap_bars(values)]
     shown = views.figures(figure for figure in drawn if figure.rows)
     return [views.block(findings(values, advice)), views.block(shown), _heat(values, agent, measure)]
 

@@ -99,7 +99,6 @@ LABELS = {
     "--base": "Base model",
     "--agent": "Agents",
     "--method": "Method",
-    "--cores": "Forecast the sum",
     "--prompts": "Prompts",
     "--reward": "Reward function",
     "--prompt-count": "Number of prompts",
@@ -114,7 +113,7 @@ LABELS = {
 }
 """Flags of commands and the labels of the page's controls for them."""
 
-_CHECKBOXES = ("--cores", "--overwrite", "--public")
+_CHECKBOXES = ("--overwrite", "--public")
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
 

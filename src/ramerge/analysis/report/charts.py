@@ -29,7 +29,6 @@ def page_figures(analysis: Values) -> list[Figure]:
         _rho(analysis),
         _lambda(analysis),
         _fates(analysis),
-        core_lines(analysis),
     ]
     return [figure for figure in figures if figure.rows]
 
@@ -306,35 +305,13 @@ def _fates(analysis: Values) -> Figure:
     )
 
 
-def core_lines(analysis: Values) -> Figure:
-    names, table = [*rows.agents_of(analysis), rows.SUM], rows.cores(analysis)
-    lines = _on("rows").encode(
-        x=alt.X("layer:O", title="layer", sort=None, axis=alt.Axis(labelAngle=0)),
-        y=alt.Y("coefficient:Q", title="coefficient", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
-        color=_colors("agent", names, [*AGENT_COLORS[: len(names) - 1], INK], "stroke"),
-        tooltip=_tips("agent:N", "layer:O", "coefficient:Q"),
-    )
-    drawn = lines.mark_line().encode(strokeDash=_dashes(names))
-    return Figure(
-        name="cores",
-        title="What core would keep",
-        caption="The coefficient that core gives each agent in the matrices of a layer, and the forecast best factor "
-        "of the plain sum there. Where agents overlap in their leading directions both are below 1.",
-        text=f"Forecast: {analysis['cores']['sentence']}." if table else "",
-        chart=alt.layer(drawn, lines.mark_point()).properties(height=200),
-        rows=table,
-    )
-
-
 # --- what they have in common -----------------------------------------------------------------------------------------
 
 _WHOLE = alt.Scale(domain=[0, 1], nice=False)
 _FORMATS = {
     **dict.fromkeys(("share", "density", "unique_share", "sign_agreement", "retained", "precision_loss"), ".3p"),
     **dict.fromkeys(("elements", "moved", "both", "tensors"), ","),
-    **dict.fromkeys(
-        ("jaccard", "cosine", "rho", "lambda", "coefficient", "effective_lambda", "times", "magnitude_ratio"), ".4~r"
-    ),
+    **dict.fromkeys(("jaccard", "cosine", "rho", "lambda", "effective_lambda", "times", "magnitude_ratio"), ".4~r"),
     "expected": ",.0f",
 }
 TITLES = {

@@ -53,7 +53,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
 
 
 def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
-    """Findings, agents, advice, forecast, dtypes and pairs of an analysis as HTML, for the tab Look."""
+    """Findings, agents, advice, dtypes and pairs of an analysis as HTML, for the tab Look."""
     parts = [environment(_HERE, _FILTERS).get_template(name) for name in ("findings.html", "pairs.html")]
     return "".join(part.render(_found(analysis, advice), unfolded=True) for part in parts)
 
@@ -62,12 +62,6 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
     """The values of the templates that the page and `findings` share."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
-    cores = []  # head and rows of the table of coefficients: the model, then roles
-    if (found := analysis.get("cores")) is not None:
-        cores = [["part", *found["model"]["coefficients"], rows.SUM]]
-        for part in (found["model"], *found["roles"]):
-            values = [*part["coefficients"].values(), part["factor"]]
-            cores.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
     return {
         "analysis": analysis,
         "findings": [(each["text"], each["reason"]) for each in analysis["findings"]],
@@ -77,5 +71,4 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
         "advice": [line.partition(": ")[::2] for line in advice],
         "pairs": rows.pairs(analysis),
         "precision": rows.precision(analysis),
-        "cores": cores,
     }

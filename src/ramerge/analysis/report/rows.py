@@ -173,20 +173,6 @@ def precision(analysis: Values) -> list[Row]:
     ]
 
 
-SUM = "sum's factor"
-
-
-def cores(analysis: Values) -> list[Row]:
-    """Rows of the chart of `core`: by layer, the coefficient of each agent, and the forecast best factor of the sum."""
-    parts = (analysis.get("cores") or {"layers": ()})["layers"]
-    return [
-        {"layer": part["name"].removeprefix("layer "), "agent": name, "coefficient": value}
-        for part in parts
-        for name, value in {**part["coefficients"], SUM: part["factor"]}.items()
-        if value is not None
-    ]
-
-
 def tensors(analysis: Values) -> Row:
     """The table of tensors for the page: columns as arrays, shares as the integers they are made of, to stay small."""
     # layer 2 before layer 10

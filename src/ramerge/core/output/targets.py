@@ -203,7 +203,7 @@ def claim_files(
         check_file(path)
         if not overwrite and path.exists() and not _is_own_file(path):
             raise RecipeError(
-                f"{flag} {path}: exists, and ramerge did not write it; choose another name, or give --overwrite"
+                f"{flag} {path}: exists, and ramerge did not write it; choose another name, or replace it: --overwrite"
             )
     for path in folders.values():
         check_beside(path / "file", path)
