@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from ramerge import Recipe
 from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.formats import module_of
 from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan, note, problem
@@ -138,7 +139,7 @@ def plan_adapter(
     return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
 
 
-def check(settings: AsAdapter, points: Sequence[Point]) -> Iterator[PlanFinding]:
+def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
     """Find what an adapter cannot be: settings out of range, and keys of the recipe that no adapter fits."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
@@ -146,7 +147,6 @@ def check(settings: AsAdapter, points: Sequence[Point]) -> Iterator[PlanFinding]
         yield problem(f"--rank: must be at least 1, not {settings.rank}")
     if settings.energy is not None and not 0 < settings.energy <= 1:
         yield problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
-    recipe = points[0].recipe
     if recipe.allow.vocabulary is not None:
         yield problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
     text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"

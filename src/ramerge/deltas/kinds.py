@@ -119,10 +119,10 @@ class AsAdapter(OutputKind):
         ),
     )
 
-    def check(self, points: Sequence[Point]) -> Iterator[PlanFinding]:
+    def check(self, merge: needs.RequestedMerge) -> Iterator[PlanFinding]:
         from ramerge.deltas.adapter_plan import check
 
-        return check(self, points)
+        return check(self, merge.points[0].recipe)
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
         from ramerge.deltas.adapter_plan import in_float32

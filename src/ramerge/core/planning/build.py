@@ -117,8 +117,8 @@ def _models(
     fitted, unfit = fit_inputs(opened, needs_base=points[0].uses_base)
     inputs, unrelated = checks.refuse_other_architectures(fitted, recipe)
     points, suited = checks.suit_adapters(points, inputs)
-    unmet = kind.unmet(RequestedMerge(points, inputs, in_memory))
-    findings += [*missing, *unfit, *unrelated, *suited, *unmet, *kind.check(points)]
+    merge = RequestedMerge(points, inputs, in_memory)
+    findings += [*missing, *unfit, *unrelated, *suited, *kind.unmet(merge), *kind.check(merge)]
     return kind.points(points), inputs, findings
 
 

@@ -30,8 +30,8 @@ class PlannedKind:
     flag: ClassVar[str] = ""
     requires: ClassVar[tuple[Requirement, ...]] = ()
 
-    def check(self, points: Sequence[Point]) -> Iterable[PlanFinding]:
-        """A problem for each setting of the kind or the recipe that does not fit it, and notes."""
+    def check(self, merge: RequestedMerge) -> Iterable[PlanFinding]:
+        """A problem for everything else that cannot be written as this kind, such as settings, and notes."""
         return ()
 
     def unmet(self, merge: RequestedMerge) -> Iterator[PlanFinding]:
