@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import ramerge
 from ramerge.core.formats.open import open_checkpoint
-from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.errors import CheckpointError, InputError
+from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 
 CASES = {
     "old Megatron": (("run/iter_0000001/mp_rank_00/model_optim_rng.pt",), "run",
@@ -29,3 +32,43 @@ def test_the_command_that_converts_it(case: str, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not read; convert it") as found:
         open_checkpoint(tmp_path / named)
     assert command.format(run=tmp_path / "run") in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        "model.q_proj.lora_A.default.weight",
+        "model.q_proj.lora_B.weight",
+        "model.embed_tokens.lora_embedding_A.default",
+        "model.layers.0.q_proj.lora_a",
+        "transformer.blocks.0.attn.to_q.lora_down.weight",
+        "lora_unet_blocks_0_attn_to_q.lora_up.weight",
+        "unet.to_q.processor.to_q_lora.lora_linear_layer.up.weight",
+    ],
+)
+def test_factors_of_adapters_are_no_model(factor: str, tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    pairs, beside = {factor: floats(np.ones((4, 16)))}, {"model.q_proj.base_layer.weight": floats(np.ones((16, 16)))}
+    for number, (tensors, words) in enumerate(
+        ((pairs, "states r and lora_alpha"), (pairs | beside, "were not merged"))
+    ):
+        model = write_checkpoint(tmp_path / f"model {number}", tensors)
+        for source in (recipe(tmp_path, [model.name]), model, f"{tmp_path / 'base'}+{model}"):
+            with pytest.raises(InputError) as caught:
+                if isinstance(source, dict):
+                    ramerge.merge(source, tmp_path / "out")
+                else:
+                    ramerge.convert(source, tmp_path / "out")
+            (problem,) = caught.value.problems
+            assert words in problem and factor in problem and "extra_tensors" not in problem
+
+
+def test_names_like_those_of_factors_are_weights(tmp_path: Path) -> None:
+    names = [
+        "explora_attention.weight",
+        "model.lora_adapter_gate.weight",
+        "model.base_layer.weight",
+        "lora_a_norm.weight",
+    ]
+    model = write_checkpoint(tmp_path / "model", {name: floats(np.ones((4, 4))) for name in names})
+    assert set(open_checkpoint(model).tensors) == set(names)

@@ -60,6 +60,8 @@ def open_checkpoint(
         raise CheckpointError(_no_weights(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
+    if not format.needs_base and (text := unread.unmerged_adapters(directory, contents.tensors)) is not None:
+        raise CheckpointError(text)
     contents, quantized = decode(directory, contents, ignore=ignore_quantization)
     return Checkpoint(
         **vars(replace(contents, quantized=quantized or contents.quantized)),

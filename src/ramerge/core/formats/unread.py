@@ -42,6 +42,9 @@ _KINDS = (
 # Modules of Megatron, and what Megatron-Bridge calls the factors of their adapters.
 _OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|fc2)\.(adapter|lora)")
 
+# Factors of LoRA, as PEFT, MLX, diffusers and Kohya's scripts call them.
+_FACTOR = re.compile(r"[._](?:lora_(?:embedding_)?[AaBb]|lora_(?:down|up)|lora_linear_layer\.(?:down|up))(?=\.|$)")
+
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     """Advice for a folder with tensors of these names, if they are those of an adapter of Megatron."""
@@ -53,6 +56,26 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
         f"{folder}: is an adapter of Megatron ({quoted(named)} and others), which is not read; convert it, in "
         "Megatron-Bridge's repository: python examples/conversion/adapter/export_adapter.py --hf-model-id BASE "
         f"--megatron-peft-checkpoint {run} --output-hf-path {run}-peft"
+    )
+
+
+def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
+    """Advice for a folder that is read as a model and has factors of LoRA among tensors of these names."""
+    names = list(names)
+    factors = [name for name in names if _FACTOR.search(name)]
+    if not factors:
+        return None
+    such = f"{quoted(factors[0])} and others"
+    if len(factors) < len(names) and any(name.endswith(".base_layer.weight") for name in names):
+        return (
+            f"{folder}: holds a model with LoRA adapters that were not merged into it ({such}), which no program reads "
+            "as a model: load it as it was trained, then merge and save it with PEFT (model.merge_and_unload() and "
+            "save_pretrained), or save the adapter alone, with its adapter_config.json"
+        )
+    return (
+        f"{folder}: holds factors of LoRA ({such}) without an adapter_config.json that states r and lora_alpha, so "
+        "what they add is not known: save them with PEFT (save_pretrained), or merge them into the base "
+        "with the tool that wrote them, and give the result"
     )
 
 
