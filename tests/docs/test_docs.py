@@ -523,6 +523,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "an agent that equals the base": f"{_W}::test_suspect_agents_are_named",
         "an agent of another model, and": f"{_W}::test_suspect_agents_are_named",
         "parts of an agent's matrices": f"{_W}::test_weights_that_are_not_where_they_belong_are_named",
+        "norms of an agent": f"{_W}::test_norms_in_another_convention_are_named",
         "agents of a quantized base": (
             "formats/test_dequantized_base.py::test_an_agent_of_the_model_before_it_was_quantized_is_warned_of"
         ),

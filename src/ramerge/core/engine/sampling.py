@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -29,6 +30,7 @@ ENOUGH = 256
 # Pieces of all models together, each a page of a file, and the most in one matrix: most models have 16 to 64 heads.
 _PIECES = 1 << 14
 _IN_MATRIX = 64
+_GAIN = re.compile(r"(?:norm|ln)[^.]*(?:\.weight)?$|\.(?:weight|gamma)$", re.IGNORECASE)
 # The most temporary memory of a piece that is computed from little more than its own bytes.
 _LOCAL_BYTES = 1 << 16
 
@@ -70,6 +72,15 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
         places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
     yield from _read(places, agents)
+
+
+def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    """Gains of norms and values of all models, shape (N + 1, elements), spread over the model."""
+    gains = [tensor for tensor in tensors if len(tensor.base.shape) == 1 and _GAIN.search(tensor.name)]
+    chosen = sorted(Random(0).sample(range(len(gains)), min(PLACES, len(gains))))
+    places = [(gains[index], [0], min(gains[index].base.elements, ELEMENTS)) for index in chosen]
+    for tensor, values in _read(places, agents):
+        yield tensor, values[:, 0]
 
 
 def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
