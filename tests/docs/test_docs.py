@@ -561,6 +561,8 @@ CLAIMS: dict[str, dict[str, str]] = {
         "**Weights without elements**": f"{_P}::test_weights_that_were_not_gathered",
         "**LoRA adapters that do not": "formats/test_expert_adapters.py::test_what_does_not_fit_is_named",
         "**Factors of LoRA in place": "formats/test_unread.py::test_factors_of_adapters_are_no_model",
+        "**States of vLLM's ranks**": "formats/test_unread.py::test_the_command_that_converts_it",
+        "**Copies of a tensor": "formats/test_series.py::test_an_index_says_which_copy_is_read",
         "**Names that do not match**": "planning/test_name_mappings.py::test_missing_experts_are_named",
         "**An agent that would not": f"{_W}::test_an_agent_that_adds_nothing_is_refused",
         "**Pointers of Git LFS**": "tensors/test_header.py::test_a_pointer_of_git_lfs_is_named",

@@ -13,7 +13,16 @@ import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.formats.series import gaps, renumbered
 from ramerge.core.foundation.errors import CheckpointError
-from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors
+from tests.checkpoints import (
+    floats,
+    read_checkpoint,
+    read_safetensors,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_safetensors,
+    write_simple,
+)
 from tests.conformance.test_merge import same
 from tests.reference import Stored
 
@@ -150,6 +159,73 @@ def test_a_file_of_nothing_but_scales_leaves_no_gap(tmp_path: Path) -> None:
     ramerge.convert(tmp_path / "m", tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").glob("*.safetensors")) == [shard(1, of=2), shard(2, of=2)]
     assert read_checkpoint(tmp_path / "out").keys() == {name, "norm.weight"}
+
+
+def _renamed(folder: Path, stem: str) -> None:
+    """Give the files of a sharded model, and its index, another stem."""
+    text = (folder / INDEX).read_text()
+    (folder / INDEX).unlink()
+    for path in folder.glob("model-*"):
+        path.rename(path.with_name(path.name.replace("model", stem, 1)))
+    (folder / f"{stem}.safetensors.index.json").write_text(text.replace('"model-', f'"{stem}-'))
+
+
+@pytest.mark.parametrize("stem", ["diffusion_pytorch_model", "consolidated"])
+@pytest.mark.parametrize("more", [{}, {"shard_size": 1500}])
+def test_the_index_is_named_like_its_files(stem: str, more: dict[str, object], tmp_path: Path) -> None:
+    sharded(tmp_path / "base")
+    write_checkpoint(tmp_path / "code", simple(1, moved=0.1), shards=3)
+    for name in ("base", "code"):
+        _renamed(tmp_path / name, stem)
+    # a copy in another precision is no part of the model that the index names
+    write_safetensors(tmp_path / "base" / f"{stem}.fp16.safetensors", simple(0, "F16"))
+    source = recipe(tmp_path, ["code"], "task_arithmetic", **more)
+    assert not any(f"'{stem}-" in warning for warning in ramerge.plan(source).warnings)
+    ramerge.merge(source, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("*index.json")] == [f"{stem}.safetensors.index.json"]
+    weight_map = json.loads((tmp_path / "out" / f"{stem}.safetensors.index.json").read_text())["weight_map"]
+    assert set(weight_map.values()) == {path.name for path in (tmp_path / "out").glob(f"{stem}-*.safetensors")}
+    written = {name: read_safetensors(tmp_path / "out" / file)[name] for name, file in weight_map.items()}
+    same(written, simple(1, moved=0.1))
+    ramerge.convert(tmp_path / "out", tmp_path / "again")
+
+
+def test_one_file_of_diffusers_needs_no_index(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    (tmp_path / "base/model.safetensors").rename(tmp_path / "base/diffusion_pytorch_model.safetensors")
+    ramerge.merge(recipe(tmp_path, ["code"]), tmp_path / "out")
+    assert (tmp_path / "out/diffusion_pytorch_model.safetensors").is_file()
+    assert not list((tmp_path / "out").glob("*index.json"))
+
+
+def _overlaid(folder: Path, values: float | None) -> str:
+    """Give a tensor of a sharded model to a later file, and its first file another value, or the same one."""
+    name = next(iter(simple(0)))
+    index = json.loads((sharded(folder, shards=2) / INDEX).read_text())
+    write_safetensors(folder / "model-overlay-00001.safetensors", {name: simple(0)[name]})
+    if values is not None:
+        older = folder / index["weight_map"][name]
+        write_safetensors(older, read_safetensors(older) | {name: floats(np.full((40, 16), values))})
+    index["weight_map"][name] = "model-overlay-00001.safetensors"
+    (folder / INDEX).write_text(json.dumps(index))
+    return name
+
+
+def test_an_index_says_which_copy_is_read(tmp_path: Path) -> None:
+    name = _overlaid(tmp_path / "other", 3.0)
+    _overlaid(tmp_path / "equal", None)
+    for folder, copies in (("other", [name]), ("equal", [])):
+        opened = open_checkpoint(tmp_path / folder)
+        assert opened.warnings == ()
+        assert [any(each in note for note in opened.notes) for each in copies] == [True] * len(copies)
+        assert bool(opened.notes) == bool(copies)
+        ramerge.convert(tmp_path / folder, tmp_path / f"{folder}-out")
+        same(read_checkpoint(tmp_path / f"{folder}-out"), simple(0))
+    index = json.loads((tmp_path / "other" / INDEX).read_text())
+    index["weight_map"]["model.norm.weight"] = shard(2, of=2)
+    index["weight_map"][name] = shard(2, of=2)
+    (tmp_path / "other" / INDEX).write_text(json.dumps(index))
+    refused(tmp_path / "other", name, "model.norm.weight")
 
 
 def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:

@@ -16,6 +16,9 @@ CASES = {
     "Llama": (("run/consolidated.00.pth",), "run", "convert_llama_weights_to_hf --input_dir {run}"),
     "another name": (("run/model_state.pt",), "run", "mv {run}/model_state.pt {run}/pytorch_model.bin"),
     "accelerate": (("run/pytorch_model_fsdp.bin",), "run", "mv {run}/pytorch_model_fsdp.bin {run}/pytorch_model.bin"),
+    "vLLM": (("run/model-rank-0-part-0.safetensors", "run/model-rank-1-part-0.safetensors", "run/config.json"), "run",
+             "give the folder that the engine was loaded from"),
+    "diffusers": (("run/model_index.json", "run/transformer/config.json"), "run", "such as {run}/transformer"),
     "MLX": (("run/adapters.safetensors", "run/adapter_config.json"), "run",
             "mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused"),
     "MLX, a step": (("run/0000100_adapters.safetensors",), "run", "mlx_lm.fuse --model BASE --adapter-path {run}"),
@@ -29,9 +32,34 @@ def test_the_command_that_converts_it(case: str, tmp_path: Path) -> None:
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"{}")
-    with pytest.raises(CheckpointError, match="is not read; convert it") as found:
+    with pytest.raises(CheckpointError, match="which is not read; ") as found:
         open_checkpoint(tmp_path / named)
     assert command.format(run=tmp_path / "run") in str(found.value)
+
+
+@pytest.mark.parametrize("inner", ["policy/weights", "model/consolidated", "a/b/c/hf"])
+@pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model-00001-of-00001.bin", ".metadata"])
+def test_weights_deep_in_steps_are_named(inner: str, file: str, tmp_path: Path) -> None:
+    for step in (9, 10):
+        folder = tmp_path / f"run/step_{step}" / inner if "a/b" not in inner else tmp_path / "run" / inner
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_bytes(b"")
+    (tmp_path / "run/tokenizer.json").write_bytes(b"{}")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/model.safetensors").write_bytes(b"")
+    (tmp_path / "run/step_11").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(tmp_path / "run")
+    assert f"there are some in {folder}" in str(caught.value)
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_modules_of_megatron_are_named(prefix: str, tmp_path: Path) -> None:
+    name = f"{prefix}module.decoder.layers.0.mlp.linear_fc1.weight_w"
+    model = write_checkpoint(tmp_path / "run", {name: floats(np.ones((4, 16)))})
+    with pytest.raises(CheckpointError, match="fsdp_dtensor") as caught:
+        open_checkpoint(model)
+    assert name in str(caught.value) and "--ckpt-format torch_dist" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ rounding errors too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -197,19 +196,15 @@ def _shifted(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan
     Training moves elements by different amounts. Where a constant explains nearly all of what differs, and is larger
     than training moves norms, another program has stored them in its own way.
     """
-    kinds: dict[str, list[tuple[str, Values]]] = {}
-    for tensor, values in sampled_gains(tensors, len(names)):
-        kinds.setdefault(re.sub(r"\d+", "0", tensor.name), []).append((tensor.name, values))
-    gains = {kind: np.concatenate([values for _, values in found], axis=1) for kind, found in kinds.items()}
+    gains = {tensor.name: values for tensor, values in sampled_gains(tensors, len(names))}
     for t, name in enumerate(names, 1):
-        pairs = {kind: (values[0], values[t]) for kind, values in gains.items()}
-        shifts = {kind: _shift(*pair) for kind, pair in pairs.items()}
-        by_one = {kind: shift for kind, shift in shifts.items() if abs(abs(shift) - 1) < _NEAR_ONE}
+        pairs = {norm: (values[0], values[t]) for norm, values in gains.items()}
+        shifts = {norm: _shift(*pair) for norm, pair in pairs.items()}
+        by_one = {norm: shift for norm, shift in shifts.items() if abs(abs(shift) - 1) < _NEAR_ONE}
         if by_one:
-            such = [kinds[kind][0][0] for kind in by_one]
-            change = "plus 1" if next(iter(by_one.values())) > 0 else "minus 1"
+            such, change = list(by_one), "plus 1" if next(iter(by_one.values())) > 0 else "minus 1"
         elif pairs and (change := _common_change(list(pairs.values()))):
-            such = [found[0][0] for found in kinds.values()]
+            such = list(pairs)
         else:
             continue
         shown = brief_list(list(map(quoted, such)))

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ramerge.core.formats.format import Format, Opening
-from ramerge.core.formats.series import Naming, open_files
+from ramerge.core.formats.series import STEMS, Naming, open_files, stem_of
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.header import read_header
 from ramerge.core.tensors.tensor import Stored, Tensor
 
 NAME = "safetensors"
-INDEX = "model.safetensors.index.json"
-ONE_FILE = "model.safetensors"
 NAMING = Naming(
-    ONE_FILE,
-    INDEX,
+    STEMS,
+    ".safetensors",
     "*.safetensors",
-    others=("adapter_model*.safetensors", "shard-*-model-*.safetensors", "*adapters.safetensors"),
+    others=(
+        "adapter_model*.safetensors",
+        "shard-*-model-*.safetensors",
+        "*adapters.safetensors",
+        "model-rank-*-part-*.safetensors",
+        "*_processor.safetensors",
+    ),
     again="consolidated*.safetensors",  # the same model under the names of Mistral's own code
 )
+ONE_FILE, INDEX = NAMING.one_file, NAMING.index
+
+
+def index_of(files: Iterable[str]) -> str:
+    """The name of the index of files, by which the library that reads files of such names looks for it."""
+    return f"{stem_of(files)}.safetensors.index.json"
 
 
 def find(folder: Location) -> Location | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ramerge.core.formats.encodings.decode import OF_MODELOPT
 from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.recorded import name_of
-from ramerge.core.formats.safetensors import INDEX
+from ramerge.core.formats.safetensors import index_of
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, widest
 from ramerge.core.foundation.errors import CheckpointError
@@ -457,7 +457,8 @@ def find_companions(
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(chosen) if chosen else None
     source = (agent.metadata_folder, *agent.tokenizers) if agent is not None else ()
-    ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
+    names = [shard.name for shard in shards]
+    ours = {*names, index_of(names), "README.md", "ramerge.json", "ramerge.yaml"}
     findings = [
         problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
         for name in sorted(ours)
