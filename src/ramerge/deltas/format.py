@@ -105,7 +105,7 @@ def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Ma
     """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
-    found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
+    found = companion_files([model.metadata_folder], read=model.files, allow_outside_links=allow_outside_links)
     index = model.metadata_folder / index_of(model.shards)
     return found | {index.name: index} if model.format in STORED_FORMATS and index.is_file() else found
 

@@ -27,6 +27,7 @@ _OF = re.compile(r"(\d{1,9})-of-(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
 _MOST_TWICE = 100
 _COMPARED_BYTES = 1 << 22
+_ADAPTERS = "adapter_model.*"
 STEMS = ("model", "diffusion_pytorch_model", "consolidated")
 """Beginnings of the names of safetensors files: those of transformers, diffusers, and Mistral's own code."""
 Held = TypeVar("Held")
@@ -157,6 +158,12 @@ def open_files(
     """
     naming = naming.of(folder)
     files, listed, notes, warnings = _choose_files(folder, naming)
+    if adapter := next((path for path in sorted(folder.glob(_ADAPTERS), key=str)), None):
+        text = (
+            f"{folder}: holds a whole model, which is read, and an adapter, which is not: {adapter.name}; if it was "
+            f"not merged into the model, move it to a folder of its own with its configuration, and give {folder}+ADAPTER"
+        )
+        notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
     check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
     identities |= identify(folder / name for name in files)

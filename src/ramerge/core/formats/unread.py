@@ -29,7 +29,8 @@ _KINDS = (
         "a checkpoint of Megatron in its old format",
         ("mp_rank_*", "iter_*/mp_rank_*"),
         "convert it: torchrun pretrain_gpt.py with the arguments of the training, --load {run} --ckpt-convert-format "
-        "torch_dist --ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of transformers",
+        "torch_dist --ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of "
+        "transformers",
     ),
     (
         "the original files of Llama",
@@ -40,14 +41,14 @@ _KINDS = (
     (
         "an adapter of MLX",
         _MLX,
-        "convert it: mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base as "
-        "BASE; then give {run}-fused",
+        "convert it: mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base "
+        "as BASE; then give {run}-fused",
     ),
     (
         "a file of torch.save under another name",
         _STATE_DICTS,
-        "convert it: mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json next "
-        "to it",
+        "convert it: mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json "
+        "next to it",
     ),
 )
 
