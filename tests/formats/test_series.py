@@ -190,6 +190,20 @@ def test_the_index_is_named_like_its_files(stem: str, more: dict[str, object], t
     ramerge.convert(tmp_path / "out", tmp_path / "again")
 
 
+def test_files_of_mlx_are_named(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    convolution = np.random.default_rng(0).normal(0, 0.02, (4, 3, 2))
+    for name, values in (("base", convolution), ("code", convolution.transpose(0, 2, 1))):
+        stored = read_checkpoint(tmp_path / name) | {"model.conv.weight": floats(values)}
+        write_safetensors(tmp_path / name / "model.safetensors", stored)
+    (problem,) = ramerge.plan(recipe(tmp_path, names)).problems
+    assert "model.conv.weight" in problem and "MLX" in problem
+    data = (tmp_path / "code/model.safetensors").read_bytes()
+    (tmp_path / "code/model.safetensors").write_bytes(data.replace(b'{"format": "pt"}', b'{"format":"mlx"}', 1))
+    assert any("MLX" in note for note in open_checkpoint(tmp_path / "code").notes)
+    assert not open_checkpoint(tmp_path / "base").notes
+
+
 def test_one_file_of_diffusers_needs_no_index(tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1})
     (tmp_path / "base/model.safetensors").rename(tmp_path / "base/diffusion_pytorch_model.safetensors")
@@ -233,6 +247,21 @@ def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:
     assert renumbered(whole) == whole
     assert renumbered({shard(1): 1, shard(3): 3}) == {shard(1, of=2): 1, shard(2, of=2): 3}
     assert renumbered({shard(2): 2}) == {"model.safetensors": 2}
+
+
+@pytest.mark.parametrize("kind", ["other numbers", "fewer tensors", "more tensors", "exchanged"])
+def test_an_index_of_another_save_next_to_complete_files(kind: str, tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", shards=2)
+    index = json.loads((folder / INDEX).read_text())
+    files = index["weight_map"]
+    index["weight_map"] = {
+        "other numbers": {name: file.replace("of-00002", "of-00003") for name, file in files.items()},
+        "fewer tensors": dict(list(files.items())[:2]),
+        "more tensors": files | {"model.extra.weight": shard(1, of=2)},
+        "exchanged": dict(zip(files, reversed(files.values()), strict=True)) | {"model.extra.weight": shard(2, of=2)},
+    }[kind]
+    (folder / INDEX).write_text(json.dumps(index))
+    refused(folder, INDEX, "remove it", "are complete without it")
 
 
 CASES: list[tuple[list[str], list[tuple[list[str], int]]]] = [

@@ -161,10 +161,14 @@ def open_files(
     if adapter := next((path for path in sorted(folder.glob(_ADAPTERS), key=str)), None):
         text = (
             f"{folder}: holds a whole model, which is read, and an adapter, which is not: {adapter.name}; if it was "
-            f"not merged into the model, move it to a folder of its own with its configuration, and give {folder}+ADAPTER"
+            f"not merged into the model, move it to a folder of its own with its configuration, and give "
+            f"{folder}+ADAPTER"
         )
         notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
+    whole = _whole_without(folder, naming) if listed is not None else ""
+    if whole and not all((folder / name).exists() for name in files):
+        raise CheckpointError(f"{folder / naming.index}: names files that are not there; {whole}")
     check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
     identities |= identify(folder / name for name in files)
     tensors: dict[str, Tensor] = {}
@@ -198,7 +202,11 @@ def open_files(
         ]
         lost = {tensor.name for tensor, _ in overridden if tensor.name not in tensors}
         present = {name: shard for name, shard in listed.items() if name not in lost}
-        problems += check_index(folder, present, shards)
+        if disagreements := check_index(folder, present, shards):
+            problems += [
+                *disagreements,
+                *([f"{folder / naming.index}: does not fit its files; {whole}"] if whole else []),
+            ]
         notes += tuple(_overrides(folder / naming.index, overridden, tensors)) if not problems else ()
     with collected(problems):
         config = read_config(folder)
@@ -241,6 +249,18 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
     return True
 
 
+def _whole_without(folder: Location, naming: Naming) -> str:
+    """Advice to remove an index next to files that are complete by their numbers; empty if they are not."""
+    found = naming.found(folder)
+    totals = {counted[2] for name in found if (counted := _OF.search(name))}
+    if len(totals) != 1 or len(found) != int(next(iter(totals))) or any(gaps(found, counted_only=True)):
+        return ""
+    return (
+        f"if it is the index of another save, remove it: {few_quoted(found)} are complete without it, as the numbers "
+        "in their names say"
+    )
+
+
 def _incomplete(
     folder: Location, naming: Naming, names: Sequence[str], found: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
@@ -257,6 +277,8 @@ def _incomplete(
                 f"{folder / naming.index}: does not name {some}, but such files are there, so it is not the index of "
                 "these files; remove it to read all of them, or save the model again"
             )
+        elif whole := _whole_without(folder, naming):
+            yield f"{folder / naming.index}: names other files than those that are there; {whole}"
         else:
             yield (
                 f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
