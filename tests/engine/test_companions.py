@@ -249,6 +249,34 @@ def test_statistics_by_a_link_that_leads_out_are_refused(tmp_path: Path) -> None
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 
+@pytest.mark.parametrize("owner", ["base", "code"])
+def test_a_processor_by_a_link_is_not_read(owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, opened = write_simple(tmp_path, {"code": 0.1}), list[str]()
+    (tmp_path / "secret.json").write_text(json.dumps({"steps": [{"state_file": STATES[0]}]}))
+    write_safetensors(tmp_path / owner / STATES[0], {"mean": floats([1.0])})
+    (tmp_path / owner / PROCESSOR).symlink_to(tmp_path / "secret.json")
+    read = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *rest, **more: (opened.append(path.name), read(path, *rest, **more))[1]
+    )
+    ramerge.plan(recipe(tmp_path, names))
+    assert not {"secret.json", PROCESSOR} & set(opened)
+
+
+def test_large_and_deep_processors_name_nothing(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    write_safetensors(tmp_path / "base" / STATES[0], {"mean": floats([np.nan])})
+    steps = [{"state_file": STATES[0]}]
+    for text in (
+        json.dumps({"steps": steps, "x": "y" * 33_000_000}),
+        json.dumps({"steps": steps})[:-1] + ', "x": ' + "[" * 5000,
+    ):
+        put(tmp_path / "base", {PROCESSOR: text.encode()})
+        assert not any(
+            "'states" in text or "statistics" in text for text in ramerge.plan(recipe(tmp_path, names)).warnings
+        )
+
+
 def test_weights_are_not_copied_whatever_names_them(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"code": 0.1})
     _policy(tmp_path / "base", 0.5, ("model.safetensors",), stored=False)

@@ -158,7 +158,8 @@ def open_files(
     """
     naming = naming.of(folder)
     files, listed, notes, warnings = _choose_files(folder, naming)
-    if adapter := next((path for path in sorted(folder.glob(_ADAPTERS), key=str)), None):
+    adapters: Iterator[Location] = folder.glob(_ADAPTERS)
+    if adapter := next(iter(sorted(adapters, key=str)), None):
         text = (
             f"{folder}: holds a whole model, which is read, and an adapter, which is not: {adapter.name}; if it was "
             f"not merged into the model, move it to a folder of its own with its configuration, and give "

@@ -158,7 +158,7 @@ def left_out(directory: Location, read: Container[Location]) -> list[str]:
 
 
 def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
-    """By companion, the files of their folder that JSON files name, in order; nobody has checked these names.
+    """By companion, the files of their folder that JSON files name, in order; these names are not checked.
 
     They are code that `auto_map` names, unless it is in another repository, and states of a processor's steps, such as
     the statistics of a robot's policy. A file that is damaged names none.
@@ -189,7 +189,8 @@ def _states_of(steps: object) -> Iterator[str]:
 
 def processor_files(directory: Location) -> dict[str, Location]:
     """The JSON files of a folder that describe how a model's inputs and outputs are processed, by name."""
-    return {path.name: path for path in sorted(directory.glob(_PROCESSORS), key=str)}
+    found: Iterator[Location] = directory.glob(_PROCESSORS)
+    return {path.name: path for path in sorted(found, key=str) if not access(path).leads_outside(directory)}
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -214,7 +215,11 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
     }
     paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
     modules = _modules_of(directory)
-    on_top = {name.name: path for name, path in paths.items() if len(name.parts) == 1}
+    on_top = {
+        name.name: path
+        for name, path in paths.items()
+        if len(name.parts) == 1 and not access(path).leads_outside(directory)
+    }
     states = {PurePosixPath(file) for files in named_files(on_top).values() for file in files}
     states = {name for name in states & paths.keys() if paths[name] not in read}
     weights = {name for name in paths if _fits(name.name, _WEIGHTS)} - states
@@ -248,7 +253,7 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
             problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
         else:
             with collected(problems):
-                if not _is_pointer(path):
+                if access(path).leads_outside(directory) or not _is_pointer(path):
                     kept[name.as_posix()] = path
                 elif (
                     name in states
