@@ -215,13 +215,7 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
     }
     paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
     modules = _modules_of(directory)
-    on_top = {
-        name.name: path
-        for name, path in paths.items()
-        if len(name.parts) == 1 and not access(path).leads_outside(directory)
-    }
-    states = {PurePosixPath(file) for files in named_files(on_top).values() for file in files}
-    states = {name for name in states & paths.keys() if paths[name] not in read}
+    states = _states_in(directory, paths, read)
     weights = {name for name in paths if _fits(name.name, _WEIGHTS)} - states
     others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
     own = {name for name in weights if name.parts[0] in modules}
@@ -267,6 +261,19 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
     if problems:
         raise CheckpointError(problems)
     return kept, [*left]
+
+
+def _states_in(
+    directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
+) -> set[PurePosixPath]:
+    """The files of a folder that JSON files in it name, without weights that are read."""
+    on_top = {
+        name.name: path
+        for name, path in paths.items()
+        if len(name.parts) == 1 and not access(path).leads_outside(directory)
+    }
+    states = {PurePosixPath(file) for files in named_files(on_top).values() for file in files}
+    return {name for name in states & paths.keys() if paths[name] not in read}
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
