@@ -682,3 +682,16 @@ def test_names_with_half_a_character_are_refused() -> None:
     tensor = np.zeros(4, np.float32)
     with pytest.raises(ramerge.RecipeError, match="half of a surrogate pair"):
         ramerge.merge_state_dicts({"\ud800": tensor}, {"a": {"\ud800": tensor + 1}}, method="ram")
+
+
+def test_norms_in_another_convention_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    base = {"model.layers.0.mlp.up_proj.weight": rng.normal(0, 0.02, (32, 32)).astype(np.float32)}
+    base["model.norm.weight"] = rng.normal(1, 0.2, 32).astype(np.float32)
+    agents = {}
+    for number, name in enumerate(("code", "tool"), 1):
+        moved = {key: value + rng.normal(0, 0.001, value.shape).astype(np.float32) for key, value in base.items()}
+        agents[name] = moved | {"model.norm.weight": moved["model.norm.weight"] + np.float32(number % 2)}
+    warnings = ramerge.merge_state_dicts(base, agents, method="task_arithmetic").record.warnings
+    (warning,) = (text for text in warnings if "norm" in text)
+    assert "code" in warning and "plus 1" in warning

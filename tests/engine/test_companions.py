@@ -1,10 +1,20 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ramerge
-from tests.checkpoints import recipe, write_simple
+from tests.checkpoints import (
+    floats,
+    read_checkpoint,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_safetensors,
+    write_simple,
+)
+from tests.conformance.test_merge import same
 
 
 def test_companions_are_copied_byte_for_byte(tmp_path: Path) -> None:
@@ -182,3 +192,166 @@ def test_a_list_of_modules_that_is_none(text: bytes, tmp_path: Path) -> None:
     put(tmp_path / "base", {"modules.json": text, "2_Dense/model.safetensors": b"x", "2_Dense/config.json": b"{}"})
     ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     assert written(tmp_path / "out") == OURS | {"modules.json"}
+
+
+PROCESSOR = "policy_preprocessor.json"
+STATES = ("step_3_normalizer_processor.safetensors", "states/step_5.safetensors")
+
+
+def _policy(folder: Path, mean: float, states: tuple[str, ...] = STATES, *, stored: bool = True) -> None:
+    """A processor that names files of statistics, and these."""
+    steps = [{"registry_name": "rename"}, *({"registry_name": "normalizer", "state_file": file} for file in states)]
+    put(folder, {PROCESSOR: json.dumps({"name": "policy", "steps": steps}).encode()})
+    for file in states if stored else ():
+        (folder / file).parent.mkdir(exist_ok=True)
+        write_safetensors(folder / file, {"action.mean": floats([mean] * 4)})
+
+
+def test_statistics_that_a_processor_names_are_copied(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for name in ("base", *names):
+        _policy(tmp_path / name, 0.5)
+    record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    assert record.warnings == () and written(tmp_path / "out") == OURS | {PROCESSOR, *STATES}
+    for file in STATES:
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "base" / file).read_bytes()
+
+
+def test_other_statistics_of_an_agent_are_warned_of(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for name in ("base", *names):
+        _policy(tmp_path / name, 0.25 if name == "tool" else 0.5)
+    (warning,) = ramerge.plan(recipe(tmp_path, names)).warnings
+    assert str(tmp_path / "tool" / STATES[0]) in warning and "statistics" in warning
+
+
+@pytest.mark.parametrize(
+    "file", ["../secret.safetensors", "/etc/passwd", "a\0b", "x" * 2000, "c:\\x.safetensors", "absent.safetensors"]
+)
+def test_names_in_a_processor_that_lead_out_or_nowhere(file: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    write_safetensors(tmp_path / "secret.safetensors", {"mean": floats([1.0])})
+    for name in ("base", *names):
+        _policy(tmp_path / name, 0.5, (file,), stored=False)
+    record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    (warning,) = record.warnings
+    assert PROCESSOR in warning and "the output does not get" in warning
+    assert written(tmp_path / "out") == OURS | {PROCESSOR}
+
+
+def test_statistics_by_a_link_that_leads_out_are_refused(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    write_safetensors(tmp_path / "secret.safetensors", {"mean": floats([1.0])})
+    _policy(tmp_path / "base", 0.5, STATES[:1])
+    (tmp_path / "base" / STATES[0]).unlink()
+    (tmp_path / "base" / STATES[0]).symlink_to(tmp_path / "secret.safetensors")
+    with pytest.raises(ramerge.PlanError, match="outside the checkpoint"):
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+
+
+@pytest.mark.parametrize("owner", ["base", "code"])
+def test_a_processor_by_a_link_is_not_read(owner: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names, opened = write_simple(tmp_path, {"code": 0.1}), list[str]()
+    (tmp_path / "secret.json").write_text(json.dumps({"steps": [{"state_file": STATES[0]}]}))
+    write_safetensors(tmp_path / owner / STATES[0], {"mean": floats([1.0])})
+    (tmp_path / owner / PROCESSOR).symlink_to(tmp_path / "secret.json")
+    read = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *rest, **more: (opened.append(path.name), read(path, *rest, **more))[1]
+    )
+    ramerge.plan(recipe(tmp_path, names))
+    assert not {"secret.json", PROCESSOR} & set(opened)
+
+
+def test_large_and_deep_processors_name_nothing(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    write_safetensors(tmp_path / "base" / STATES[0], {"mean": floats([np.nan])})
+    steps = [{"state_file": STATES[0]}]
+    for text in (
+        json.dumps({"steps": steps, "x": "y" * 33_000_000}),
+        json.dumps({"steps": steps})[:-1] + ', "x": ' + "[" * 5000,
+    ):
+        put(tmp_path / "base", {PROCESSOR: text.encode()})
+        assert not any(
+            "'states" in text or "statistics" in text for text in ramerge.plan(recipe(tmp_path, names)).warnings
+        )
+
+
+def test_weights_are_not_copied_whatever_names_them(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    _policy(tmp_path / "base", 0.5, ("model.safetensors",), stored=False)
+    ramerge.merge(recipe(tmp_path, names, "task_arithmetic"), tmp_path / "out")
+    same(read_checkpoint(tmp_path / "out"), simple(1, moved=0.1))
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[" * 1000, b"\xff", b'{"steps": {"a": 1}}', b'{"steps": [[], {"state_file": [1]}]}', b"[]"]
+)
+def test_a_processor_that_is_none_names_nothing(text: bytes, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    put(tmp_path / "base", {PROCESSOR: text})
+    ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
+    assert written(tmp_path / "out") == OURS | {PROCESSOR}
+
+
+CODE = {"AutoConfig": "configuration_x.XConfig", "AutoModel": "models.modeling_x.X", "AutoTokenizer": ["tok_x.T", None]}
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "processor_config.json"])
+def test_code_that_the_output_lacks_is_named(file: str, tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    put(tmp_path / "base", {file: json.dumps({"auto_map": CODE}).encode(), "configuration_x.py": b"", "tok_x.py": b""})
+    if file == "config.json":
+        put(tmp_path / "code", {file: json.dumps({"auto_map": CODE}).encode()})
+    (warning,) = ramerge.merge(recipe(tmp_path, names), tmp_path / "out").warnings
+    assert "'models/modeling_x.py'" in warning and file in warning and "configuration_x" not in warning
+    (tmp_path / "base/models").mkdir()
+    put(tmp_path / "base", {"models/modeling_x.py": b""})
+    assert ramerge.merge(recipe(tmp_path, names), tmp_path / "out2").warnings == ()
+    assert (tmp_path / "out2/models/modeling_x.py").is_file()
+
+
+def test_code_of_another_repository_is_not_asked_for(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    auto_map = {"AutoConfig": "org/repo--configuration_x.XConfig", "AutoModel": None, "AutoX": 3}
+    put(tmp_path / "base", {"tokenizer_config.json": json.dumps({"auto_map": auto_map}).encode()})
+    assert ramerge.merge(recipe(tmp_path, names), tmp_path / "out").warnings == ()
+
+
+def test_companions_that_only_agents_have_are_noted(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    put(tmp_path / "tool", {"generation_config.json": b"{}", "preprocessor_config.json": b"{}"})
+    notes = ramerge.plan(recipe(tmp_path, names)).notes
+    for file in ("generation_config.json", "preprocessor_config.json"):
+        (note,) = (note for note in notes if file in note)
+        assert note.startswith("tool: has ")
+
+
+def test_an_adapter_next_to_a_model_is_named(tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    for owner in ("base", "tool"):
+        put(tmp_path / owner, {"adapter_model.safetensors": b"x", "adapter_config.json": b"{}"})
+    plan = ramerge.plan(recipe(tmp_path, names))
+    (warning,) = plan.warnings
+    assert str(tmp_path / "tool") in warning and "adapter_model.safetensors" in warning
+    assert any(str(tmp_path / "base") in note and "adapter_model" in note for note in plan.notes)
+
+
+HEADS = [
+    ("XForSequenceClassification", "model.norm.weight", True),
+    ("XForSequenceClassification", "score.weight", False),
+    ("XForTokenClassification", "classifier.dense.weight", False),
+    ("XForSequenceClassification", "reward_head.weight", False),
+    ("XForCausalLM", "score.weight", True),
+    ("XForCausalLM", "model.layers.0.score.weight", False),
+    ("XForCausalLM", "lm_head.weight", False),
+]
+
+
+@pytest.mark.parametrize(("architecture", "tensor", "wrong"), HEADS)
+def test_a_class_without_its_head(architecture: str, tensor: str, wrong: bool, tmp_path: Path) -> None:
+    for seed, name in enumerate(("base", "code")):
+        tensors = simple(seed, moved=0.1 * seed) | {tensor: floats(np.ones((4, 16)))}
+        write_checkpoint(tmp_path / name, tensors, config={"architectures": [architecture], "model_type": "x"})
+    warnings = ramerge.plan(recipe(tmp_path, ["code"])).warnings
+    assert [architecture in warning and "architectures" in warning for warning in warnings] == [True] * wrong

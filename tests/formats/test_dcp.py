@@ -285,3 +285,20 @@ def test_a_missing_safetensors_shard(tmp_path: Path) -> None:
     safetensors(tmp_path / "shard-00002-model-00001-of-00001.safetensors", [0, 0], text="[")
     with pytest.raises(CheckpointError, match=r"DCP_SHARDING_INFO .*not JSON"):
         open_checkpoint(tmp_path)
+
+
+def test_factors_of_adapters_in_a_model_are_named(tmp_path: Path) -> None:
+    factor, weight = "model.q_proj.lora_A.default.weight", "model.q_proj.base_layer.weight"
+    folder = trainers.write_dcp(tmp_path / "x", MODEL | {factor: floats(np.ones((4, 6))), weight: floats(np.eye(6))})
+    with pytest.raises(CheckpointError, match="were not merged") as caught:
+        open_checkpoint(folder)
+    assert factor in str(caught.value)
+
+
+def test_a_checkpoint_of_megatron_fsdp_is_named(tmp_path: Path) -> None:
+    name = "module.decoder.layers.0.self_attention.linear_qkv.weight"
+    folder = trainers.write_dcp(tmp_path / "run/iter_0000010", {name: floats(np.ones((4, 6)))})
+    with pytest.raises(CheckpointError, match="fsdp_dtensor"):
+        open_checkpoint(folder)
+    with pytest.raises(CheckpointError, match="iter_0000010"):
+        open_checkpoint(tmp_path / "run")

@@ -99,6 +99,9 @@ def read_checkpoint_of(adapter: Path) -> dict[str, Stored]:
 def close(found: Mapping[str, Stored], wanted: Mapping[str, Stored]) -> None:
     assert found.keys() == wanted.keys()
     for name, tensor in found.items():
+        if tensor.dtype not in NUMBERS:
+            assert np.array_equal(tensor.bits, wanted[name].bits)
+            continue
         ours, theirs = (t.bits.view(NUMBERS[t.dtype]).astype(np.float64) for t in (tensor, wanted[name]))
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-8, err_msg=name)
 
@@ -749,7 +752,7 @@ def test_problems_that_are_alike_are_one(tmp_path: Path) -> None:
 def test_what_one_rank_has_of_an_adapter_is_named(models: Path) -> None:
     tensors = {key(Q, "lora_A.weight"): some(4, 16), key(Q, "lora_B.weight"): some(8, 4)}
     (problem,) = problems_of(models, tensors)
-    assert "what one of 2 ranks has of it" in problem
+    assert "one rank's part of the adapter, of 2 ranks" in problem
 
 
 PAIR = {"A": (4, 7), "B": (5, 4)}
@@ -791,3 +794,57 @@ def test_modules_are_found_under_other_prefixes(front: str, models: Path) -> Non
     assert all(
         found[name.replace("model.", front)].bits.tobytes() == tensor.bits.tobytes() for name, tensor in wanted.items()
     )
+
+
+@pytest.mark.parametrize("parts", ["q", "k", "v", "qk", "qv", "kv", "qkv"])
+def test_some_projections_of_a_fused_tensor(parts: str, tmp_path: Path) -> None:
+    """Keys and values have the same number of rows, so that the place of each part follows from the others."""
+    rng, stem, rows = np.random.default_rng(5), "model.layers.0.self_attn", {"q": 16, "k": 8, "v": 8}
+    start = rng.normal(0, 0.05, (32, 16))
+    write_checkpoint(tmp_path / "base", {f"{stem}.qkv_proj.weight": floats(start, "F32")})
+    stored, wanted = {}, start.astype(np.float32).astype(np.float64)
+    for part in parts:
+        a, b = rng.normal(0, 0.1, (4, 16)), rng.normal(0, 0.1, (rows[part], 4))
+        module = f"base_model.model.{stem}.{part}_proj"
+        stored |= {f"{module}.lora_A.weight": floats(a, "F32"), f"{module}.lora_B.weight": floats(b, "F32")}
+        first = {"q": 0, "k": 16, "v": 24}[part]
+        wanted[first : first + rows[part]] += 2 * (b @ a)
+    write_adapter(tmp_path / "code", stored)
+    ramerge.convert(f"{tmp_path / 'base'}+{tmp_path / 'code'}", tmp_path / "out", dtype="float32")
+    found = read_checkpoint(tmp_path / "out")[f"{stem}.qkv_proj.weight"].bits.view(np.float32)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+TOWER = "base_model.model.model.visual.blocks.0.attn.qkv"
+
+
+def test_towers_that_a_text_model_lacks_are_dropped(models: Path) -> None:
+    tower = {f"{TOWER}.lora_A.weight": some(4, 16), f"{TOWER}.lora_B.weight": some(48, 4)}
+    write_adapter(models / "vision", factors(*UP, seed=1) | tower)
+    opened = open_checkpoint(models / "vision", base=open_checkpoint(models / "base"))
+    assert any("visual" in note and "dropped" in note for note in opened.notes)
+    ramerge.convert(f"{models / 'base'}+{models / 'vision'}", models / "out", dtype="float32")
+    ramerge.convert(f"{models / 'base'}+{models / 'code'}", models / "wanted", dtype="float32")
+    close(read_checkpoint(models / "out"), read_checkpoint(models / "wanted"))
+    write_adapter(models / "only", tower)
+    with pytest.raises(CheckpointError, match="the base has no tensor"):
+        open_checkpoint(models / "only", base=open_checkpoint(models / "base"))
+
+
+def test_a_trained_head_is_never_told_to_be_dropped(models: Path) -> None:
+    head = {"base_model.model.score.weight": some(1, 16)}
+    write_adapter(models / "reward", factors(*UP, seed=1) | head, modules_to_save=["score"])
+    (problem,) = ramerge.plan(recipe(models, ["reward"])).problems
+    assert "score.weight" in problem and "allow" not in problem
+
+
+def test_adapters_that_leave_packed_weights_alone(tmp_path: Path) -> None:
+    """Codes of a base in 4 bits stay as they are if the recipe accepts its quantization."""
+    base = write_base(tmp_path / "base", quantization_config={"quant_method": "gptq", "bits": 4})
+    packed = Stored("I32", np.arange(12, dtype=np.int32).reshape(3, 4))
+    write_safetensors(base / "model.safetensors", read_checkpoint(base) | {"model.layers.1.k_proj.qweight": packed})
+    write_adapter(tmp_path / "code", factors(*UP, seed=1))
+    assert "allow: {config: [quantization_config]}" in ramerge.plan(recipe(tmp_path, ["code"])).problems[0]
+    source = recipe(tmp_path, ["code"], "task_arithmetic", dtype="float32", allow={"config": ["quantization_config"]})
+    ramerge.merge(source, tmp_path / "out")
+    close(read_checkpoint(tmp_path / "out"), whole(base, tmp_path / "code"))

@@ -611,3 +611,16 @@ def test_the_plan_counts_the_bytes_of_codes(tmp_path: Path) -> None:
     plan = ramerge.plan(source)
     size = {name: sum(t.bits.nbytes for t in read_checkpoint(tmp_path / name).values()) for name in ("base", "a", "b")}
     assert plan.bytes_read == plan.details.passes * sum(size.values())
+
+
+def test_deepseek_v4_is_refused_by_its_name(tmp_path: Path) -> None:
+    stem = "layers.0.ffn.experts.0.w1"
+    tensors = {
+        f"{stem}.weight": Stored("I8", np.ones((16, 32), np.uint8)),
+        f"{stem}.scale": Stored("F8_E8M0", np.full((16, 2), 127, np.uint8)),
+    }
+    for declared in ({"quantization_config": {"quant_method": "fp8"}}, {"model_type": "x"}):
+        folder = write_checkpoint(tmp_path / "model", tensors, config=declared)
+        with pytest.raises(CheckpointError, match="DeepSeek V4") as caught:
+            open_checkpoint(folder)
+        assert stem in str(caught.value)

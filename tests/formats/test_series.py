@@ -13,7 +13,16 @@ import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.formats.series import gaps, renumbered
 from ramerge.core.foundation.errors import CheckpointError
-from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors
+from tests.checkpoints import (
+    floats,
+    read_checkpoint,
+    read_safetensors,
+    recipe,
+    simple,
+    write_checkpoint,
+    write_safetensors,
+    write_simple,
+)
 from tests.conformance.test_merge import same
 from tests.reference import Stored
 
@@ -152,11 +161,107 @@ def test_a_file_of_nothing_but_scales_leaves_no_gap(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "out").keys() == {name, "norm.weight"}
 
 
+def _renamed(folder: Path, stem: str) -> None:
+    """Give the files of a sharded model, and its index, another stem."""
+    text = (folder / INDEX).read_text()
+    (folder / INDEX).unlink()
+    for path in folder.glob("model-*"):
+        path.rename(path.with_name(path.name.replace("model", stem, 1)))
+    (folder / f"{stem}.safetensors.index.json").write_text(text.replace('"model-', f'"{stem}-'))
+
+
+@pytest.mark.parametrize("stem", ["diffusion_pytorch_model", "consolidated"])
+@pytest.mark.parametrize("more", [{}, {"shard_size": 1500}])
+def test_the_index_is_named_like_its_files(stem: str, more: dict[str, object], tmp_path: Path) -> None:
+    sharded(tmp_path / "base")
+    write_checkpoint(tmp_path / "code", simple(1, moved=0.1), shards=3)
+    for name in ("base", "code"):
+        _renamed(tmp_path / name, stem)
+    # a copy in another precision is no part of the model that the index names
+    write_safetensors(tmp_path / "base" / f"{stem}.fp16.safetensors", simple(0, "F16"))
+    source = recipe(tmp_path, ["code"], "task_arithmetic", **more)
+    assert not any(f"'{stem}-" in warning for warning in ramerge.plan(source).warnings)
+    ramerge.merge(source, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").glob("*index.json")] == [f"{stem}.safetensors.index.json"]
+    weight_map = json.loads((tmp_path / "out" / f"{stem}.safetensors.index.json").read_text())["weight_map"]
+    assert set(weight_map.values()) == {path.name for path in (tmp_path / "out").glob(f"{stem}-*.safetensors")}
+    written = {name: read_safetensors(tmp_path / "out" / file)[name] for name, file in weight_map.items()}
+    same(written, simple(1, moved=0.1))
+    ramerge.convert(tmp_path / "out", tmp_path / "again")
+
+
+def test_files_of_mlx_are_named(tmp_path: Path) -> None:
+    names = write_simple(tmp_path, {"code": 0.1})
+    convolution = np.random.default_rng(0).normal(0, 0.02, (4, 3, 2))
+    for name, values in (("base", convolution), ("code", convolution.transpose(0, 2, 1))):
+        stored = read_checkpoint(tmp_path / name) | {"model.conv.weight": floats(values)}
+        write_safetensors(tmp_path / name / "model.safetensors", stored)
+    (problem,) = ramerge.plan(recipe(tmp_path, names)).problems
+    assert "model.conv.weight" in problem and "MLX" in problem
+    data = (tmp_path / "code/model.safetensors").read_bytes()
+    (tmp_path / "code/model.safetensors").write_bytes(data.replace(b'{"format": "pt"}', b'{"format":"mlx"}', 1))
+    assert any("MLX" in note for note in open_checkpoint(tmp_path / "code").notes)
+    assert not open_checkpoint(tmp_path / "base").notes
+
+
+def test_one_file_of_diffusers_needs_no_index(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    (tmp_path / "base/model.safetensors").rename(tmp_path / "base/diffusion_pytorch_model.safetensors")
+    ramerge.merge(recipe(tmp_path, ["code"]), tmp_path / "out")
+    assert (tmp_path / "out/diffusion_pytorch_model.safetensors").is_file()
+    assert not list((tmp_path / "out").glob("*index.json"))
+
+
+def _overlaid(folder: Path, values: float | None) -> str:
+    """Give a tensor of a sharded model to a later file, and its first file another value, or the same one."""
+    name = next(iter(simple(0)))
+    index = json.loads((sharded(folder, shards=2) / INDEX).read_text())
+    write_safetensors(folder / "model-overlay-00001.safetensors", {name: simple(0)[name]})
+    if values is not None:
+        older = folder / index["weight_map"][name]
+        write_safetensors(older, read_safetensors(older) | {name: floats(np.full((40, 16), values))})
+    index["weight_map"][name] = "model-overlay-00001.safetensors"
+    (folder / INDEX).write_text(json.dumps(index))
+    return name
+
+
+def test_an_index_says_which_copy_is_read(tmp_path: Path) -> None:
+    name = _overlaid(tmp_path / "other", 3.0)
+    _overlaid(tmp_path / "equal", None)
+    for folder, copies in (("other", [name]), ("equal", [])):
+        opened = open_checkpoint(tmp_path / folder)
+        assert opened.warnings == ()
+        assert [any(each in note for note in opened.notes) for each in copies] == [True] * len(copies)
+        assert bool(opened.notes) == bool(copies)
+        ramerge.convert(tmp_path / folder, tmp_path / f"{folder}-out")
+        same(read_checkpoint(tmp_path / f"{folder}-out"), simple(0))
+    index = json.loads((tmp_path / "other" / INDEX).read_text())
+    index["weight_map"]["model.norm.weight"] = shard(2, of=2)
+    index["weight_map"][name] = shard(2, of=2)
+    (tmp_path / "other" / INDEX).write_text(json.dumps(index))
+    refused(tmp_path / "other", name, "model.norm.weight")
+
+
 def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:
     whole = {shard(number): number for number in (1, 2, 3)}
     assert renumbered(whole) == whole
     assert renumbered({shard(1): 1, shard(3): 3}) == {shard(1, of=2): 1, shard(2, of=2): 3}
     assert renumbered({shard(2): 2}) == {"model.safetensors": 2}
+
+
+@pytest.mark.parametrize("kind", ["other numbers", "fewer tensors", "more tensors", "exchanged"])
+def test_an_index_of_another_save_next_to_complete_files(kind: str, tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", shards=2)
+    index = json.loads((folder / INDEX).read_text())
+    files = index["weight_map"]
+    index["weight_map"] = {
+        "other numbers": {name: file.replace("of-00002", "of-00003") for name, file in files.items()},
+        "fewer tensors": dict(list(files.items())[:2]),
+        "more tensors": files | {"model.extra.weight": shard(1, of=2)},
+        "exchanged": dict(zip(files, reversed(files.values()), strict=True)) | {"model.extra.weight": shard(2, of=2)},
+    }[kind]
+    (folder / INDEX).write_text(json.dumps(index))
+    refused(folder, INDEX, "remove it", "are complete without it")
 
 
 CASES: list[tuple[list[str], list[tuple[list[str], int]]]] = [

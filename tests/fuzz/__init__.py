@@ -15,6 +15,7 @@ KINDS = (
     "indices",
     "deltas",
     "configs",
+    "companions",
     "tokenizers",
     "recipes",
     "records",

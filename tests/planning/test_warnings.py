@@ -460,3 +460,57 @@ def test_statistics_are_the_base_s(method: str, tmp_path: Path) -> None:
 def test_models_without_statistics_get_no_note(tmp_path: Path) -> None:
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path)))
     assert not any("statistics" in note for note in plan.notes)
+
+
+def _norms(folder: Path, name: str, change: Callable[[np.ndarray], np.ndarray], only: str = "") -> None:
+    """A model with norms, of which the base's are changed."""
+    stored, rng = simple(len(name), moved=0.1 if name != "base" else 0), np.random.default_rng(7)
+    for layer in range(3):
+        for kind in ("input_layernorm", "q_norm"):
+            gains = rng.normal(0.4, 0.2, 32)
+            key = f"model.layers.{layer}.{kind}.weight"
+            stored[key] = floats(change(gains) if only in key else gains)
+    write_checkpoint(folder / name, stored)
+
+
+def _noise(size: float) -> np.ndarray:
+    return np.random.default_rng(3).normal(0, size, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "only", "words"),
+    [
+        (lambda gains: gains + 1 + _noise(0.02), "", "plus 1"),
+        (lambda gains: gains - 1, "", "minus 1"),
+        (lambda gains: gains + 1 + _noise(0.02), "q_norm", "plus 1"),
+        (lambda gains: gains + 0.5, "", "plus 0.5"),
+        (lambda gains: gains * 4, "", "times 4"),
+    ],
+)
+def test_norms_in_another_convention_are_named(
+    change: Callable[[np.ndarray], np.ndarray], only: str, words: str, tmp_path: Path
+) -> None:
+    for name, changed in (("base", lambda gains: gains), ("coder", change), ("tool", change)):
+        _norms(tmp_path, name, changed, only)
+    warnings = ramerge.merge(recipe(tmp_path, ["coder", "tool"]), tmp_path / "out").warnings
+    for name in ("coder", "tool"):
+        (warning,) = (text for text in warnings if "norm" in text and f"agents.{name}" in text)
+        assert f"the base's {words}" in warning and "q_norm" in warning
+        assert ("input_layernorm" in warning) == (only == "")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda gains: gains,
+        lambda gains: gains + _noise(0.3),
+        lambda gains: gains + 0.03,
+        lambda gains: gains * 0.95,
+        lambda gains: gains * (1 + _noise(0.5)),
+        lambda gains: np.where(gains > 0.4, gains + 1, gains),
+    ],
+)
+def test_trained_norms_are_not_warned_of(change: Callable[[np.ndarray], np.ndarray], tmp_path: Path) -> None:
+    for name, changed in (("base", lambda gains: gains), ("coder", change), ("tool", lambda gains: gains)):
+        _norms(tmp_path, name, changed)
+    assert ramerge.merge(recipe(tmp_path, ["coder", "tool"]), tmp_path / "out").warnings == ()

@@ -12,11 +12,11 @@ from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
 from ramerge.sdk.errors import readable
 from ramerge.sdk.formats import (
-    INDEX,
     Format,
     Opening,
     check_index,
     companion_files,
+    index_of,
     indexed_files,
     opened_each,
     read_json,
@@ -105,8 +105,8 @@ def sidecar_files(model: Checkpoint) -> Mapping[str, Location]:
     if model.companions is not None:
         return model.companions
     found = companion_files(model)
-    index = model.metadata_folder / INDEX
-    return found | {INDEX: index} if model.format in STORED_FORMATS and index.is_file() else found
+    index = model.metadata_folder / index_of(model.shards)
+    return found | {index.name: index} if model.format in STORED_FORMATS and index.is_file() else found
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:

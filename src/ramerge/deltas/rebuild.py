@@ -15,7 +15,7 @@ from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import digest_of_file
-from ramerge.sdk.formats import INDEX, ONE_FILE
+from ramerge.sdk.formats import ONE_FILE, index_of
 from ramerge.sdk.machine import map_in_threads
 from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
@@ -96,8 +96,9 @@ def write_agent(
             writer.finish()
         finally:
             writer.close()
-    if staging.needs_index and INDEX not in index.companions:
-        staging.write(INDEX, _index_of(shards))
+    index_name = index_of(shard.name for shard in shards)
+    if staging.needs_index and index_name not in index.companions:
+        staging.write(index_name, _index_of(shards))
     check_unchanged(agent.files)
     return index
 

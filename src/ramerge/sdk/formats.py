@@ -12,7 +12,7 @@ from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.peft import CONFIG
 from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, MODEL, PLACES, expert_of, name_of
 from ramerge.core.formats.registry import by_priority
-from ramerge.core.formats.safetensors import INDEX, ONE_FILE
+from ramerge.core.formats.safetensors import ONE_FILE, index_of
 from ramerge.core.formats.sidecars import companion_files, companions_of
 from ramerge.core.formats.torchfile.load import load_file
 
@@ -20,7 +20,6 @@ __all__ = [
     "CALIBRATION",
     "CONFIG",
     "IMPORTANCES",
-    "INDEX",
     "MODEL",
     "ONE_FILE",
     "PLACES",
@@ -32,6 +31,7 @@ __all__ = [
     "companion_files",
     "companions_of",
     "expert_of",
+    "index_of",
     "indexed_files",
     "load_file",
     "local",

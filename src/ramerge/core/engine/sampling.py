@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -13,6 +14,7 @@ from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.pool import map_in_threads
 from ramerge.core.kernels.convert import convert
 from ramerge.core.planning.model import TensorPlan
+from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.core.tensors.reader import Files, Reader, threads_for
 from ramerge.core.tensors.tensor import Tensor
@@ -29,6 +31,8 @@ ENOUGH = 256
 # Pieces of all models together, each a page of a file, and the most in one matrix: most models have 16 to 64 heads.
 _PIECES = 1 << 14
 _IN_MATRIX = 64
+_GAIN = re.compile(r"(?:norm|ln)[^.]*(?:\.weight)?$|\.(?:weight|gamma)$", re.IGNORECASE)
+_GAINS, _FAR_GAINS = 16, 3
 # The most temporary memory of a piece that is computed from little more than its own bytes.
 _LOCAL_BYTES = 1 << 16
 
@@ -70,6 +74,22 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
         places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
     yield from _read(places, agents)
+
+
+def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    """Gains of norms and values of all models, shape (N + 1, elements): those of one layer for each kind of norm.
+
+    Of remote models they are few, because each is a request.
+    """
+    kinds: dict[str, list[TensorPlan]] = {}
+    for tensor in tensors:
+        if len(tensor.base.shape) == 1 and _GAIN.search(tensor.name):
+            kinds.setdefault(re.sub(r"\d+", "0", tensor.name), []).append(tensor)
+    chosen = [gains[len(gains) // 2] for gains in kinds.values()]
+    most = _FAR_GAINS if any(is_far(source.tensor.path) for gain in chosen for source in gain.sources) else _GAINS
+    places = [(gain, [0], min(gain.base.elements, ELEMENTS)) for gain in chosen[:most]]
+    for tensor, values in _read(places, agents):
+        yield tensor, values[:, 0]
 
 
 def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:

@@ -1,12 +1,13 @@
 """Finds inputs that are probably wrong, such as agents of another base, in a sample of the weights.
 
-Four things are compared, in blocks of tensors from the whole model:
+Five things are compared, in blocks of tensors from the whole model:
 
 - Equal values. If an agent equals the base or another agent in the sample, all tensors are read to be sure.
 - The correlation of weights. It stays high between a model and its agents: an update that is as large as the weights
   and independent of them still leaves 0.71. Between models with different initializations it is 0.
 - The same in small pieces of every matrix. One that hardly correlates with the base's piece and is not larger holds
   other weights, such as those of another head.
+- Norms. Some programs store them plus one; training does not move all elements alike.
 - Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
   Relative to any other model, for example one of the agents, they all share the direction to their real base.
 
@@ -34,6 +35,7 @@ from ramerge.core.engine.sampling import (
     read_numbers,
     rounded_values,
     sampled_blocks,
+    sampled_gains,
     sampled_pieces,
 )
 from ramerge.core.foundation.dtypes import full_name, itemsize
@@ -60,6 +62,8 @@ _VOTES = 4
 _FEW = 10  # votes that may be chance
 # Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
 _COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
+# Of norms: the share of a difference that a constant may leave, how near to 1 it is, and what training may move alike.
+_UNEXPLAINED, _NEAR_ONE, _TRAINED, _SCALED = 0.05, 0.05, 0.1, 0.2
 _BY_PRECISION = ("BF16", "F16", "F32", "F64")
 
 
@@ -94,17 +98,19 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
         return scales
-    names, found, replaced = tuple(plan.inputs.agents), list[str](), list[str]()
+    names = tuple(plan.inputs.agents)
+    found, replaced, shifted = list[str](), list[str](), list[str]()
     for first in range(0, len(names), FEW):
         group = names[first : first + FEW]
         some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
         sample = _Sample.of(some, len(group))
         found += _alone(plan, group, some, sample)
         replaced += _replaced(plan, group, some)
+        shifted += _shifted(plan, group, some)
     if found:
-        return (*scales, *found)  # further comparisons would be misleading
+        return (*scales, *found, *shifted)  # further comparisons would be misleading
     together = () if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)
-    return (*scales, *replaced, *together)
+    return (*scales, *replaced, *shifted, *together)
 
 
 def _wrong_scales(plan: MergePlan) -> Iterator[str]:
@@ -182,6 +188,61 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
         what = f"parts of {len(shown):,} matrices hold" if len(shown) > 1 else "parts of a matrix hold"
         text = f"{what} other weights than the base's; the least correlations are {brief_list(shown)}"
         yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
+
+
+def _shifted(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+    """Warnings about norms that are the base's plus or minus one, or all with a common constant or factor.
+
+    Training moves elements by different amounts. Where a constant explains nearly all of what differs, and is larger
+    than training moves norms, another program has stored them in its own way.
+    """
+    gains = {tensor.name: values for tensor, values in sampled_gains(tensors, len(names))}
+    for t, name in enumerate(names, 1):
+        pairs = {norm: (values[0], values[t]) for norm, values in gains.items()}
+        shifts = {norm: _shift(*pair) for norm, pair in pairs.items()}
+        by_one = {norm: shift for norm, shift in shifts.items() if abs(abs(shift) - 1) < _NEAR_ONE}
+        if by_one:
+            such, change = list(by_one), "plus 1" if next(iter(by_one.values())) > 0 else "minus 1"
+        elif pairs and (change := _common_change(list(pairs.values()))):
+            such = list(pairs)
+        else:
+            continue
+        shown = brief_list(list(map(quoted, such)))
+        yield _of(
+            plan,
+            name,
+            f"its norms are the base's {change} ({shown} and others of a sample), which no training does: programs "
+            "such as MLX, llama.cpp and Megatron (zero-centered gamma) store them so, and a merge adds the difference. "
+            "Give the checkpoint as its trainer saved it, or convert it back; or give the base as the same program "
+            "stores it",
+        )
+
+
+@np.errstate(all="ignore")  # values that are not finite are refused when all are read
+def _shift(base: Values, agent: Values) -> float:
+    """The constant that explains nearly all of what differs; 0 if none does."""
+    tau = agent.astype(np.float64) - base
+    middle = float(np.sort(tau)[tau.size // 2])
+    return middle if np.square(tau - middle).sum() < _UNEXPLAINED * np.square(tau).sum() else 0
+
+
+@np.errstate(all="ignore")
+def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
+    """The constant or factor by which all of several vectors differ; empty if there is none, or a small one."""
+    shifts = [_shift(base, agent) for base, agent in pairs]
+    if min(map(abs, shifts)) > _TRAINED and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
+        return f"{'plus' if shifts[0] > 0 else 'minus'} {abs(shifts[0]):.3g}"
+    factors = []
+    for base, agent in pairs:
+        wide = base.astype(np.float64)
+        factor = float(wide @ agent) / max(float(wide @ wide), 1e-300)
+        rest, whole = np.square(agent - factor * wide).sum(), np.square(agent - wide).sum()
+        factors.append(factor if rest < _UNEXPLAINED * whole else 1.0)
+    if min(abs(factor - 1) for factor in factors) > _SCALED and max(factors) - min(factors) < _UNEXPLAINED * max(
+        factors
+    ):
+        return f"times {factors[0]:.3g}"
+    return ""
 
 
 def _of(plan: MergePlan, name: str, text: str) -> str:

@@ -13,7 +13,7 @@ from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import AgentStatistics, Figure, Record, Sweep
 from ramerge.core.engine.result_codec import Results
 from ramerge.core.engine.warn import effects, refuse_if_strict, rounding_notes, spoiled, warnings_of
-from ramerge.core.formats.safetensors import INDEX, ONE_FILE
+from ramerge.core.formats.safetensors import index_of
 from ramerge.core.formats.sidecars import companions_of
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.machine import peak_memory
@@ -167,7 +167,9 @@ def model_sidecars(
     plan: MergePlan, point: Point, record: Record, *, always_index: bool = False, folder: str | None = None
 ) -> Iterator[tuple[str, Location | str]]:
     """The files of a merged model that are not weights, by name: files to copy, or texts. `folder`: as for the card."""
-    if always_index or [shard.name for shard in plan.shards] != [ONE_FILE]:
+    shards = [shard.name for shard in plan.shards]
+    index_name = index_of(shards)
+    if always_index or shards != [index_name.removesuffix(".index.json")]:
         parts = [part for tensor in plan.tensors for part in tensor.parts]
         index = {
             "metadata": {
@@ -176,7 +178,7 @@ def model_sidecars(
             },
             "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
         }
-        yield INDEX, json.dumps(index, indent=2) + "\n"
+        yield index_name, json.dumps(index, indent=2) + "\n"
     yield from companions_of(
         plan.companions,
         plan.loads_as,

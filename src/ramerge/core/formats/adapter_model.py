@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -24,7 +24,7 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding, untied
 from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
-from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.core.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
 from ramerge.core.tensors.origins import reshaped, stacked
 from ramerge.core.tensors.prefixes import aligned
 from ramerge.core.tensors.tensor import Tensor
@@ -55,12 +55,14 @@ _PARTS = {
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
 # Parameters of all experts in place of which files may have tensors for each expert, one below the other.
 _EXPERTS = {"gate_up_proj": "gate_up", "down_proj": "down"}
-# Projections that files may have as one tensor, one below the other, or each by itself.
+# Projections that files may have as one tensor, one below the other, or each by itself; and two of the same height.
 _ROWS = (
-    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
-    ("gate_up_proj", ("gate_proj", "up_proj")),
-    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v")),
+    ("qkv_proj", ("q_proj", "k_proj", "v_proj"), ("k_proj", "v_proj")),
+    ("gate_up_proj", ("gate_proj", "up_proj"), ("gate_proj", "up_proj")),
+    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v"), ("in_proj_q", "in_proj_k")),
 )
+# Parts of larger models, next to the text model.
+_TOWER = re.compile(rf"(?:^|\.)(?:{TOWERS})\.")
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 
@@ -149,11 +151,16 @@ class AdaptedModel:
             for name, parts in modules.items()
             if not any(tensor.elements for tensor in parts.values()) and not self._is_in_base(name)
         ]
-        modules = {name: parts for name, parts in modules.items() if name not in empty}
         if empty:
             self.notes.append(
                 f"{self.path}: {few_quoted(empty)}: placeholders without elements for what the base lacks; skipped"
             )
+        modules = {name: parts for name, parts in modules.items() if name not in empty}
+        if towers := self._absent_towers(modules):
+            self.notes.append(
+                f"{self.path}: {few_quoted(towers)}: changes towers that the base, a text model, does not have; dropped"
+            )
+            modules = {name: parts for name, parts in modules.items() if name not in towers}
         for module, parts in modules.items():
             plain = module.replace(".base_layer", "")
             with self._about(module):
@@ -208,6 +215,13 @@ class AdaptedModel:
         keys = {tensor.name for tensor in others.values()}
         again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
+
+    def _absent_towers(self, modules: Iterable[str]) -> list[str]:
+        """The modules of towers, if the base is a text model and has the other modules."""
+        if any(map(_TOWER.search, self.base.tensors)):
+            return []
+        towers = [name for name in modules if _TOWER.search(name) and not self._is_in_base(name)]
+        return towers if set(modules) - set(towers) else []
 
     def _is_in_base(self, module: str) -> bool:
         """Whether the base has what a module changes; factors for what it lacks may be empty, as a gate of experts."""
@@ -420,9 +434,10 @@ class AdaptedModel:
         stem, _, last = pair.plain.rpartition(".")
         out = pair.b.shape[0]
         found: list[tuple[str, int, Region | None]] = []
-        for whole, parts in _ROWS:
+        for whole, parts, twins in _ROWS:
             if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
-                heights = [self.heights.get(f"{stem}.{part}", out) for part in parts]
+                known = {part: self.heights[at] for part in parts if (at := f"{stem}.{part}") in self.heights}
+                heights = _heights(parts, twins, known, self.tensors[name].shape[0])
                 if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
                     return False  # the rows before it are not known
                 found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
@@ -619,6 +634,18 @@ def module_of(factor: Tensor) -> str | None:
     return found["module"].replace(".base_layer", "") if found is not None else None
 
 
+def _heights(parts: Sequence[str], twins: Sequence[str], known: Mapping[str, int], whole: int) -> list[int]:
+    """The rows of projections in a matrix of `whole` rows, where two of them have the same number."""
+    rows = dict(known)
+    for one, other in (twins, twins[::-1]):
+        if one in rows:
+            rows.setdefault(other, rows[one])
+    absent = [part for part in parts if part not in rows]
+    left = whole - sum(rows.values())
+    rows |= {part: max(left // len(absent), 0) for part in absent}
+    return [rows[part] for part in parts]
+
+
 def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     """Advice for a pair that is the part of one of several ranks; None if it is whole."""
     if len(tensor.shape) != 2:
@@ -629,8 +656,8 @@ def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     ):
         if same and stored < whole and whole % stored == 0:
             return (
-                f"is it an adapter of another model, or what one of {whole // stored} ranks has of it (tensor "
-                "parallel)? In that case save it again with the slices of all ranks gathered"
+                f"it looks like one rank's part of the adapter, of {whole // stored} ranks (tensor parallel): save it "
+                "again with the parts of all ranks gathered; otherwise it is an adapter of another model"
             )
     return None
 

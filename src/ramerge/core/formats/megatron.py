@@ -307,6 +307,7 @@ def _understood(
     if others := [key for key, known in found.items() if known is None]:
         problems.append(
             unread.adapter_of_megatron(folder, others)
+            or unread.fsdp_of_megatron(folder, others)
             or f"{folder}: holds tensors whose layout is not known: {few_quoted(others)}; "
             f"convert it: {_command(folder)}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
@@ -20,6 +21,9 @@ from ramerge.core.tensors.paths import common_folder, linked_out
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
+# Files of weights inside of a folder, how far down they are looked for, and in how many folders.
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", ".metadata")
+_MOST_LEVELS, _MOST_PLACES = 4, 100
 # Files in the steps of a training run.
 _STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank_00_model_states.pt")
 
@@ -60,6 +64,8 @@ def open_checkpoint(
         raise CheckpointError(_no_weights(directory))
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
+    if not format.needs_base and (text := unread.by_names(directory, contents.tensors)) is not None:
+        raise CheckpointError(text)
     contents, quantized = decode(directory, contents, ignore=ignore_quantization)
     return Checkpoint(
         **vars(replace(contents, quantized=quantized or contents.quantized)),
@@ -143,10 +149,21 @@ def not_a_directory(directory: Location) -> str:
     return access(directory).absence()
 
 
-def _by_number(name: str) -> tuple[bool, int, str]:
+def _by_number(folder: Location) -> list[tuple[bool, int, str]]:
     """The key that sorts folders of a run by step: `checkpoint-1000` after `checkpoint-200`, and both after others."""
-    found = re.search(r"[0-9]{1,18}$", name)
-    return found is not None, int(found[0]) if found else 0, name
+    matches = [(name, re.search(r"[0-9]{1,18}$", name)) for name in PurePosixPath(str(folder)).parts]
+    return [(match is not None, int(match[0]) if match else 0, name) for name, match in matches]
+
+
+def _inner_models(directory: Location) -> list[Location]:
+    """The folders with weights that are nearest to the folder, at most four levels down, by step."""
+    for depth in range(1, _MOST_LEVELS + 1):
+        places = {path.parent for pattern in _WEIGHTS for path in directory.glob(f"{'*/' * depth}{pattern}")}
+        inside = [place for place in places if not access(place).leads_outside(directory)]
+        some = sorted(inside, key=_by_number)[-_MOST_PLACES:]
+        if models := [place for place in some if any(format.find(place) == place for format in by_priority())]:
+            return models
+    return []
 
 
 def _no_weights(directory: Location) -> str:
@@ -163,8 +180,8 @@ def _no_weights(directory: Location) -> str:
         return f"{directory}: {text}"
     if not any(directory.rglob("*")):
         return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
-    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")}, key=_by_number)
+    inner = _inner_models(directory)
     others = f", the last of {len(inner)} such folders" if len(inner) > 1 else ""
-    hint = f"; there are some in {directory / inner[-1]}{others}" if inner else ""
+    hint = f"; there are some in {inner[-1]}{others}" if inner else ""
     known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.tensor import Tensor
 
-NAMING = Naming("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
+NAMING = Naming(("pytorch_model", "diffusion_pytorch_model"), ".bin", "*pytorch_model-*-of-*.bin")
 
 
 def find(folder: Location) -> Location | None:
@@ -32,7 +33,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     found = open_files(folder, NAMING, tensors_of, opening)
     kept, ties = without_ties(found.tensors.values(), found.config)
     shards = {
-        file.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors": layout
+        re.sub("^pytorch_model", "model", file).removesuffix(".bin") + ".safetensors": layout
         for file, held in found.shards.items()
         if (layout := tuple(name for name in held if name in kept))
     }

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 from ramerge.core.formats.format import Format, Opening
-from ramerge.core.formats.series import Naming, open_files
-from ramerge.core.storage.location import Location
+from ramerge.core.formats.series import STEMS, Naming, open_files, stem_of
+from ramerge.core.storage.location import Location, is_far
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.header import read_header
 from ramerge.core.tensors.tensor import Stored, Tensor
 
 NAME = "safetensors"
-INDEX = "model.safetensors.index.json"
-ONE_FILE = "model.safetensors"
 NAMING = Naming(
-    ONE_FILE,
-    INDEX,
+    STEMS,
+    ".safetensors",
     "*.safetensors",
-    others=("adapter_model*.safetensors", "shard-*-model-*.safetensors", "*adapters.safetensors"),
+    others=(
+        "adapter_model*.safetensors",
+        "shard-*-model-*.safetensors",
+        "*adapters.safetensors",
+        "model-rank-*-part-*.safetensors",
+        "*_processor.safetensors",
+    ),
     again="consolidated*.safetensors",  # the same model under the names of Mistral's own code
 )
+ONE_FILE, INDEX = NAMING.one_file, NAMING.index
+
+
+def index_of(files: Iterable[str]) -> str:
+    """The name of the index of files, by which the library that reads files of such names looks for it."""
+    return f"{stem_of(files)}.safetensors.index.json"
 
 
 def find(folder: Location) -> Location | None:
@@ -32,7 +45,15 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
-    return open_files(folder, NAMING, tensors_of, opening)
+    contents = open_files(folder, NAMING, tensors_of, opening)
+    first = next(iter(contents.shards), None)
+    if first is None or is_far(folder) or read_header(folder / first).metadata.get("format") != "mlx":
+        return contents
+    note = (
+        f"{folder}: was saved by MLX, which stores convolutions with their channels last, and the norms of some models "
+        "plus one; if the merge warns of norms, or shapes differ, give the model as its trainer saved it"
+    )
+    return replace(contents, notes=(*contents.notes, note))
 
 
 def tensors_of(path: Location) -> list[Tensor]:

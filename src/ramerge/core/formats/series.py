@@ -6,24 +6,42 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
+
 from ramerge.core.formats.files import check_index, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import CheckpointError, collected
-from ramerge.core.foundation.text import MOST_NAMED, few_quoted, quoted
-from ramerge.core.storage.location import Location
+from ramerge.core.foundation.text import MOST_NAMED, brief_list, few_quoted, quoted
+from ramerge.core.storage.location import Location, is_far
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.reader import Files, Wanted
+from ramerge.core.tensors.tensor import Stored, Tensor
 
 _OF = re.compile(r"(\d{1,9})-of-(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
 _MOST_TWICE = 100
+_COMPARED_BYTES = 1 << 22
+_ADAPTERS = "adapter_model.*"
+STEMS = ("model", "diffusion_pytorch_model", "consolidated")
+"""Beginnings of the names of safetensors files: those of transformers, diffusers, and Mistral's own code."""
 Held = TypeVar("Held")
+
+
+def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
+    """The stem of the names of files, by which a library looks for them; the first one if they share none.
+
+    Example:
+        >>> stem_of(["diffusion_pytorch_model-00001-of-00002.safetensors"])
+        'diffusion_pytorch_model'
+    """
+    shared = {next((stem for stem in stems if re.match(rf"{stem}[-.]", name)), stems[0]) for name in names}
+    return shared.pop() if len(shared) == 1 else stems[0]
 
 
 @dataclass(frozen=True)
@@ -31,18 +49,41 @@ class Naming:
     """How a format names the files of a model's weights.
 
     Attributes:
-        one_file: the name of a single file.
-        index: the name of the index of several files.
+        stems: beginnings of names that libraries look for; the usual one first.
+        suffix: of the files.
         several: a pattern of the names of several.
         others: patterns of names among these that do not hold a model's tensors as they are.
         again: a pattern of files that hold the model once more if there are others.
     """
 
-    one_file: str
-    index: str
+    stems: tuple[str, ...]
+    suffix: str
     several: str
     others: tuple[str, ...] = ()
     again: str = ""
+
+    @property
+    def one_file(self) -> str:
+        """The name of a single file."""
+        return f"{self.stems[0]}{self.suffix}"
+
+    @property
+    def index(self) -> str:
+        """The name of the index of several files."""
+        return f"{self.one_file}.index.json"
+
+    def of(self, folder: Location) -> Naming:
+        """The naming with the one stem that a file of a folder, or its index, has."""
+        namings = [replace(self, stems=(stem,)) for stem in self.stems]
+        if namings[0].is_listed(folder):
+            return namings[0]
+        present = {stem_of([name], self.stems) for name in self.found(folder)}
+        others = (each for each in namings if each.stems[0] in present and each.is_listed(folder))
+        return next(others, namings[0])
+
+    def is_listed(self, folder: Location) -> bool:
+        """Whether a folder has the single file, or an index."""
+        return any((folder / name).exists() for name in (self.one_file, self.index))
 
     def found(self, folder: Location) -> list[str]:
         """The names of all files of weights in a folder, sorted."""
@@ -52,7 +93,7 @@ class Naming:
 
     def is_in(self, folder: Location) -> bool:
         """Whether a folder has such files. Looks at names only."""
-        return any((folder / name).exists() for name in (self.one_file, self.index)) or bool(self.found(folder))
+        return self.is_listed(folder) or bool(self.found(folder))
 
 
 def _choose_files(
@@ -68,7 +109,7 @@ def _choose_files(
         CheckpointError: names say that there are more files than are there, or than the index names; or the index is
             wrong. All problems are listed.
     """
-    found, listed, suffix = naming.found(folder), None, naming.several.rpartition("*")[2]
+    found, listed, suffix = naming.found(folder), None, naming.suffix
     if (folder / naming.one_file).exists():
         names = [naming.one_file]
     elif (folder / naming.index).exists():
@@ -115,17 +156,34 @@ def open_files(
     Raises:
         CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
     """
+    naming = naming.of(folder)
     files, listed, notes, warnings = _choose_files(folder, naming)
+    adapters: Iterator[Location] = folder.glob(_ADAPTERS)
+    if adapter := next(iter(sorted(adapters, key=str)), None):
+        text = (
+            f"{folder}: holds a whole model, which is read, and an adapter, which is not: {adapter.name}; if it was "
+            f"not merged into the model, move it to a folder of its own with its configuration, and give "
+            f"{folder}+ADAPTER"
+        )
+        notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
+    whole = _whole_without(folder, naming) if listed is not None else ""
+    if whole and not all((folder / name).exists() for name in files):
+        raise CheckpointError(f"{folder / naming.index}: names files that are not there; {whole}")
     opening.check_files(folder, files, in_index=listed is not None)
     identities |= identify(folder / name for name in files)
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
-    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
-        if isinstance(found, CheckpointError):
-            problems.extend(found.problems)
+    overridden: list[tuple[Tensor, str]] = []  # copies in other files than that of the index
+    for name, stored in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(stored, CheckpointError):
+            problems.extend(stored.problems)
             continue
+        found = stored
+        if listed is not None:
+            found = [tensor for tensor in stored if listed.get(tensor.name, name) == name]
+            overridden += [(tensor, name) for tensor in stored if listed.get(tensor.name, name) != name]
         twice = [tensor.name for tensor in found if tensor.name in tensors]
         problems += [
             f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
@@ -134,15 +192,74 @@ def open_files(
         if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
             problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
             break
-        shards[name] = tuple(tensor.name for tensor in found)
+        if found or not stored:
+            shards[name] = tuple(tensor.name for tensor in found)
         tensors.update({tensor.name: tensor for tensor in found})
     if listed is not None and not problems:
-        problems += check_index(folder, listed, shards)
+        problems += [
+            f"{folder}: the index says {quoted(tensor.name)} is in {listed[tensor.name]}, but it is in {name}"
+            for tensor, name in overridden
+            if tensor.name not in tensors
+        ]
+        lost = {tensor.name for tensor, _ in overridden if tensor.name not in tensors}
+        present = {name: shard for name, shard in listed.items() if name not in lost}
+        if disagreements := check_index(folder, present, shards):
+            problems += [
+                *disagreements,
+                *([f"{folder / naming.index}: does not fit its files; {whole}"] if whole else []),
+            ]
+        notes += tuple(_overrides(folder / naming.index, overridden, tensors)) if not problems else ()
     with collected(problems):
         config = read_config(folder)
     if problems:
         raise CheckpointError(problems)
     return Contents(tensors, identities, config, folder, shards, notes, warnings)
+
+
+def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]) -> list[str]:
+    """A note on tensors of which a file holds another copy than the file that the index names."""
+    older = [(tensor, file) for tensor, file in overridden if not _are_equal(tensor, tensors[tensor.name])]
+    if not older:
+        return []
+    copies = [f"{quoted(tensor.name)} of {tensor.path.name}" for tensor, _ in older]
+    files = few_quoted(sorted({tensors[tensor.name].path.name for tensor, _ in older}))
+    return [
+        f"{index}: names {files} for tensors of which other files hold other values or copies that were not compared, "
+        f"and these copies are not read: {brief_list(copies)}"
+    ]
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors in files on this machine hold the same bytes. Of remote ones nothing is read."""
+    left, right = one.origin, other.origin
+    if (one.dtype, one.shape) != (other.dtype, other.shape) or is_far(one.path) or is_far(other.path):
+        return False
+    if not isinstance(left, Stored) or not isinstance(right, Stored):
+        return False
+    with Files() as files:
+        for start in range(0, left.nbytes, _COMPARED_BYTES):
+            blocks = np.empty((2, min(_COMPARED_BYTES, left.nbytes - start)), np.uint8)
+            files.fill_all(
+                [
+                    Wanted(origin.path, origin.offset + start, block)
+                    for origin, block in zip((left, right), blocks, strict=True)
+                ]
+            )
+            if not np.array_equal(*blocks):
+                return False
+    return True
+
+
+def _whole_without(folder: Location, naming: Naming) -> str:
+    """Advice to remove an index next to files that are complete by their numbers; empty if they are not."""
+    found = naming.found(folder)
+    totals = {counted[2] for name in found if (counted := _OF.search(name))}
+    if len(totals) != 1 or len(found) != int(next(iter(totals))) or any(gaps(found, counted_only=True)):
+        return ""
+    return (
+        f"if it is the index of another save, remove it: {few_quoted(found)} are complete without it, as the numbers "
+        "in their names say"
+    )
 
 
 def _incomplete(
@@ -161,6 +278,8 @@ def _incomplete(
                 f"{folder / naming.index}: does not name {some}, but such files are there, so it is not the index of "
                 "these files; remove it to read all of them, or save the model again"
             )
+        elif whole := _whole_without(folder, naming):
+            yield f"{folder / naming.index}: names other files than those that are there; {whole}"
         else:
             yield (
                 f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
@@ -212,13 +331,13 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             yield list(islice(absent, MOST_NAMED)), count
 
 
-def numbered(files: Sequence[Held]) -> dict[str, Held]:
-    """Files under the names that transformers gives to safetensors files: one, or a series."""
+def numbered(files: Sequence[Held], stem: str = STEMS[0]) -> dict[str, Held]:
+    """Files under the names that libraries give to safetensors files: one, or a series."""
     if len(files) == 1:
-        return {"model.safetensors": files[0]}
-    return {f"model-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}
+        return {f"{stem}.safetensors": files[0]}
+    return {f"{stem}-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}
 
 
 def renumbered(files: Mapping[str, Held]) -> Mapping[str, Held]:
     """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
-    return numbered(list(files.values())) if any(gaps(files, counted_only=True)) else files
+    return numbered(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import PurePosixPath
 
 from ramerge.core.formats.encodings.decode import KEYS, without_declaration
@@ -73,6 +75,10 @@ _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "co
 _MODULES = "modules.json"
 _MODULE_LIMITS = JsonLimits(size=1_000_000, signs=50_000, depth=8)
 
+# JSON files that name others: code by `auto_map`, and states of the steps of a processor.
+_PROCESSORS = "*processor*.json"
+_NAMING_FILES = ("config.json", "tokenizer_config.json", _PROCESSORS)
+
 _LARGEST_POINTER = 1024
 
 # Folders of other models and of a trainer's state inside of a model's folder.
@@ -122,7 +128,7 @@ def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) 
             module lacks files of its weights.
     """
     first, *added = base.companion_folders
-    chosen, _ = _sorted(first)
+    chosen, _ = _sorted(first, base.files)
     if tokenizer_from is not None:
         chosen = {name: path for name, path in chosen.items() if not is_tokenizer(name)}
         added = [*tokenizer_from.companion_folders]
@@ -143,7 +149,43 @@ def left_out(directory: Location, read: Container[Location]) -> list[str]:
         directory: the folder.
         read: the files whose weights are read.
     """
-    return [name for name in _sorted(directory)[1] if directory / name not in read]
+    return [name for name in _sorted(directory, read)[1] if directory / name not in read]
+
+
+def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
+    """By companion, the files of their folder that JSON files name, in order; these names are not checked.
+
+    They are code that `auto_map` names, unless it is in another repository, and states of a processor's steps, such as
+    the statistics of a robot's policy. A file that is damaged names none.
+    """
+    named: dict[str, list[str]] = {}
+    for name, path in companions.items():
+        if not _fits(name, _NAMING_FILES) or not path.is_file():
+            continue
+        with suppress(CheckpointError):
+            stated = read_json(path)
+            if files := [*_code_of(stated.get("auto_map")), *_states_of(stated.get("steps"))]:
+                named[name] = list(dict.fromkeys(files))
+    return named
+
+
+def _code_of(auto_map: object) -> Iterator[str]:
+    values = auto_map.values() if isinstance(auto_map, dict) else ()
+    for one in chain.from_iterable(value if isinstance(value, list) else [value] for value in values):
+        if isinstance(one, str) and (found := re.fullmatch(r"(\w[\w.]*)\.\w+", one)):
+            yield f"{found[1].replace('.', '/')}.py"
+
+
+def _states_of(steps: object) -> Iterator[str]:
+    for step in steps if isinstance(steps, list) else ():
+        if isinstance(step, dict) and isinstance(file := step.get("state_file"), str):
+            yield file
+
+
+def processor_files(directory: Location) -> dict[str, Location]:
+    """The JSON files of a folder that describe how a model's inputs and outputs are processed, by name."""
+    found: Iterator[Location] = directory.glob(_PROCESSORS)
+    return {path.name: path for path in sorted(found, key=str) if not access(path).leads_outside(directory)}
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -151,7 +193,7 @@ def modules_with_weights(companions: Iterable[str]) -> list[str]:
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
-def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
+def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[str, Location], list[str]]:
     """The files in a folder: those to copy, by relative name, and the names of those that are left out.
 
     Raises:
@@ -168,7 +210,8 @@ def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
     }
     paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
     modules = _modules_of(directory)
-    weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
+    states = _states_in(directory, paths, read)
+    weights = {name for name in paths if _fits(name.name, _WEIGHTS)} - states
     others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
     own = {name for name in weights if name.parts[0] in modules}
     # what belongs to weights that are there, and that are not the model's as it is read
@@ -199,15 +242,33 @@ def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
             problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
         else:
             with collected(problems):
-                if not _is_pointer(path):
+                if access(path).leads_outside(directory) or not _is_pointer(path):
                     kept[name.as_posix()] = path
-                elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or is_tokenizer(str(name)):
+                elif (
+                    name in states
+                    or name.parts[0] in modules
+                    or _fits(name.name, _NAMES_OF_FILES)
+                    or is_tokenizer(str(name))
+                ):
                     problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
                 else:
                     left[name.as_posix()] = None
     if problems:
         raise CheckpointError(problems)
     return kept, [*left]
+
+
+def _states_in(
+    directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
+) -> set[PurePosixPath]:
+    """The files of a folder that JSON files in it name, without weights that are read."""
+    on_top = {
+        name.name: path
+        for name, path in paths.items()
+        if len(name.parts) == 1 and not access(path).leads_outside(directory)
+    }
+    states = {PurePosixPath(file) for files in named_files(on_top).values() for file in files}
+    return {name for name in states & paths.keys() if paths[name] not in read}
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

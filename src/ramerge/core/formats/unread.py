@@ -14,33 +14,53 @@ _MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
 # What it is, patterns of names inside of which one that matches is enough, and what to do with {run} and {file}.
 _KINDS = (
     (
+        "the state of an engine of vLLM, of which each file is one rank's part (save_sharded_state)",
+        ("model-rank-*-part-*",),
+        "give the folder that the engine was loaded from, or save the model with its trainer; no tool puts such parts "
+        "together again",
+    ),
+    (
+        "a pipeline of diffusers",
+        ("model_index.json",),
+        "give the folder of the one model in it that was trained, such as {run}/transformer or {run}/unet, and of the "
+        "base the same",
+    ),
+    (
         "a checkpoint of Megatron in its old format",
         ("mp_rank_*", "iter_*/mp_rank_*"),
-        "torchrun pretrain_gpt.py with the arguments of the training, --load {run} --ckpt-convert-format torch_dist "
-        "--ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of transformers",
+        "convert it: torchrun pretrain_gpt.py with the arguments of the training, --load {run} --ckpt-convert-format "
+        "torch_dist --ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of "
+        "transformers",
     ),
     (
         "the original files of Llama",
         ("consolidated.*.pth",),
-        "python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {run} --model_size SIZE "
-        "--output_dir {run}-hf",
+        "convert it: python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {run} --model_size "
+        "SIZE --output_dir {run}-hf",
     ),
     (
         "an adapter of MLX",
         _MLX,
-        "mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base as BASE; "
-        "then give {run}-fused",
+        "convert it: mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base "
+        "as BASE; then give {run}-fused",
     ),
     (
         "a file of torch.save under another name",
         _STATE_DICTS,
-        "mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json next to it",
+        "convert it: mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json "
+        "next to it",
     ),
 )
 
 
 # Modules of Megatron, and what Megatron-Bridge calls the factors of their adapters.
 _OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|fc2)\.(adapter|lora)")
+
+# Weights of Megatron's layers, whole as Megatron-FSDP saves them.
+_OF_MEGATRON_FSDP = re.compile(r"(?:^|\.)module\.(?:[\w.]+\.)?linear_(?:qkv|proj|fc1|fc2)\.weight(?:_[vw])?$")
+
+# Factors of LoRA, as PEFT, MLX, diffusers and Kohya's scripts call them.
+_FACTOR = re.compile(r"[._](?:lora_(?:embedding_)?[AaBb]|lora_(?:down|up)|lora_linear_layer\.(?:down|up))(?=\.|$)")
 
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
@@ -56,6 +76,44 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     )
 
 
+def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
+    """Advice for a folder that is read as a model and has factors of LoRA among tensors of these names."""
+    names = list(names)
+    factors = [name for name in names if _FACTOR.search(name)]
+    if not factors:
+        return None
+    such = f"{quoted(factors[0])} and others"
+    if len(factors) < len(names) and any(name.endswith(".base_layer.weight") for name in names):
+        return (
+            f"{folder}: holds a model with LoRA adapters that were not merged into it ({such}), which no program reads "
+            "as a model: load it as it was trained, then merge and save it with PEFT (model.merge_and_unload() and "
+            "save_pretrained), or save the adapter alone, with its adapter_config.json"
+        )
+    return (
+        f"{folder}: holds factors of LoRA ({such}) without an adapter_config.json that states r and lora_alpha, so "
+        "what they add is not known: save them with PEFT (save_pretrained), or merge them into the base "
+        "with the tool that wrote them, and give the result"
+    )
+
+
+def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
+    """Advice for a folder with tensors of these names, if Megatron-FSDP saved them under its own modules' names."""
+    named = next((name for name in names if _OF_MEGATRON_FSDP.search(name)), None)
+    if named is None:
+        return None
+    return (
+        f"{folder}: is a checkpoint of Megatron-FSDP, fsdp_dtensor ({quoted(named)} and others), which is not read: "
+        "load it with the program that trained it and save it in the layout of transformers (Megatron-Bridge: "
+        "AutoBridge.save_hf_pretrained), or train with --ckpt-format torch_dist, which is read"
+    )
+
+
+def by_names(folder: Location, names: Iterable[str]) -> str | None:
+    """Advice for a folder that is read as a model, if names of its tensors show that it is none."""
+    names = list(names)
+    return unmerged_adapters(folder, names) or fsdp_of_megatron(folder, names)
+
+
 def is_mlx(folder: Location) -> bool:
     """Whether a folder holds an adapter of MLX and none of PEFT. Both have an `adapter_config.json`."""
     return not any(folder.glob("adapter_model*")) and any(any(folder.glob(pattern)) for pattern in _MLX)
@@ -66,5 +124,5 @@ def advice(folder: Location) -> str | None:
     for title, patterns, command in _KINDS:
         if found := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))
-            return f"is {title}, which is not read; convert it: {command.format(run=run, file=quote(found[0]))}"
+            return f"is {title}, which is not read; {command.format(run=run, file=quote(found[0]))}"
     return None

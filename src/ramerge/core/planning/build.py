@@ -165,6 +165,7 @@ def _contents(
     ]
     if base.config or not alone:  # tensors need none
         findings += checks.check_configs(base, inputs.opened_agents, ties, recipe)
+        findings += checks.check_heads(base)
     if not inputs.are_complete:
         return PlannedContents(), findings
     shards, tensors = plan_tensors(base, matched, points, observed)
@@ -182,7 +183,8 @@ def _contents(
     if not alone:
         companions, left = checks.find_companions(inputs, recipe, shards, speaker)
         findings += [*left, *checks.note_companions(inputs, recipe, speaker, reader)]
-        findings += checks.note_tokenizer(companions, inputs) if not observed else ()
+        if not observed:
+            findings += [*checks.note_tokenizer(companions, inputs), *checks.check_named_files(inputs, companions)]
     findings += warn_of_damaged(inputs, recipe, {} if observed else companions, reader, alone=alone)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     cached = cached_counts.recall(digest, tensors, points)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 
 from ramerge.core.formats.encodings.decode import OF_MODELOPT
 from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.recorded import name_of
-from ramerge.core.formats.safetensors import INDEX
-from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
+from ramerge.core.formats.safetensors import index_of
+from ramerge.core.formats.sidecars import (
+    companion_files,
+    has_tokenizer,
+    left_out,
+    modules_with_weights,
+    named_files,
+    processor_files,
+)
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, widest
-from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.errors import CheckpointError, readable
 from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.matrices import is_matrix
@@ -39,12 +48,20 @@ from ramerge.core.recipe.layers import counts_of
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
+from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.core.tensors.rounded import Rounded
 from ramerge.core.tensors.weighted import is_quantized
 
 _MOST_SHARDS = 10_000
+# Classes of transformers that classify, or that write text; and heads by the names of their tensors.
+_CLASSIFIES = re.compile(r"For(?:Sequence|Token)Classification$")
+_WRITES = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
+_CLASSIFIER = re.compile(r"(?:score|classifier|classification_head)\.(?:\w+\.)*weight")
+_NAMED_HEAD = re.compile(r"score|classif|head|regression|reward", re.IGNORECASE)
+_COMPARED_BYTES = 16_000_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
 # What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
@@ -171,6 +188,8 @@ def _other_companions(
                 f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
             )
             yield text, "tokenizer and template"
+    if reader.has_generation(agent) and not reader.has_generation(given):
+        yield "has a generation_config.json, and the output gets none", "generation config and tokenizer"
     ends, others = reader.stops_of(given), reader.stops_of(agent)
     if ends and others and ends != others:
         text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
@@ -179,6 +198,77 @@ def _other_companions(
 
 def _numbers(tokens: Iterable[int]) -> str:
     return brief_list([str(token) for token in sorted(tokens)])
+
+
+def check_heads(base: Checkpoint) -> Iterator[PlanFinding]:
+    """Warn of a class that `architectures` names, if the model has no head of its kind, or has one of another kind."""
+    stated = base.config.get("architectures")
+    names = stated if isinstance(stated, list) else []
+    for name in (name for name in names[:1] if isinstance(name, str)):
+        heads = [tensor for tensor in base.tensors if _CLASSIFIER.fullmatch(tensor)]
+        if _CLASSIFIES.search(name) and not heads and not any(map(_NAMED_HEAD.search, base.tensors)):
+            text = f"names {brief(one_line(name), 200)}, and the model has no head of this class, which would be random"
+        elif _WRITES.search(name) and heads:
+            text = f"names {brief(one_line(name), 200)}, which has no {quoted(heads[0])} and would leave it out"
+        else:
+            continue
+        yield warning(f"{base.metadata_folder / 'config.json'}: architectures {text}; correct it in the output")
+
+
+def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) -> Iterator[PlanFinding]:
+    """Warn of files that the output's JSON files name and that it lacks, and of agents with other statistics."""
+    named = named_files(companions)
+    for name, files in named.items():
+        if absent := [file for file in files if PurePosixPath(file).as_posix() not in companions]:
+            owners = [agent for agent, model in inputs.opened_agents.items() if _has_all(model, absent)]
+            advice = f"; {owners[0]} has them" if owners else ""
+            yield warning(
+                f"{companions[name]}: names {brief_list(list(map(quoted, absent)))}, which the output does not get, "
+                f"because they are not in this folder{advice}; copy them into the output, which cannot be loaded "
+                "without them"
+            )
+    for agent, model in inputs.opened_agents.items():
+        own = processor_files(model.metadata_folder)
+        states = named_files(own)
+        for name in named.keys() & states.keys():
+            pairs = [(ours, theirs) for ours, theirs in zip(named[name], states[name], strict=False)]
+            others = [theirs for ours, theirs in pairs if _differ(companions.get(ours), model.metadata_folder, theirs)]
+            if others:
+                yield warning(
+                    f"{model.metadata_folder / others[0]}: holds other statistics than the base, whose file the output "
+                    "gets: they scale inputs and outputs, and are not merged; copy this file into the output if it is "
+                    "for this agent's data",
+                    agent,
+                )
+        files = [file for several in states.values() for file in several]
+        lacking = [name for name in (*own, *files) if name not in companions and _has_all(model, [name])]
+        if lacking and not named.keys() & states.keys():
+            names = brief_list(list(map(quoted, lacking)))
+            yield note(f"{agent}: has {names}, which the output does not get; copy what it needs into the output")
+
+
+def _has_all(model: Checkpoint, files: Iterable[str]) -> bool:
+    folder = model.metadata_folder
+    return all(
+        not climbs_out(file)
+        and not is_too_long(file)
+        and (folder / file).is_file()
+        and not access(folder / file).leads_outside(folder)
+        for file in files
+    )
+
+
+def _differ(path: Location | None, folder: Location, file: str) -> bool:
+    """Whether an agent's file, named by another one, is there and holds other bytes; only a beginning is compared."""
+    if path is None or climbs_out(file) or is_too_long(file) or not (folder / file).is_file():
+        return False
+    other = folder / file
+    if access(other).leads_outside(folder) or path.resolve() == other.resolve():
+        return False
+    if path.stat().st_size != other.stat().st_size:
+        return True
+    with readable(path), path.open("rb") as left, readable(other), other.open("rb") as right:
+        return left.read(_COMPARED_BYTES) != right.read(_COMPARED_BYTES)
 
 
 def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[PlanFinding]:
@@ -456,7 +546,8 @@ def find_companions(
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(chosen) if chosen else None
-    ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
+    names = [shard.name for shard in shards]
+    ours = {*names, index_of(names), "README.md", "ramerge.json", "ramerge.yaml"}
     findings = [
         problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
         for name in sorted(ours)

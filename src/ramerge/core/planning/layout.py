@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 from ramerge.core.formats.recorded import expert_of, name_of
-from ramerge.core.formats.series import numbered, renumbered
+from ramerge.core.formats.series import numbered, renumbered, stem_of
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.methods.matrices import is_matrix
@@ -143,7 +143,7 @@ def plan_tensors(
     files = stored.shards if stored is not None else base.shards
     groups = {shard: [by_name[name] for name in names if name in by_name] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
-        groups = _regroup(list(by_name.values()), recipe.shard_size or _SHARD_BYTES)
+        groups = _regroup(list(by_name.values()), recipe.shard_size or _SHARD_BYTES, stem_of(files))
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
@@ -369,7 +369,7 @@ def _entry(tensor: Tensor, dtype: str) -> _Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
 
 
-def _regroup(entries: Sequence[_Entry], limit: int) -> dict[str, list[_Entry]]:
+def _regroup(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list[_Entry]]:
     """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
     groups: list[list[_Entry]] = [[]]
     room = limit
@@ -379,4 +379,4 @@ def _regroup(entries: Sequence[_Entry], limit: int) -> dict[str, list[_Entry]]:
             room = limit
         groups[-1].append(entry)
         room -= entry[3]
-    return numbered(groups)
+    return numbered(groups, stem)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ramerge.core.formats.files import UNGATHERED
+from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.recorded import expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief_list
@@ -65,6 +66,12 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
             findings.append(note(f"{name}: {what} {len(tensors)} tensors ({policy})"))
         elif tensors:
             names = brief_list([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
+            if agent.format == ADAPTER and tensors is extra:
+                refused.append(
+                    f"trained {names}, which the base does not have; give a base that has it, such as a head "
+                    "of this kind"
+                )
+                continue
             refused.append(f"{what} {names} (allow.{policy})")
     hint = f"; {_RENAME}" if len(refused) > 1 else ""
     findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refused]
@@ -186,6 +193,8 @@ def _compare(
             if more:
                 kind = f"row{'s' if abs(more) > 1 else ''} of vocabulary"
                 text += f" ({abs(more):,} {kind} {'more' if more > 0 else 'fewer'})"
+            elif len(tensor.shape) > 2 and other.shape == (tensor.shape[0], *tensor.shape[2:], tensor.shape[1]):
+                text += " (channels last, as MLX stores convolutions: give the model as its trainer saved it)"
             shapes.append(text)
             rows.add(more)
             kept[tensor.name] = tensor

@@ -162,6 +162,10 @@ class TokenReader:
         """Whether a model has a tokenizer file."""
         return any(self._find(model, name) is not None for name in (*_NAMES[:2], *_UNREAD))
 
+    def has_generation(self, model: Checkpoint) -> bool:
+        """Whether a model has a generation configuration."""
+        return self._find(model, _GENERATION) is not None
+
     def template_of(self, model: Checkpoint) -> str | None:
         """The chat template that transformers would use, without white space around it; None if there is none.
 

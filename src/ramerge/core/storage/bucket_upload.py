@@ -215,7 +215,9 @@ class BucketUpload:
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._put_small(run, name, files[name].read_bytes())
         for name in indexes:
-            self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
+            one_file = PurePosixPath(name).name.removesuffix(".index.json")
+            one_file = _ONE_FILE if name.endswith(DELTA_INDEX) else one_file
+            self._remove_seen(run, str(PurePosixPath(name).with_name(one_file)))
         for name in indexes:
             values = json.loads(files[name].read_bytes())
             values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}

@@ -65,6 +65,12 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: is quantized by MLX ({quoted(name)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
+    if not ignore and (name := _packed_like_deepseek_v4(contents)):
+        raise CheckpointError(
+            f"{directory}: is quantized as DeepSeek V4 is, float4 in int8 next to float8, with scales named .scale "
+            f"({quoted(name)} and others), which is not read; convert it to bfloat16 with DeepSeek's own script, or "
+            f"{ADVICE}"
+        )
     found = _declared(contents)
     method = _method_of(found) if found is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
@@ -72,7 +78,8 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         packed = sorted({match[1] for name in contents.tensors if (match := _PACKED.search(name))})
         if (found is not None or packed) and not ignore:
             what = method or f"tensors named {', '.join(packed)}"
-            raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE}")
+            keep = "allow: {config: [quantization_config]} keeps them for adapters that change none of them"
+            raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE} ({keep})")
         return contents, None
     decoding = Decoding(contents.tensors, found, stated_dtype(contents.config) or "BF16")
     encoding.decode(decoding)
@@ -87,6 +94,16 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
         )
     return _decoded(contents, decoding, encoding, found)
+
+
+def _packed_like_deepseek_v4(contents: Contents) -> str | None:
+    """The first tensor of bytes with scales that are powers of two and named `.scale`; None if there is none."""
+    tensors = contents.tensors
+    for name, tensor in tensors.items():
+        scale = tensors.get(f"{name.removesuffix('weight')}scale") if name.endswith(".weight") else None
+        if tensor.dtype == "I8" and scale is not None and scale.dtype == "F8_E8M0":
+            return name
+    return None
 
 
 def _declared(contents: Contents) -> Mapping[str, object] | None:
