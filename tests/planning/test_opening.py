@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +88,18 @@ def test_conversions_take_keys_of_recipes(tmp_path: Path) -> None:
     assert command(*words).returncode == 2
     assert command(*words, *keys).returncode == 0
     assert bits(read_checkpoint(tmp_path / "out")) == bits(simple(1, moved=0.1))
+
+
+def test_no_function_reaches_for_the_package() -> None:
+    """Rule: what lies below a feature gets its functions by entry point, where import rules see them."""
+    source = Path(ramerge.__file__).parent
+    inside = [
+        f"{path.relative_to(source)}:{node.lineno}"
+        for path in source.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for each in ast.walk(node)
+        if isinstance(each, ast.Import) and any(one.name == "ramerge" for one in each.names)
+    ]
+    bare = [path for path in (source / "core").rglob("*.py") if re.search(r"^import ramerge", path.read_text(), re.M)]
+    assert not inside and not bare
