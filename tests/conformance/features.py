@@ -15,7 +15,7 @@ from ramerge.core.methods.registry import METHODS as REGISTRY
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.methods import ROWS as METHODS
-from tests.conformance.test_merge import importances_for
+from tests.conformance.test_merge import importances_for, tossed
 from tests.deltas.writing import write_delta
 from tests.reference import NUMBERS, Stored, encode
 
@@ -46,6 +46,7 @@ class Case:
         options: how it is merged.
         kind: the kind of output.
         vary: the values of a sweep.
+        dtypes: the dtypes of the output's tensors that do not have the base's, such as those of a quantized base.
         out: where the output is, or what was made of it.
         prepare: called before the merge.
         finish: called after it, one after another; these make checkpoints of outputs.
@@ -60,6 +61,7 @@ class Case:
     options: ramerge.Options = field(default_factory=ramerge.Options)
     kind: str = "checkpoint"
     vary: dict[str, list[Any]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
     out: Path = Path()
     prepare: list[Callable[[Case], object]] = field(default_factory=list)
     finish: list[Callable[[Case], Path]] = field(default_factory=list)
@@ -103,12 +105,14 @@ def new_case(folder: Path, method: str) -> Case:
 def expected(case: Case) -> dict[str, Stored]:
     """The tensors of the merge, from the reference: rules in turn, and one merge for each set of parameters."""
     method, rules = METHODS[case.recipe["method"]].reference, case.recipe.get("rules", [])
+    usual = case.recipe.get("parameters", {})
     found, counted = {}, dict[str, list[str]]()
     dtype_of_output = SAFETENSORS_DTYPES.get(case.recipe.get("dtype", ""))
-    dtypes = {**reference.dtypes(case.base, dtype_of_output)}
+    stated = {name: Stored(case.dtypes.get(name, tensor.dtype), tensor.bits) for name, tensor in case.base.items()}
+    dtypes = {**reference.dtypes(stated, dtype_of_output)}
     for name, tensor in case.base.items():
         rule: dict[str, Any] = next((rule for rule in rules if fnmatch(name, rule["match"])), {})
-        dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or tensor.dtype
+        dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or stated[name].dtype
         if "keep" in rule or "take" in rule:
             whole = tensor if "keep" in rule else case.agents[rule["take"]][name]
             found[name] = encode(whole.numbers(np.float64), dtypes[name])
@@ -118,10 +122,15 @@ def expected(case: Case) -> dict[str, Stored]:
         names = counted.pop(repr(rule.get("parameters")), [])
         base, *agents = ({name: model[name] for name in names} for model in (case.base, *case.agents.values()))
         by_name = dict(zip(case.agents, agents, strict=True))
+        side = {"importances": case.importances} if case.importances else {}
+        parameters = {**usual, **rule.get("parameters", {})}
         for dtype in {dtypes[name] for name in names}:
-            side = {"importances": case.importances} if case.importances else {}
-            merged = method(base, by_name, dtype, **rule.get("parameters", {}), **side)
-            found |= {name: merged[name] for name in names if dtypes[name] == dtype}
+            merged = method(base, by_name, dtype, **parameters, **side)
+            nearest = {name: merged[name] for name in names if dtypes[name] == dtype}
+            if case.recipe.get("rounding") == "stochastic":
+                seed = case.recipe.get("rounding_seed", 0)
+                nearest = tossed(case.recipe["method"], base, by_name, nearest, seed, parameters, side)
+            found |= nearest
     return found
 
 
