@@ -46,7 +46,6 @@ class Case:
         options: how it is merged.
         kind: the kind of output.
         vary: the values of a sweep.
-        dtypes: the dtypes of the output's tensors that do not have the base's, such as those of a quantized base.
         out: where the output is, or what was made of it.
         prepare: called before the merge.
         finish: called after it, one after another; these make checkpoints of outputs.
@@ -61,7 +60,6 @@ class Case:
     options: ramerge.Options = field(default_factory=ramerge.Options)
     kind: str = "checkpoint"
     vary: dict[str, list[Any]] = field(default_factory=dict)
-    dtypes: dict[str, str] = field(default_factory=dict)
     out: Path = Path()
     prepare: list[Callable[[Case], object]] = field(default_factory=list)
     finish: list[Callable[[Case], Path]] = field(default_factory=list)
@@ -108,11 +106,10 @@ def expected(case: Case) -> dict[str, Stored]:
     usual = case.recipe.get("parameters", {})
     found, counted = {}, dict[str, list[str]]()
     dtype_of_output = SAFETENSORS_DTYPES.get(case.recipe.get("dtype", ""))
-    stated = {name: Stored(case.dtypes.get(name, tensor.dtype), tensor.bits) for name, tensor in case.base.items()}
-    dtypes = {**reference.dtypes(stated, dtype_of_output)}
+    dtypes = {**reference.dtypes(case.base, dtype_of_output)}
     for name, tensor in case.base.items():
         rule: dict[str, Any] = next((rule for rule in rules if fnmatch(name, rule["match"])), {})
-        dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or stated[name].dtype
+        dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or tensor.dtype
         if "keep" in rule or "take" in rule:
             whole = tensor if "keep" in rule else case.agents[rule["take"]][name]
             found[name] = encode(whole.numbers(np.float64), dtypes[name])

@@ -11,6 +11,8 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests.pairs.draws import Draw, Table, draws
 
 _KERNELS = Path(__file__).parents[2] / ".pytest_cache" / "d" / "kernels"
 """Where machine code is kept between runs: tests keep it there, too."""
+_PART = 10  # seeds that a process takes at once
 
 
 def main() -> int:
@@ -39,9 +42,11 @@ def main() -> int:
         _KERNELS.mkdir(parents=True, exist_ok=True)
         (cache / "kernels").symlink_to(_KERNELS)
         os.environ |= {"RAMERGE_CACHE": str(cache.parent), "HOME": scratch}
-        seeds = [range(first + job, first + chosen.draws, chosen.jobs) for job in range(chosen.jobs)]
+        end = first + chosen.draws
+        parts = [range(start, min(start + _PART, end)) for start in range(first, end, _PART)]
+        some = partial(_some, scratch=scratch, only=chosen.only)
         with get_context("fork").Pool(chosen.jobs) as pool:
-            for draw in _results(pool, [(part, chosen.only, scratch) for part in seeds if part]):
+            for draw in chain.from_iterable(pool.imap_unordered(some, parts)):
                 table.add(draw)
                 if draw.outcome == "failed" or (chosen.verbose and draw.outcome == "refused"):
                     print(draw.described, flush=True)
@@ -56,22 +61,7 @@ def main() -> int:
     return int(bool(problems))
 
 
-def _results(pool, parts):  # type: ignore[no-untyped-def]
-    """The draws of all processes, as they end."""
-    chunks = [
-        (part[start : start + _CHUNK], only, scratch)
-        for part, only, scratch in parts
-        for start in range(0, len(part), _CHUNK)
-    ]
-    for found in pool.imap_unordered(_some, chunks):
-        yield from found
-
-
-_CHUNK = 10
-
-
-def _some(part: tuple[range, str, str]) -> list[Draw]:
-    seeds, only, scratch = part
+def _some(seeds: range, scratch: str, only: str) -> list[Draw]:
     return list(draws(seeds, Path(scratch), only))
 
 

@@ -114,11 +114,13 @@ def draws(seeds: Iterable[int], scratch: Path, only: str = "") -> Iterator[Draw]
         warnings.simplefilter("ignore")
         for seed in seeds:
             with tempfile.TemporaryDirectory(dir=scratch) as folder:
-                yield drawn(seed, Path(folder), only)
+                draw = drawn(seed, Path(folder), only)
+            if draw is not None:
+                yield draw
 
 
-def drawn(seed: int, folder: Path, only: str = "") -> Draw:
-    """Build the models of a seed, and compare the sides of its relation."""
+def drawn(seed: int, folder: Path, only: str = "") -> Draw | None:
+    """Build the models of a seed, and compare the sides of its relation; None if no relation of that name applies."""
     random = Random(seed)
     try:
         family = drawn_family(folder, random)
@@ -131,7 +133,7 @@ def drawn(seed: int, folder: Path, only: str = "") -> Draw:
         if sides is not None:
             outcome, reason = compared(sides)
             return Draw(seed, name, family.recipe["method"], tuple(family.features), outcome, reason)
-    return Draw(seed, only, family.recipe["method"], tuple(family.features), "refused", "no such relation applies")
+    return None
 
 
 def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
@@ -147,13 +149,18 @@ def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
             last = traceback.extract_tb(error.__traceback__)[-1]
             return "failed", f"{label}: {type(error).__name__} at {last.filename}:{last.lineno}: {error!s:.500}"
     if refusals and results:
-        return "failed", f"{', '.join(results)}: done; refused by " + "; ".join(f"{k}: {v}" for k, v in refusals.items())
+        return "failed", f"{', '.join(results)}: done; refused by " + "; ".join(
+            f"{k}: {v}" for k, v in refusals.items()
+        )
     if refusals:
         return "refused", "; ".join(refusals.values())
     (first, wanted), *others = results.items()
     for label, found in others:
         if differing := [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]:
-            return "failed", f"{first} and {label} differ in {', '.join(differing)}{_difference(wanted, found, differing[0])}"
+            return (
+                "failed",
+                f"{first} and {label} differ in {', '.join(differing)}{_difference(wanted, found, differing[0])}",
+            )
     return "held", ""
 
 

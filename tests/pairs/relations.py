@@ -8,14 +8,14 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import click
 import numpy as np
-from ruamel.yaml import YAML
+from numpy.typing import NDArray
 
 import ramerge
 from ramerge.core.methods.registry import METHODS as REGISTRY
@@ -23,6 +23,7 @@ from ramerge.cli.main import cli
 from ramerge.cli.options import Session
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
+from tests.checkpoints import write_checkpoint
 from tests.conformance.features import expected
 from tests.conformance.methods import ROWS as METHODS
 from tests.conformance.test_memory import _TYPES, arrays, bits, bits_of, with_sides
@@ -36,7 +37,7 @@ RELATIONS: dict[str, Relation] = {}
 """By name: gives the sides, each of which is called once and must give the same tensors and files; None where the
 relation says nothing of such a family."""
 
-OPTIONS = ramerge.Options(cache=False)
+OPTIONS = ramerge.Options(cache=False, threads=1)
 _RECORDS = ("ramerge.json", "ramerge.yaml", "README.md", "model.safetensors.index.json")
 
 
@@ -168,7 +169,7 @@ def slow_reference(family: Family) -> dict[str, Side] | None:
 @relation("any threads and blocks")
 def threads_and_blocks(family: Family) -> dict[str, Side]:
     """Any number of threads, and blocks of any size."""
-    threads, block = family.random.randint(1, 5), family.random.choice([1, 7, 100, 1000])
+    threads, block = family.random.randint(1, 5), family.random.choice([5, 64, 1000])
 
     def other() -> Mapping[str, Any]:
         plan = planned(family.recipe, family.folder / "other", cache=False)
@@ -206,8 +207,6 @@ def order(family: Family) -> dict[str, Side] | None:
     if any(isinstance(agent, dict) and "over" in agent for agent in agents.values()):
         return None
     changed = {**family.recipe, "agents": dict(reversed(agents.items()))}
-    if "more_tokens" in family.features or "tokenizers" in family.features:
-        changed.setdefault("companions", next(iter(agents)))
     return {
         "merge": lambda: tensors_of(merge(family, "one")),
         "reversed": lambda: tensors_of(merge(family, "two", changed)),
@@ -253,7 +252,7 @@ def streamed(family: Family) -> dict[str, Side]:
 
     def stream() -> Mapping[str, Any]:
         plan = ramerge.plan(family.recipe, options=OPTIONS)
-        return bits({tensor.name: tensor.numpy() for tensor in plan.tensors()})
+        return {each.name: (each.dtype, each.shape, each.data.tobytes()) for each in plan.tensors()}
 
     return {"merge": lambda: tensors_of(merge(family, "out")), "plan.tensors": stream}
 
@@ -271,9 +270,7 @@ def in_memory(family: Family) -> dict[str, Side] | None:
     extra = {"importances": family.importances} if family.importances else {}
 
     def memory() -> Mapping[str, Any]:
-        models = {
-            name: arrays(family.stored.get(name, tensors)) for name, tensors in family.agents.items()
-        }
+        models = {name: arrays(family.stored.get(name, tensors)) for name, tensors in family.agents.items()}
         found = ramerge.merge_state_dicts(
             arrays(base),
             with_sides(models, extra),
@@ -409,8 +406,10 @@ def score(model: Path) -> dict[str, float]:
 
 
 @relation("as delta, then applied")
-def as_delta(family: Family) -> dict[str, Side]:
+def as_delta(family: Family) -> dict[str, Side] | None:
     """A merge that is written as a delta, and applied, is the merge."""
+    if "quantized_base" in family.features:  # no base of a delta
+        return None
 
     def applied() -> Mapping[str, Any]:
         delta, out = family.folder / "as-delta", family.folder / "applied"
@@ -426,8 +425,10 @@ def as_delta(family: Family) -> dict[str, Side]:
 
 
 @relation("delta of a merge, applied")
-def delta_of_merge(family: Family) -> dict[str, Side]:
+def delta_of_merge(family: Family) -> dict[str, Side] | None:
     """The delta of a merged model gives the model back."""
+    if "quantized_base" in family.features:  # no base of a delta
+        return None
 
     def applied() -> Mapping[str, Any]:
         merged = merge(family, "whole")
@@ -450,6 +451,9 @@ def converted(family: Family) -> dict[str, Side] | None:
     if any(isinstance(agent, dict) and agent.keys() & {"soup", "over"} for agent in agents.values()):
         return None
     if family.recipe.get("dtype") == "widest" or "rename" in family.recipe or "allow" in family.recipe:
+        return None
+    # an agent in bfloat16 is compared with the numbers of a quantized base in bfloat16, and one in float32 is not
+    if "quantized_base" in family.features:
         return None
 
     def plain() -> Mapping[str, Any]:
@@ -475,7 +479,7 @@ def soup_of_one(family: Family) -> dict[str, Side] | None:
     name = family.random.choice(list(family.agents))
     agent = family.recipe["agents"][name]
     entry = {"model": agent} if isinstance(agent, str) else dict(agent)
-    if entry.keys() & {"soup", "over"} or "rename" in family.recipe:
+    if entry.keys() & {"soup", "over"} or "rename" in family.recipe or "allow" in family.recipe:
         return None
     entry.pop("importance", None)
     place = entry.get("delta") or entry["model"]
@@ -512,6 +516,69 @@ def soup_of_one(family: Family) -> dict[str, Side] | None:
     return sides
 
 
+@relation("the delta of an agent")
+def delta_of_agent(family: Family) -> dict[str, Side] | None:
+    """The delta of an agent of any form gives what converting it gives."""
+    name = family.random.choice(list(family.agents))
+    agent = family.recipe["agents"][name]
+    entry = {"model": agent} if isinstance(agent, str) else dict(agent)
+    if entry.keys() & {"soup", "over"} or {"quantized_base", "renamed", "lacking", "extra"} & {*family.features}:
+        return None
+    place, base = entry.get("delta") or entry["model"], family.recipe["base"]
+
+    def converted() -> Mapping[str, Any]:
+        # without a base, so that its dtypes stay; an adapter or a delta needs one
+        out = family.folder / "converted"
+        plain = place == str(family.folder / name)
+        ramerge.convert(
+            place, out, base=None if plain else base, dtype="widest" if not plain else None, options=OPTIONS
+        )
+        return tensors_of(out)
+
+    def applied() -> Mapping[str, Any]:
+        delta, out = family.folder / "the-delta", family.folder / "applied"
+        command("delta", "--base", base, "--agent", f"a={place}", delta, "--quiet")
+        command("apply", "--base", base, delta, out, "--quiet")
+        return tensors_of(out)
+
+    return {"convert": converted, "delta": applied}
+
+
+@relation("soups are written first")
+def nested_soup(family: Family) -> dict[str, Side] | None:
+    """An agent that is a soup of others gives what the soup gives that is written in float32, or by the command."""
+    names = [name for name, agent in family.recipe["agents"].items() if isinstance(agent, str) and "+" not in agent]
+    # rules of agents' names, and what is allowed, are of the merge and not of the soup
+    if len(names) < 2 or family.recipe.keys() & {"allow", "rename", "companions"} or family.importances:
+        return None
+    if {"quantized_base", "taken", "chain", "more_tokens"} & {*family.features}:
+        return None
+    if family.recipe.get("dtype") == "widest" or family.recipe["method"] == "slerp":
+        return None
+    agents = {name: family.recipe["agents"][name] for name in names}
+    base = family.recipe["base"]
+    by_command = family.random.random() < 0.5
+
+    def nested() -> Mapping[str, Any]:
+        soup = {"soup": {"agents": dict(agents)}}
+        return tensors_of(merge(family, "nested", {**family.recipe, "agents": {"both": soup}}))
+
+    def first() -> Mapping[str, Any]:
+        out = family.folder / "soup"
+        if by_command:
+            run = family.folder / "run"
+            run.mkdir()
+            for place, model in enumerate(agents.values(), 1):
+                shutil.copytree(model, run / f"global_step_{place}")
+            command("soup", run, out, "--base", base, "--dtype", "float32", "--quiet", "--no-cache")
+        else:
+            recipe = {"method": "uniform", "base": base, "agents": dict(agents), "dtype": "float32"}
+            ramerge.merge(recipe, out, options=OPTIONS)
+        return tensors_of(merge(family, "plain", {**family.recipe, "agents": {"both": str(out)}}))
+
+    return {"nested": nested, "written": first}
+
+
 @relation("a bucket is local")
 def bucket(family: Family) -> dict[str, Side] | None:
     """Models from and to a bucket give the bytes of folders."""
@@ -545,28 +612,38 @@ def bucket(family: Family) -> dict[str, Side] | None:
 @relation("as adapter, then on the base")
 def as_adapter(family: Family) -> dict[str, Side] | None:
     """A merge that is written as an adapter of full rank is, on the base, the merge but for rounding."""
-    if family.recipe["method"] in ("linear", "uniform", "slerp") or "like_base" in family.features:
+    if {"like_base", "experts", "more_tokens"} & {*family.features}:  # these are no factors
         return None
     kind = ramerge.AsAdapter(rank=64, save_modules=True)
 
     def whole() -> Mapping[str, Any]:
-        return rounded(merge(family, "out", {**family.recipe, "dtype": "float32", "rounding": "nearest"}))
+        return near(merge(family, "out", {**family.recipe, "dtype": "float32", "rounding": "nearest"}))
 
     def applied() -> Mapping[str, Any]:
         place, out = family.folder / "as-adapter", family.folder / "applied"
         ramerge.merge({**family.recipe, "dtype": "float32", "rounding": "nearest"}, place, kind=kind, options=OPTIONS)
         ramerge.convert(place, out, base=family.recipe["base"], dtype="float32", options=OPTIONS)
-        return rounded(out)
+        return near(out)
 
     return {"merge": whole, "applied": applied}
 
 
-def rounded(folder: Path) -> dict[str, Any]:
-    """Tensors as numbers of few digits."""
+def near(folder: Path) -> dict[str, Any]:
+    """Tensors whose numbers are compared, and not their bytes."""
     return {
-        name: np.round(np.frombuffer(data, _TYPES[dtype]).astype(np.float64), 3).tolist()
+        name: Near(np.frombuffer(data, _TYPES[dtype]).astype(np.float64))
         for name, (dtype, _, data) in bits_of(folder).items()
     }
+
+
+@dataclass(frozen=True)
+class Near:
+    """Numbers that equal others which are near."""
+
+    values: NDArray[np.float64]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Near) and bool(np.allclose(self.values, other.values, rtol=2**-7, atol=1e-5))
 
 
 # --- what others read -------------------------------------------------------------------------------------------------
@@ -589,20 +666,88 @@ def foreseen(family: Family) -> dict[str, Side]:
     return {"plan": plan, "merge": merged}
 
 
+@relation("strict refuses what warns")
+def strict(family: Family) -> dict[str, Side]:
+    """With `strict`, a merge is refused if it warns, and is the same otherwise."""
+
+    def usual() -> Mapping[str, Any]:
+        record = ramerge.merge(family.recipe, family.folder / "usual", options=OPTIONS)
+        if record.warnings:
+            raise ramerge.WeightsError(record.warnings)
+        return files(family.folder / "usual")
+
+    return {"merge": usual, "strict": lambda: files(merge(family, "strict", strict=True))}
+
+
+def is_surveyed(family: Family) -> bool:
+    """Whether an analysis needs one of few kernels: each takes up to 20 seconds to compile."""
+    dtypes = {tensor.dtype for model in (family.base, *family.agents.values()) for tensor in model.values()}
+    others = {"dtype", "widest", "wider", "like_base", "quantized_base"} & {*family.features}
+    return dtypes == {"BF16"} and not others and len(family.agents) < 3
+
+
+@relation("consumers end")
+def consumers(family: Family) -> dict[str, Side] | None:
+    """Whoever reads what a merge reads ends with a result where the merge does."""
+    if not is_surveyed(family):
+        return None
+    page = family.folder / "analysis.json"
+
+    def merged() -> Mapping[str, Any]:
+        merge(family, "merged")
+        return {}
+
+    def analyzed() -> Mapping[str, Any]:
+        command("analyze", as_file(family, "a.yaml"), "--json-file", page, "--quiet", "--no-cache")
+        return {} if page.stat().st_size else {"analysis": None}
+
+    def recommended() -> Mapping[str, Any]:
+        found = json.loads(command("recommend", as_file(family, "b.yaml"), "--json", "--quiet", "--no-cache"))
+        return {} if found["method"] else {"recommendation": None}
+
+    def reported() -> Mapping[str, Any]:
+        out, page = merge(family, "reported"), family.folder / "report.html"
+        command("report", out, "--html", page, "--quiet", "--no-cache")
+        return {} if page.stat().st_size else {"report": None}
+
+    sides: dict[str, Side] = {"merge": merged, "analyze": analyzed, "report": reported}
+    return {**sides, "recommend": recommended} if len(family.agents) > 1 else sides  # of one there is no merge
+
+
+@relation("any form is a plain model")
+def plain_models(family: Family) -> dict[str, Side] | None:
+    """An analysis of agents in any form is that of the same agents as plain folders."""
+    if not family.has_reference or not is_surveyed(family):
+        return None
+
+    def figures(recipe: Any) -> Mapping[str, Any]:
+        found = ramerge.analyze(recipe, options=OPTIONS).to_dict()
+        return {each["name"]: repr(each) for each in found["tensors"]}
+
+    def plain() -> Mapping[str, Any]:
+        keys = {key: value for key, value in family.recipe.items() if key not in ("rename", "allow")}
+        write_checkpoint(family.folder / "plain" / "base", family.base)
+        keys["base"], keys["agents"] = str(family.folder / "plain" / "base"), {}
+        for name, tensors in family.agents.items():
+            write_checkpoint(family.folder / "plain" / name, tensors)
+            sides = {"importance": str(family.folder / f"{name}-plain")} if family.importances else {}
+            if sides:
+                write_checkpoint(family.folder / f"{name}-plain", family.importances[name])
+            keys["agents"][name] = {"model": str(family.folder / "plain" / name), **sides}
+        return figures(keys)
+
+    return {"forms": lambda: figures(family.recipe), "plain": plain}
+
+
 @relation("analyze counts what merge counts")
 def analyzed(family: Family) -> dict[str, Side] | None:
     """The densities of an analysis are those of the record."""
-    if family.recipe["method"] not in ("ram", "ram+", "ram+s"):
-        return None
-    if any("parameters" in rule for rule in family.recipe.get("rules", [])):
-        return None
-    chosen = {**family.recipe}
-    whole = not {"rules"} & chosen.keys()
-    if not whole:
+    # an analysis counts all tensors, and a merge those of the method
+    if not family.recipe["method"].startswith("ram") or "rules" in family.recipe or not is_surveyed(family):
         return None
 
     def analysis() -> Mapping[str, Any]:
-        found = ramerge.analyze(chosen, options=OPTIONS)
+        found = ramerge.analyze(family.recipe, options=OPTIONS)
         return {name: round(agent.density, 12) for name, agent in found.agents.items()}
 
     def by_command() -> Mapping[str, Any]:
@@ -610,7 +755,7 @@ def analyzed(family: Family) -> dict[str, Side] | None:
         return {agent["name"]: round(agent["density"], 12) for agent in found["model"]["agents"]}
 
     def merged() -> Mapping[str, Any]:
-        record = ramerge.merge(chosen, family.folder / "out", options=OPTIONS)
+        record = ramerge.merge(family.recipe, family.folder / "out", options=OPTIONS)
         return {name: round(agent.density, 12) for name, agent in record.agents.items()}
 
     return {"analyze": analysis, "command": by_command, "merge": merged}
@@ -618,5 +763,3 @@ def analyzed(family: Family) -> dict[str, Side] | None:
 
 REFUSALS = (ramerge.RamergeError, click.ClickException, click.exceptions.Exit, ExitCodeError)
 """How a side says that it is refused."""
-
-__all__ = ["REFUSALS", "RELATIONS", "YAML"]
