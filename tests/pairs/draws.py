@@ -17,8 +17,9 @@ import numpy as np
 
 from ramerge.core.planning import cached_counts
 from ramerge.core.tensors import identity
+from tests.commands import REFUSALS
 from tests.pairs.models import drawn_family
-from tests.pairs.relations import REFUSALS, RELATIONS, Side
+from tests.pairs.relations import RELATIONS, Side
 
 MOST_REFUSED = 0.3
 """The share of a relation's draws that may be refused: of refusals little is learned."""

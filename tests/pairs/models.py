@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.methods.registry import METHODS
-from tests.checkpoints import floats, write_checkpoint
+from tests.checkpoints import floats, write_checkpoint, write_safetensors
 from tests.conformance.features import Case
 from tests.conformance.test_merge import importances_for
 from tests.deltas.writing import write_delta
@@ -361,15 +362,18 @@ def renamed(family: Family) -> None:
     if agent is None:
         return
     family.in_memory = False
-    family.recipe.setdefault("rename", []).append({"from": r"^inner\.deep\.", "to": "", "agent": agent})
+    family.recipe.setdefault("rename", []).append({"from": r"^trunk\.part_", "to": "model.layers.", "agent": agent})
+
+    def named(tensors: Tensors) -> Tensors:
+        return {name.replace("model.layers.", "trunk.part_"): tensor for name, tensor in tensors.items()}
 
     def write() -> None:
-        named = {f"inner.deep.{name}": tensor for name, tensor in family.agents[agent].items()}
-        write_checkpoint(family.folder / f"{agent}-named", named, config=family.configs.get(agent))
+        place = family.folder / f"{agent}-named"
+        shutil.copytree(family.folder / agent, place, ignore=shutil.ignore_patterns("model*"))
+        write_safetensors(place / "model.safetensors", named(family.agents[agent]))
         if family.importances:
-            named = {f"inner.deep.{name}": tensor for name, tensor in family.importances[agent].items()}
-            write_checkpoint(family.folder / f"{agent}-importance", named)
-        family.store(agent, model=str(family.folder / f"{agent}-named"))
+            write_checkpoint(family.folder / f"{agent}-importance", named(family.importances[agent]))
+        family.store(agent, model=str(place))
 
     family.later.append(write)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,17 +12,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import click
 import numpy as np
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.core.methods.registry import METHODS as REGISTRY
-from ramerge.cli.main import cli
-from ramerge.cli.options import Session
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.methods.registry import METHODS as REGISTRY
 from tests.checkpoints import write_checkpoint
+from tests.commands import in_process
 from tests.conformance.features import expected
 from tests.conformance.methods import ROWS as METHODS
 from tests.conformance.test_memory import _TYPES, arrays, bits, bits_of, with_sides
@@ -54,23 +51,9 @@ def relation(name: str) -> Callable[[Relation], Relation]:
 # --- ways to merge ----------------------------------------------------------------------------------------------------
 
 
-class ExitCodeError(Exception):
-    """A command ended with a code that is not 0, and has said why."""
-
-
 def command(*words: object) -> str:
-    """Run a command in this process. Returns what it prints.
-
-    Raises:
-        ramerge.RamergeError, click.ClickException: it is refused.
-        ExitCodeError: likewise, after its output.
-    """
-    texts = [str(word) for word in words]
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = cli(texts, standalone_mode=False, obj=Session())
-    if code:
-        raise ExitCodeError(err.getvalue())
-    return out.getvalue()
+    """What a command prints that is run in this process."""
+    return in_process(*words)[0]
 
 
 def files(folder: Path) -> dict[str, Any]:
@@ -116,7 +99,7 @@ def as_flags(family: Family) -> list[str]:
                 if isinstance(path, str):
                     words += ["--agent", f"{agent}={path}"]
                 for inner, text in model.items():
-                    if inner == "importance":
+                    if inner == "importance" and path is not None:  # --set comes after it
                         words += ["--importance", f"{agent}={text}"]
                     elif inner != "model":
                         words += ["--set", f"agents.{agent}.{inner}={json.dumps(text)}"]
@@ -553,6 +536,9 @@ def nested_soup(family: Family) -> dict[str, Side] | None:
         return None
     if {"quantized_base", "taken", "chain", "more_tokens"} & {*family.features}:
         return None
+    # a soup is made of checkpoints that hold the same tensors, where a merge fits agents to the base
+    if {"head_again", "stacked_experts"} & {*family.features}:
+        return None
     if family.recipe.get("dtype") == "widest" or family.recipe["method"] == "slerp":
         return None
     agents = {name: family.recipe["agents"][name] for name in names}
@@ -612,7 +598,8 @@ def bucket(family: Family) -> dict[str, Side] | None:
 @relation("as adapter, then on the base")
 def as_adapter(family: Family) -> dict[str, Side] | None:
     """A merge that is written as an adapter of full rank is, on the base, the merge but for rounding."""
-    if {"like_base", "experts", "more_tokens"} & {*family.features}:  # these are no factors
+    # these are no factors; and of a merge that is the base there are none
+    if {"like_base", "experts", "more_tokens", "still"} & {*family.features}:
         return None
     kind = ramerge.AsAdapter(rank=64, save_modules=True)
 
@@ -643,7 +630,7 @@ class Near:
     values: NDArray[np.float64]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Near) and bool(np.allclose(self.values, other.values, rtol=2**-7, atol=1e-5))
+        return isinstance(other, Near) and bool(np.allclose(self.values, other.values, rtol=2**-7, atol=3e-4))
 
 
 # --- what others read -------------------------------------------------------------------------------------------------
@@ -759,7 +746,3 @@ def analyzed(family: Family) -> dict[str, Side] | None:
         return {name: round(agent.density, 12) for name, agent in record.agents.items()}
 
     return {"analyze": analysis, "command": by_command, "merge": merged}
-
-
-REFUSALS = (ramerge.RamergeError, click.ClickException, click.exceptions.Exit, ExitCodeError)
-"""How a side says that it is refused."""

@@ -1,0 +1,581 @@
+"""Whoever reads a recipe or models, by what it reads, and every key of a recipe: how each is tried, and what it does.
+
+A cell of the table says what a consumer does with a key: `applies`, `noted` (it says that it has no use for it),
+`refused` (by a message that names it), `ignored` (in silence, which may only become rarer), or that there is no way to
+give it the key.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ramerge
+from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_inputs
+from tests.commands import in_process
+from tests.conformance.features import NAMES, arrays
+from tests.conformance.test_memory import bits, bits_of
+from tests.conformance.test_merge import importances_for, inputs_for
+from tests.deltas.writing import write_delta
+from tests.formats.test_lora import write_adapter
+from tests.reference import NUMBERS, Stored
+
+Tensors = Mapping[str, Stored]
+EMBEDDING, NORM = "model.embed_tokens.weight", "model.norm.weight"
+OPTIONS = ramerge.Options(cache=False, threads=1)
+
+
+@dataclass
+class Try:
+    """A recipe with a key, the same without it, and where there is one a recipe without it that means the same."""
+
+    recipe: dict[str, Any]
+    without: dict[str, Any] | None
+    plain: dict[str, Any] | None = None
+
+
+@dataclass
+class Outcome:
+    """What a consumer made of a recipe: values that are compared, and all that it said."""
+
+    values: Any
+    said: str = ""
+
+
+class NotTakenError(Exception):
+    """There is no way to give a consumer what a recipe says."""
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Models:
+    """A base and two agents under a folder, of which keys change some.
+
+    Attributes:
+        folder: where they are.
+        base, code, tool: their tensors.
+    """
+
+    folder: Path
+    base: Tensors = field(default_factory=dict)
+    code: Tensors = field(default_factory=dict)
+    tool: Tensors = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(3)
+        shapes = {EMBEDDING: (10, 16), **{name: (12, 16) for name in NAMES[:3]}, NORM: (16,)}
+        base = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
+        for name, share in (("base", 0.0), ("code", 0.3), ("tool", 0.6)):
+            moved = {
+                key: floats(value + rng.normal(0, 0.01, value.shape) * (rng.random(value.shape) < share))
+                for key, value in base.items()
+            }
+            setattr(self, name, moved)
+            self.write(name, moved)
+        self.base, self.code, self.tool = (read_checkpoint(self.folder / name) for name in ("base", "code", "tool"))
+
+    def write(self, name: str, tensors: Tensors, **config: Any) -> str:
+        """Write a model, with files that go with it."""
+        usual = {"model_type": "test", "torch_dtype": "bfloat16", "vocab_size": tensors[EMBEDDING].bits.shape[0]}
+        place = write_checkpoint(self.folder / name, tensors, config={**usual, **config})
+        self.tokens(name)
+        (place / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, "_from": name}))
+        return str(place)
+
+    def tokens(self, name: str, *others: str) -> None:
+        """Give a model a tokenizer, with other tokens in its last rows."""
+        words = {f"t{place}": place for place in range(10 - len(others))}
+        added = [{"id": len(words) + place, "content": text} for place, text in enumerate(others)]
+        text = json.dumps({"model": {"vocab": words}, "added_tokens": added})
+        (self.folder / name / "tokenizer.json").write_text(text)
+
+    def recipe(self, **keys: Any) -> dict[str, Any]:
+        """The recipe of all models, with some keys."""
+        agents = {name: str(self.folder / name) for name in ("code", "tool")}
+        return {"method": "ram+", "base": str(self.folder / "base"), "agents": agents, **keys}
+
+    def code_as(self, entry: Any, **keys: Any) -> dict[str, Any]:
+        """The recipe with another agent `code`."""
+        made = self.recipe(**keys)
+        made["agents"] = {**made["agents"], "code": entry}
+        return made
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+KEYS: dict[str, Callable[[Models], Try]] = {}
+"""By name, as a recipe spells it: how it is tried."""
+
+
+def key(name: str) -> Callable[[Callable[[Models], Try]], Callable[[Models], Try]]:
+    """Add a key."""
+
+    def add(function: Callable[[Models], Try]) -> Callable[[Models], Try]:
+        KEYS[name] = function
+        return function
+
+    return add
+
+
+def plainly(name: str, *, start: Mapping[str, Any] | None = None, **value: Any) -> None:
+    """Add keys whose effect shows without other models."""
+
+    def tried(models: Models) -> Try:
+        before = models.recipe(**(start or {}))
+        return Try({**before, **value}, before)
+
+    key(name)(tried)
+
+
+plainly("method", method="ram")
+plainly("parameters", parameters={"r": 0.9})
+plainly("preset", preset="official")
+plainly("dtype", dtype="float32")
+plainly("rounding", rounding="stochastic")
+plainly("rounding_seed", start={"rounding": "stochastic"}, rounding_seed=5)
+plainly("companions", companions="tool")
+plainly("shard_size", shard_size=1500)
+plainly("rules.match", rules=[{"match": NAMES[0], "keep": "base"}])
+plainly("rules.keep", rules=[{"match": NAMES[0], "keep": "base"}])
+plainly("rules.take", rules=[{"match": NAMES[0], "take": "tool"}])
+plainly("rules.parameters", rules=[{"match": NAMES[0], "parameters": {"r": 0.9}}])
+plainly("rules.dtype", rules=[{"match": NAMES[0], "dtype": "float32"}])
+plainly("rules.layers", rules=[{"layers": "0", "keep": "base"}])
+
+
+@key("base")
+def _base(models: Models) -> Try:
+    other = models.write("other-base", {**models.base, NORM: models.tool[NORM]})
+    return Try(models.recipe(base=other), models.recipe())
+
+
+@key("agents")
+def _agents(models: Models) -> Try:
+    other = models.write("other", {**models.code, NORM: models.base[NORM]})
+    return Try(models.code_as(other), models.recipe())
+
+
+def _factors(models: Models) -> tuple[Path, str]:
+    """An adapter, and the model that it gives."""
+    rng = np.random.default_rng(1)
+    a, b = ((rng.integers(-8, 9, shape) / 256).astype(np.float32) for shape in ((4, 16), (12, 4)))
+    stem = f"base_model.model.{NAMES[0].removesuffix('.weight')}"
+    factors = {f"{stem}.lora_A.weight": floats(a, "F32"), f"{stem}.lora_B.weight": floats(b, "F32")}
+    start = models.base[NAMES[0]].bits.view(NUMBERS["BF16"]).astype(np.float32)
+    whole = {**models.base, NAMES[0]: floats(start + np.float32(2) * (b @ a), "F32")}
+    return write_adapter(models.folder / "adapter", factors), models.write("whole", whole)
+
+
+@key("agents: ADAPTER")
+def _adapter(models: Models) -> Try:
+    adapter, whole = _factors(models)
+    return Try(models.code_as(str(adapter)), models.recipe(), models.code_as(whole))
+
+
+@key("agents: MODEL+ADAPTER")
+def _on_base(models: Models) -> Try:
+    adapter, whole = _factors(models)
+    return Try(models.code_as(f"{models.folder / 'base'}+{adapter}"), models.recipe(), models.code_as(whole))
+
+
+@key("agents.delta")
+def _delta(models: Models) -> Try:
+    other = models.write("other", {**models.code, NORM: models.base[NORM]})
+    delta = write_delta(models.folder / "delta", models.folder / "base", Path(other))
+    return Try(models.code_as({"delta": str(delta)}), models.recipe(), models.code_as(other))
+
+
+@key("agents.over")
+def _over(models: Models) -> Try:
+    other = models.write("other", {**models.tool, NORM: models.base[NORM]})
+    delta = write_delta(models.folder / "delta", models.folder / "code", Path(other))
+    made, plain = models.recipe(), models.recipe()
+    made["agents"]["tool"] = {"delta": str(delta), "over": "code"}
+    plain["agents"]["tool"] = other
+    return Try(made, models.recipe(), plain)
+
+
+@key("agents.soup")
+def _soup(models: Models) -> Try:
+    other = models.write("other", {**models.code, NORM: models.base[NORM]})
+    soup = {"soup": {"method": "uniform", "agents": {"step-1": other, "step-2": other}}}
+    return Try(models.code_as(soup), models.recipe(), models.code_as(other))
+
+
+@key("agents.importance")
+def _importance(models: Models) -> Try:
+    made = models.recipe(method="fisher")
+    for name, tensors in importances_for({"code": models.code, "tool": models.tool}).items():
+        place = write_checkpoint(models.folder / f"{name}-importance", tensors)
+        made["agents"][name] = {"model": made["agents"][name], "importance": str(place)}
+    return Try(made, models.recipe(method="fisher"))
+
+
+@key("agents.inputs")
+def _inputs(models: Models) -> Try:
+    made = models.recipe(method="regmean")
+    for place, (name, tensors) in enumerate({"code": models.code, "tool": models.tool}.items()):
+        recorded = {weight: rows for weight, rows in inputs_for(tensors, place).items() if "layers" in weight}
+        folder = write_inputs(models.folder / f"{name}-inputs", recorded, models.folder / name)
+        made["agents"][name] = {"model": made["agents"][name], "inputs": str(folder)}
+    return Try(made, models.recipe(method="regmean"))
+
+
+@key("prompts")
+def _prompts(models: Models) -> Try:
+    for name in ("code", "tool"):
+        (models.folder / f"{name}.jsonl").write_text(json.dumps({"prompt": "t1 t2"}) + "\n")
+    prompts = {name: str(models.folder / f"{name}.jsonl") for name in ("code", "tool")}
+    return Try(models.recipe(prompts=prompts), models.recipe())
+
+
+@key("rename")
+def _rename(models: Models) -> Try:
+    place = write_checkpoint(models.folder / "named", {f"inner.deep.{name}": each for name, each in models.code.items()})
+    for name in ("config.json", "tokenizer.json", "generation_config.json"):
+        shutil.copyfile(models.folder / "code" / name, place / name)
+    rename = [{"from": r"^inner\.deep\.", "to": ""}]
+    return Try(models.code_as(str(place), rename=rename), models.code_as(str(place)), models.recipe())
+
+
+def _allowed(models: Models, value: Any, read: Any, seen: Any = None, **keys: Any) -> Try:
+    plain = None if seen is None else models.code_as(seen)
+    return Try(models.code_as(read, allow=value, **keys), models.code_as(read, **keys), plain)
+
+
+@key("allow.missing_tensors")
+def _missing(models: Models) -> Try:
+    lacking = {name: tensor for name, tensor in models.code.items() if name != NAMES[0]}
+    read = models.write("lacking", lacking)
+    seen = models.write("seen", {**models.code, NAMES[0]: models.base[NAMES[0]]})
+    return _allowed(models, {"missing_tensors": True}, read, seen)
+
+
+@key("allow.extra_tensors")
+def _extra(models: Models) -> Try:
+    read = models.write("more", {**models.code, "value_head.weight": models.base[NORM]})
+    return _allowed(models, {"extra_tensors": True}, read, str(models.folder / "code"))
+
+
+@key("allow.different_shapes")
+def _shapes(models: Models) -> Try:
+    read = models.write("shapes", {**models.code, NAMES[0]: floats(np.ones((3, 16)))})
+    seen = models.write("seen", {**models.code, NAMES[0]: models.base[NAMES[0]]})
+    return _allowed(models, {"different_shapes": True}, read, seen)
+
+
+@key("allow.different_tokens")
+def _tokens(models: Models) -> Try:
+    read = models.write("tokens", models.code)
+    models.tokens("tokens", "<x>")
+    return _allowed(models, {"different_tokens": True}, read, str(models.folder / "code"))
+
+
+@key("allow.vocabulary")
+def _vocabulary(models: Models) -> Try:
+    rows = np.concatenate([models.code[EMBEDDING].numbers(np.float64), np.full((2, 16), 0.25)])
+    read = models.write("vocabulary", {**models.code, EMBEDDING: floats(rows)})
+    return _allowed(models, {"vocabulary": "common"}, read)
+
+
+@key("allow.config")
+def _config(models: Models) -> Try:
+    models.write("base", models.base, rope_theta=10000.0)
+    models.write("tool", models.tool, rope_theta=10000.0)
+    models.write("code", models.code, rope_theta=10000.0)
+    read = models.write("rope", models.code, rope_theta=500000.0)
+    return _allowed(models, {"config": ["rope_theta"]}, read, str(models.folder / "code"))
+
+
+@key("allow.non_finite")
+def _non_finite(models: Models) -> Try:
+    values = models.code[NAMES[0]].numbers(np.float64)
+    values[0, 0] = np.inf
+    return _allowed(models, {"non_finite": True}, models.write("inf", {**models.code, NAMES[0]: floats(values)}))
+
+
+@key("allow.outside_links")
+def _links(models: Models) -> Try:
+    read = Path(models.write("linked", models.code))
+    (read / "model.safetensors").unlink()
+    (read / "model.safetensors").symlink_to(models.folder / "code" / "model.safetensors")
+    return _allowed(models, {"outside_links": True}, str(read), str(models.folder / "code"))
+
+
+@key("allow.swapped_base")
+def _swapped(models: Models) -> Try:
+    """The base is an agent, and an agent the base that all were trained from."""
+    swapped = models.code_as(str(models.folder / "base"), base=str(models.folder / "code"))
+    return Try({**swapped, "allow": {"swapped_base": True}}, swapped)
+
+
+@key("allow.other_base")
+def _other_base(models: Models) -> Try:
+    rng = np.random.default_rng(9)
+    other = {name: floats(rng.normal(0, 0.02, tensor.bits.shape)) for name, tensor in models.code.items()}
+    return _allowed(models, {"other_base": True}, models.write("unrelated", other))
+
+
+# --- consumers --------------------------------------------------------------------------------------------------------
+
+Consumer = Callable[[Path, "dict[str, Any]"], Outcome]
+CONSUMERS: dict[str, Consumer] = {}
+"""By name, as a column of the table: reads a recipe, and writes into a new folder."""
+NO_CONSUMERS = {
+    "clean": "reads no model",
+    "demo": "merges models of its own with `merge`",
+    "eval": "asks servers of models",
+    "methods": "reads no model",
+    "table": "reads scores",
+    "ui": "runs the functions of the other commands",
+}
+"""Commands that read neither recipes nor weights, and why."""
+
+
+def consumer(name: str) -> Callable[[Consumer], Consumer]:
+    """Add a consumer."""
+
+    def add(function: Consumer) -> Consumer:
+        CONSUMERS[name] = function
+        return function
+
+    return add
+
+
+def as_file(folder: Path, recipe: Mapping[str, Any]) -> Path:
+    """A recipe's file in a new folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    return folder / "recipe.yaml"
+
+
+def files(folder: Path) -> dict[str, Any]:
+    """A checkpoint's tensors, how many files they are in, and the files that go with them."""
+    others = {name: (folder / name).read_bytes() for name in ("tokenizer.json", "generation_config.json")}
+    return {**bits_of(folder), **others, "shards": len([*folder.glob("*.safetensors")])}
+
+
+def notes_of(folder: Path) -> str:
+    """All that the record of a merge says of it."""
+    found = json.loads((folder / "ramerge.json").read_text())
+    return "\n".join([*found.get("notes", []), *found.get("warnings", [])])
+
+
+@consumer("merge")
+def _merge(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    out = folder / "out"
+    said = in_process("merge", as_file(folder, recipe), out, "--no-cache")
+    return Outcome(files(out), "\n".join([*said, notes_of(out)]))
+
+
+@consumer("plan")
+def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    said = in_process("plan", as_file(folder, recipe), "--json", "--no-cache")
+    found = json.loads(said[0])
+    notes = "\n".join([*found.pop("notes"), *found.pop("warnings")])
+    kept = ("method", "parameters", "tensors", "merged_tensors", "rounding", "rounding_seed", "dtypes", "shards", "rules")
+    values = {name: found[name] for name in (*kept, "bytes_written", "base", "agents", "formats")}
+    return Outcome(values, "\n".join([said[1], notes]))
+
+
+@consumer("sweep")
+def _sweep(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    name, values = {"fisher": ("scale", [1.0, 0.5]), "regmean": ("ridge", [0.01, 1.0]), "ram": ("epsilon", [1e-5, 1e-3])}.get(
+        recipe["method"], ("alpha", [2.0, 0.3])
+    )
+    out = folder / "out"
+    said = in_process("sweep", as_file(folder, recipe), out, "--no-cache", "--vary", f"parameters.{name}={values}")
+    points = sorted(path for path in out.iterdir() if path.is_dir())
+    return Outcome([files(point) for point in points], "\n".join([*said, notes_of(points[0])]))
+
+
+def _figures(found: Mapping[str, Any]) -> Any:
+    """The figures of an analysis that follow from what was read."""
+    parts = [{key: value for key, value in part.items() if key != "file"} for part in found["tensors"]]
+    return [parts, found["dtype"], found["rounding"], found["thresholds"], found["method"], found["layers"]]
+
+
+@consumer("analyze")
+def _analyze(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    said = in_process("analyze", as_file(folder, recipe), "--json", "--no-cache")
+    found = json.loads(said[0])
+    return Outcome(_figures(found), "\n".join([said[1], *found["notes"], *found["warnings"]]))
+
+
+@consumer("recommend")
+def _recommend(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    said = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
+    found = json.loads(said[0])
+    kept = {name: value for name, value in found.items() if name not in ("command", "seconds", "search")}
+    return Outcome(_without_paths(kept, recipe), "\n".join([said[1], *found.get("notes", [])]))
+
+
+def _without_paths(found: Any, recipe: Mapping[str, Any]) -> Any:
+    """Values without the names of models."""
+    text = json.dumps(found)
+    for place in (recipe["base"], *recipe["agents"].values()):
+        if isinstance(place, str):
+            text = text.replace(place, "MODEL")
+    return text
+
+
+@consumer("report")
+def _report(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    out = folder / "out"
+    ramerge.merge(recipe, out, options=OPTIONS)
+    said = in_process("report", out, "--json", "--html", folder / "page.html", "--no-cache")
+    found = json.loads(said[0])
+    return Outcome(_figures(found), "\n".join([said[1], *found["notes"], *found["warnings"]]))
+
+
+@consumer("search")
+def _search(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    out = folder / "out"
+    vary = {"fisher": "scale=1.0", "regmean": "ridge=0.01", "ram": "epsilon=1e-5"}.get(recipe["method"], "alpha=2.0")
+    scores = folder / "scores.py"
+    scores.parent.mkdir(parents=True, exist_ok=True)
+    name, _, value = vary.partition("=")
+    found = ramerge.search(
+        recipe,
+        out,
+        lambda model: {"size": 1.0},
+        vary={f"parameters.{name}": [float(value)]},
+        settings=ramerge.SearchSettings(html=False),
+        options=OPTIONS,
+    )
+    return Outcome(files(out / "best"), "\n".join([*found.notes, notes_of(out / "best")]))
+
+
+@consumer("calibrate")
+def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    prompts = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in recipe["agents"]:
+        (folder / f"{name}.jsonl").write_text(json.dumps({"prompt": "t1 t2"}) + "\n")
+        prompts[name] = str(folder / f"{name}.jsonl")
+    said = in_process("calibrate", as_file(folder, {"prompts": prompts, **recipe}), "--dry-run", "--json")
+    return Outcome(json.loads(said[0]), said[1])
+
+
+def _flags(recipe: Mapping[str, Any], *names: str) -> list[str]:
+    """The flags of a recipe's keys for a command that has these.
+
+    Raises:
+        NotTakenError: the recipe has other keys.
+    """
+    rest = {name: value for name, value in recipe.items() if name not in ("base", "agents") and (name, value) != ("method", "ram+")}
+    if others := rest.keys() - {*names}:
+        raise NotTakenError(*others)
+    return [word for name, value in rest.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+def _one(recipe: Mapping[str, Any], name: str = "code") -> str:
+    """The text that names an agent.
+
+    Raises:
+        NotTakenError: it has none.
+    """
+    agent = recipe["agents"][name]
+    if isinstance(agent, Mapping):
+        if agent.keys() == {"delta"}:
+            return str(agent["delta"])
+        raise NotTakenError(*agent)
+    return str(agent)
+
+
+@consumer("soup")
+def _make_soup(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    out, run, rest = folder / "out", folder / "run", dict(recipe)
+    allowed = [word for name, value in rest.pop("allow", {}).items() for word in ("--set", f"allow.{name}={json.dumps(value)}")]
+    words = _flags(rest, "dtype", "rounding", "shard_size")
+    run.mkdir(parents=True)
+    for place, name in enumerate(recipe["agents"], 1):
+        if "+" in (model := _one(recipe, name)):
+            raise NotTakenError(model)
+        shutil.copytree(model, run / f"global_step_{place}", symlinks=True)
+    said = in_process("soup", run, out, "--base", recipe["base"], *words, *allowed, "--no-cache")
+    return Outcome(files(out), "\n".join([*said, notes_of(out)]))
+
+
+@consumer("convert")
+def _convert(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    words = _flags(recipe, "dtype", "rounding", "shard_size")
+    said = in_process("convert", _one(recipe), folder / "out", "--base", recipe["base"], *words, "--no-cache")
+    return Outcome(files(folder / "out"), "\n".join([*said, notes_of(folder / "out")]))
+
+
+@consumer("delta")
+def _make_delta(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    words = _flags(recipe)
+    said = in_process("delta", *words, "--base", recipe["base"], "--agent", f"code={_one(recipe)}", folder / "delta")
+    ramerge.apply(recipe["base"], folder / "delta", folder / "out")
+    size = sum(path.stat().st_size for path in (folder / "delta").glob("*.safetensors"))
+    return Outcome([bits_of(folder / "out"), size], "\n".join(said))
+
+
+@consumer("apply")
+def _apply(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    _flags(recipe)
+    agent = recipe["agents"]["code"]
+    if isinstance(agent, str):  # a model is its own delta
+        if Path(agent).name not in ("code", "other"):
+            raise NotTakenError(agent)
+        return Outcome(bits_of(Path(agent)))
+    said = in_process("apply", "--base", recipe["base"], _one(recipe), folder / "out")
+    return Outcome(bits_of(folder / "out"), "\n".join(said))
+
+
+@consumer("as-delta")
+def _as_delta(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    said = in_process("merge", as_file(folder, recipe), folder / "delta", "--as-delta", "--no-cache")
+    ramerge.apply(recipe["base"], folder / "delta", folder / "out")
+    notes = "".join(path.read_text() for path in (folder / "delta").glob("ramerge.json"))
+    return Outcome(files(folder / "out"), "\n".join([*said, notes]))
+
+
+@consumer("as-adapter")
+def _as_adapter(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    words = ["--as-adapter", "--save-modules", "--rank", "16"]
+    said = in_process("merge", as_file(folder, recipe), folder / "adapter", *words, "--no-cache")
+    ramerge.convert(folder / "adapter", folder / "out", base=recipe["base"], dtype="float32", options=OPTIONS)
+    names = [path.name for path in (folder / "adapter").iterdir()]
+    stored = {name: tensor[0] for name, tensor in _adapter_tensors(folder / "adapter").items()}
+    others = {name: (folder / "adapter" / name).read_bytes() for name in names if name.startswith(("tok", "gen"))}
+    return Outcome([bits_of(folder / "out"), stored, others], "\n".join([*said, notes_of(folder / "adapter")]))
+
+
+def _adapter_tensors(folder: Path) -> dict[str, Any]:
+    from tests.checkpoints import read_safetensors
+
+    return {
+        name: (one.dtype, one.bits.shape) for name, one in read_safetensors(folder / "adapter_model.safetensors").items()
+    }
+
+
+@consumer("state dicts")
+def _state_dicts(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    rest = {name: value for name, value in recipe.items() if name not in ("base", "agents", "method", "parameters")}
+    agents: dict[str, Any] = {}
+    for name, agent in recipe["agents"].items():
+        entry = {"model": agent} if isinstance(agent, str) else dict(agent)
+        for side in ("model", "importance"):
+            with suppress(KeyError):
+                if not (Path(entry[side]) / "model.safetensors").exists():
+                    raise NotTakenError(entry[side])
+                entry[side] = arrays(read_checkpoint(Path(entry[side])))
+        if "inputs" in entry:
+            raise NotTakenError("inputs")  # of rows in memory: tests/conformance/test_memory.py
+        agents[name] = entry if entry.keys() != {"model"} else entry["model"]
+    base = arrays(read_checkpoint(Path(recipe["base"])))
+    parameters = recipe.get("parameters", {})
+    found = ramerge.merge_state_dicts(base, agents, recipe["method"], recipe=rest, options=OPTIONS, **parameters)
+    return Outcome(bits(found), "\n".join([*found.record.notes, *found.record.warnings]))
