@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +21,19 @@ from typing import Any
 import numpy as np
 
 import ramerge
-from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_inputs
-from tests.commands import in_process
+from ramerge.calibration.live_base import LiveBase
+from ramerge.sdk.recipes import models_only, open_recipe
+from tests.checkpoints import floats, read_checkpoint, read_safetensors, write_checkpoint, write_inputs
+from tests.commands import REFUSALS, in_process
 from tests.conformance.features import NAMES, arrays
 from tests.conformance.test_memory import bits, bits_of
 from tests.conformance.test_merge import importances_for, inputs_for
 from tests.deltas.writing import write_delta
 from tests.formats.test_lora import write_adapter
-from tests.reference import NUMBERS, Stored
+from tests.reference import Stored
 
+CELLS = Path(__file__).with_name("cells.json")
+"""The table; docs/reference/keys.md shows it."""
 Tensors = Mapping[str, Stored]
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.norm.weight"
 OPTIONS = ramerge.Options(cache=False, threads=1)
@@ -37,16 +44,25 @@ class Try:
     """A recipe with a key, the same without it, and where there is one a recipe without it that means the same."""
 
     recipe: dict[str, Any]
-    without: dict[str, Any] | None
+    without: dict[str, Any]
     plain: dict[str, Any] | None = None
 
 
 @dataclass
 class Outcome:
-    """What a consumer made of a recipe: values that are compared, and all that it said."""
+    """What a consumer made of a recipe.
+
+    Attributes:
+        values: what is compared.
+        said: all that it printed and recorded.
+        tensors: of a consumer that merges, the merged tensors.
+        places: where the models are, which tells a recipe from another whose models hold the same.
+    """
 
     values: Any
     said: str = ""
+    tensors: Any = None
+    places: Any = None
 
 
 class NotTakenError(Exception):
@@ -72,7 +88,7 @@ class Models:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(3)
-        shapes = {EMBEDDING: (10, 16), **{name: (12, 16) for name in NAMES[:3]}, NORM: (16,)}
+        shapes = {EMBEDDING: (10, 16), **dict.fromkeys(NAMES[:3], (12, 16)), NORM: (16,)}
         base = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
         for name, share in (("base", 0.0), ("code", 0.3), ("tool", 0.6)):
             moved = {
@@ -139,17 +155,34 @@ def plainly(name: str, *, start: Mapping[str, Any] | None = None, **value: Any) 
 plainly("method", method="ram")
 plainly("parameters", parameters={"r": 0.9})
 plainly("preset", preset="official")
-plainly("dtype", dtype="float32")
-plainly("rounding", rounding="stochastic")
-plainly("rounding_seed", start={"rounding": "stochastic"}, rounding_seed=5)
+plainly("dtype", dtype="float16")
 plainly("companions", companions="tool")
 plainly("shard_size", shard_size=1500)
 plainly("rules.match", rules=[{"match": NAMES[0], "keep": "base"}])
 plainly("rules.keep", rules=[{"match": NAMES[0], "keep": "base"}])
 plainly("rules.take", rules=[{"match": NAMES[0], "take": "tool"}])
 plainly("rules.parameters", rules=[{"match": NAMES[0], "parameters": {"r": 0.9}}])
-plainly("rules.dtype", rules=[{"match": NAMES[0], "dtype": "float32"}])
+plainly("rules.dtype", rules=[{"match": NAMES[0], "dtype": "float16"}])
 plainly("rules.layers", rules=[{"layers": "0", "keep": "base"}])
+
+
+def _wide(models: Models) -> str:
+    """An agent in float32, with numbers that bfloat16 does not have."""
+    wide = {name: floats(tensor.numbers(np.float64) * 1.001, "F32") for name, tensor in models.code.items()}
+    return models.write("wide", wide)
+
+
+@key("rounding")
+def _rounding(models: Models) -> Try:
+    wide = _wide(models)
+    return Try(models.code_as(wide, rounding="stochastic"), models.code_as(wide))
+
+
+@key("rounding_seed")
+def _seed(models: Models) -> Try:
+    wide = _wide(models)
+    drawn = models.code_as(wide, rounding="stochastic", rounding_seed=5)
+    return Try(drawn, models.code_as(wide, rounding="stochastic"))
 
 
 @key("base")
@@ -165,13 +198,14 @@ def _agents(models: Models) -> Try:
 
 
 def _factors(models: Models) -> tuple[Path, str]:
-    """An adapter, and the model that it gives."""
+    """An adapter, and the model that it gives, whose numbers bfloat16 has."""
     rng = np.random.default_rng(1)
-    a, b = ((rng.integers(-8, 9, shape) / 256).astype(np.float32) for shape in ((4, 16), (12, 4)))
+    a, b = rng.integers(-1, 2, (4, 16)), rng.integers(-8, 9, (12, 4)) / 256
     stem = f"base_model.model.{NAMES[0].removesuffix('.weight')}"
     factors = {f"{stem}.lora_A.weight": floats(a, "F32"), f"{stem}.lora_B.weight": floats(b, "F32")}
-    start = models.base[NAMES[0]].bits.view(NUMBERS["BF16"]).astype(np.float32)
-    whole = {**models.base, NAMES[0]: floats(start + np.float32(2) * (b @ a), "F32")}
+    start = rng.integers(-32, 33, (12, 16)) / 256
+    models.write("base", {**models.base, NAMES[0]: floats(start)})
+    whole = {**models.base, NAMES[0]: floats(start + 2 * (b @ a))}
     return write_adapter(models.folder / "adapter", factors), models.write("whole", whole)
 
 
@@ -240,10 +274,11 @@ def _prompts(models: Models) -> Try:
 
 @key("rename")
 def _rename(models: Models) -> Try:
-    place = write_checkpoint(models.folder / "named", {f"inner.deep.{name}": each for name, each in models.code.items()})
+    named = {name.replace("model.layers.", "trunk.part_"): each for name, each in models.code.items()}
+    place = write_checkpoint(models.folder / "named", named)
     for name in ("config.json", "tokenizer.json", "generation_config.json"):
         shutil.copyfile(models.folder / "code" / name, place / name)
-    rename = [{"from": r"^inner\.deep\.", "to": ""}]
+    rename = [{"from": r"^trunk\.part_", "to": "model.layers."}]
     return Try(models.code_as(str(place), rename=rename), models.code_as(str(place)), models.recipe())
 
 
@@ -374,7 +409,7 @@ def notes_of(folder: Path) -> str:
 def _merge(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
     said = in_process("merge", as_file(folder, recipe), out, "--no-cache")
-    return Outcome(files(out), "\n".join([*said, notes_of(out)]))
+    return Outcome(files(out), "\n".join([*said, notes_of(out)]), bits_of(out))
 
 
 @consumer("plan")
@@ -382,20 +417,35 @@ def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
     said = in_process("plan", as_file(folder, recipe), "--json", "--no-cache")
     found = json.loads(said[0])
     notes = "\n".join([*found.pop("notes"), *found.pop("warnings")])
-    kept = ("method", "parameters", "tensors", "merged_tensors", "rounding", "rounding_seed", "dtypes", "shards", "rules")
-    values = {name: found[name] for name in (*kept, "bytes_written", "base", "agents", "formats")}
-    return Outcome(values, "\n".join([said[1], notes]))
+    kept = (
+        "method",
+        "parameters",
+        "tensors",
+        "merged_tensors",
+        "rounding",
+        "rounding_seed",
+        "dtypes",
+        "shards",
+        "rules",
+    )
+    values = {name: found[name] for name in (*kept, "bytes_written")}
+    return Outcome(values, "\n".join([said[1], notes]), places=[found["base"], found["agents"]])
+
+
+USUAL = {"fisher": ("scale", 1.0), "regmean": ("ridge", 0.01)}
+"""By method a parameter and its default; of the others it is `epsilon`."""
 
 
 @consumer("sweep")
 def _sweep(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    name, values = {"fisher": ("scale", [1.0, 0.5]), "regmean": ("ridge", [0.01, 1.0]), "ram": ("epsilon", [1e-5, 1e-3])}.get(
-        recipe["method"], ("alpha", [2.0, 0.3])
-    )
-    out = folder / "out"
+    name, usual = USUAL.get(recipe["method"], ("epsilon", 1e-5))
+    out, values = folder / "out", [usual, 0.5 * usual]
     said = in_process("sweep", as_file(folder, recipe), out, "--no-cache", "--vary", f"parameters.{name}={values}")
-    points = sorted(path for path in out.iterdir() if path.is_dir())
-    return Outcome([files(point) for point in points], "\n".join([*said, notes_of(points[0])]))
+    points = [path.parent for path in sorted(out.glob("*/ramerge.json"))]
+    records = [json.loads((point / "ramerge.json").read_text())["parameters"][name] for point in points]
+    notes = notes_of(points[0])
+    point = bits_of(points[records.index(usual)])
+    return Outcome([files(point) for point in points], "\n".join([*said, notes]), point)
 
 
 def _figures(found: Mapping[str, Any]) -> Any:
@@ -440,19 +490,18 @@ def _report(folder: Path, recipe: dict[str, Any]) -> Outcome:
 @consumer("search")
 def _search(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
-    vary = {"fisher": "scale=1.0", "regmean": "ridge=0.01", "ram": "epsilon=1e-5"}.get(recipe["method"], "alpha=2.0")
-    scores = folder / "scores.py"
-    scores.parent.mkdir(parents=True, exist_ok=True)
-    name, _, value = vary.partition("=")
+    name, usual = USUAL.get(recipe["method"], ("epsilon", 1e-5))
+    folder.mkdir(parents=True, exist_ok=True)
     found = ramerge.search(
         recipe,
         out,
         lambda model: {"size": 1.0},
-        vary={f"parameters.{name}": [float(value)]},
+        vary={f"parameters.{name}": [usual]},
         settings=ramerge.SearchSettings(html=False),
         options=OPTIONS,
     )
-    return Outcome(files(out / "best"), "\n".join([*found.notes, notes_of(out / "best")]))
+    best = out / "best"
+    return Outcome(files(best), "\n".join([*found.notes, notes_of(best)]), bits_of(best))
 
 
 @consumer("calibrate")
@@ -462,8 +511,15 @@ def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
     for name in recipe["agents"]:
         (folder / f"{name}.jsonl").write_text(json.dumps({"prompt": "t1 t2"}) + "\n")
         prompts[name] = str(folder / f"{name}.jsonl")
-    said = in_process("calibrate", as_file(folder, {"prompts": prompts, **recipe}), "--dry-run", "--json")
-    return Outcome(json.loads(said[0]), said[1])
+    whole = {"prompts": prompts, **recipe}
+    said = in_process("calibrate", as_file(folder, whole), "--dry-run", "--json")
+    reader = LiveBase(models_only(open_recipe(whole)), ramerge.CalibrationSettings(), OPTIONS)
+    read = {
+        name: {each.name: (each.dtype, each.data.tobytes()) for each in reader._planned(reader._one(name)).tensors()}
+        for name in recipe["agents"]
+    }
+    base = {each.name: each.data.tobytes() for each in reader._planned(reader._base_alone()).tensors()}
+    return Outcome([read, base], said[1])
 
 
 def _flags(recipe: Mapping[str, Any], *names: str) -> list[str]:
@@ -472,30 +528,35 @@ def _flags(recipe: Mapping[str, Any], *names: str) -> list[str]:
     Raises:
         NotTakenError: the recipe has other keys.
     """
-    rest = {name: value for name, value in recipe.items() if name not in ("base", "agents") and (name, value) != ("method", "ram+")}
+    rest = {
+        name: value
+        for name, value in recipe.items()
+        if name not in ("base", "agents") and (name, value) != ("method", "ram+")
+    }
     if others := rest.keys() - {*names}:
         raise NotTakenError(*others)
     return [word for name, value in rest.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def _one(recipe: Mapping[str, Any], name: str = "code") -> str:
-    """The text that names an agent.
+    """The text that names an agent, of a recipe of which all agents have one.
 
     Raises:
-        NotTakenError: it has none.
+        NotTakenError: there is none.
     """
+    for agent in recipe["agents"].values():
+        if isinstance(agent, Mapping) and agent.keys() != {"delta"}:
+            raise NotTakenError(*agent)
     agent = recipe["agents"][name]
-    if isinstance(agent, Mapping):
-        if agent.keys() == {"delta"}:
-            return str(agent["delta"])
-        raise NotTakenError(*agent)
-    return str(agent)
+    return str(agent["delta"] if isinstance(agent, Mapping) else agent)
 
 
 @consumer("soup")
 def _make_soup(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out, run, rest = folder / "out", folder / "run", dict(recipe)
-    allowed = [word for name, value in rest.pop("allow", {}).items() for word in ("--set", f"allow.{name}={json.dumps(value)}")]
+    allowed = [
+        word for name, value in rest.pop("allow", {}).items() for word in ("--set", f"allow.{name}={json.dumps(value)}")
+    ]
     words = _flags(rest, "dtype", "rounding", "shard_size")
     run.mkdir(parents=True)
     for place, name in enumerate(recipe["agents"], 1):
@@ -513,25 +574,13 @@ def _convert(folder: Path, recipe: dict[str, Any]) -> Outcome:
     return Outcome(files(folder / "out"), "\n".join([*said, notes_of(folder / "out")]))
 
 
-@consumer("delta")
-def _make_delta(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    words = _flags(recipe)
-    said = in_process("delta", *words, "--base", recipe["base"], "--agent", f"code={_one(recipe)}", folder / "delta")
-    ramerge.apply(recipe["base"], folder / "delta", folder / "out")
+@consumer("delta, apply")
+def _delta_and_apply(folder: Path, recipe: dict[str, Any]) -> Outcome:
+    words = ["--base", recipe["base"], *_flags(recipe)]
+    said = in_process("delta", *words, "--agent", f"code={_one(recipe)}", folder / "delta")
+    again = in_process("apply", *words, folder / "delta", folder / "out")
     size = sum(path.stat().st_size for path in (folder / "delta").glob("*.safetensors"))
-    return Outcome([bits_of(folder / "out"), size], "\n".join(said))
-
-
-@consumer("apply")
-def _apply(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    _flags(recipe)
-    agent = recipe["agents"]["code"]
-    if isinstance(agent, str):  # a model is its own delta
-        if Path(agent).name not in ("code", "other"):
-            raise NotTakenError(agent)
-        return Outcome(bits_of(Path(agent)))
-    said = in_process("apply", "--base", recipe["base"], _one(recipe), folder / "out")
-    return Outcome(bits_of(folder / "out"), "\n".join(said))
+    return Outcome([bits_of(folder / "out"), size], "\n".join([*said, *again]))
 
 
 @consumer("as-delta")
@@ -539,7 +588,7 @@ def _as_delta(folder: Path, recipe: dict[str, Any]) -> Outcome:
     said = in_process("merge", as_file(folder, recipe), folder / "delta", "--as-delta", "--no-cache")
     ramerge.apply(recipe["base"], folder / "delta", folder / "out")
     notes = "".join(path.read_text() for path in (folder / "delta").glob("ramerge.json"))
-    return Outcome(files(folder / "out"), "\n".join([*said, notes]))
+    return Outcome(files(folder / "out"), "\n".join([*said, notes]), bits_of(folder / "out"))
 
 
 @consumer("as-adapter")
@@ -554,10 +603,10 @@ def _as_adapter(folder: Path, recipe: dict[str, Any]) -> Outcome:
 
 
 def _adapter_tensors(folder: Path) -> dict[str, Any]:
-    from tests.checkpoints import read_safetensors
-
+    """Dtype and shape of each tensor of an adapter."""
     return {
-        name: (one.dtype, one.bits.shape) for name, one in read_safetensors(folder / "adapter_model.safetensors").items()
+        name: (one.dtype, one.bits.shape)
+        for name, one in read_safetensors(folder / "adapter_model.safetensors").items()
     }
 
 
@@ -578,4 +627,77 @@ def _state_dicts(folder: Path, recipe: dict[str, Any]) -> Outcome:
     base = arrays(read_checkpoint(Path(recipe["base"])))
     parameters = recipe.get("parameters", {})
     found = ramerge.merge_state_dicts(base, agents, recipe["method"], recipe=rest, options=OPTIONS, **parameters)
-    return Outcome(bits(found), "\n".join([*found.record.notes, *found.record.warnings]))
+    return Outcome(bits(found), "\n".join([*found.record.notes, *found.record.warnings]), bits(found))
+
+
+# --- cells ------------------------------------------------------------------------------------------------------------
+
+SAME_AS_MERGE = ("sweep", "search", "as-delta", "state dicts")
+"""Consumers whose tensors are those of `merge` of the same recipe."""
+
+
+def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
+    """What a consumer does with a key: `applies`, `noted`, `refused`, `ignored`, or `-` if it cannot be given.
+
+    Args:
+        chosen: how the key is tried.
+        folder: a new folder, but for `merge`, where the merge of the recipe is once it is made.
+        name: the key.
+        consumer: the consumer.
+
+    Raises:
+        AssertionError: it applies, but not as for a merge, or not as models do that hold the same.
+    """
+    consume, place = CONSUMERS[consumer], folder / consumer.partition(",")[0]
+    try:
+        outcome = consume(place / "with", chosen.recipe)
+    except NotTakenError:
+        return "-"
+    except REFUSALS as error:
+        said = str(error)
+        words = (name.rpartition(".")[2], name.partition(".")[0], name.rpartition(" ")[2].lower())
+        assert any(word in said for word in words), said
+        return "refused"
+    if consumer in SAME_AS_MERGE:
+        assert outcome.tensors == bits_of(folder / "merge/with/out"), "its tensors are not those of the merge"
+    try:
+        before = consume(place / "without", chosen.without)
+    except REFUSALS:
+        before = Outcome(None)
+    is_same = before.values == outcome.values and before.places == outcome.places
+    if chosen.plain is not None and not is_same:
+        plain = consume(place / "plain", chosen.plain)
+        assert outcome.values == plain.values, "its result is not that of models that hold the same"
+    if not is_same:
+        return "applies"
+    others = {line.replace(str(place / "without"), "") for line in before.said.splitlines()}
+    lines = [line.replace(str(place / "with"), "") for line in outcome.said.splitlines()]
+    key = name.rpartition(".")[2]
+    return "noted" if any(key in line for line in lines if line not in others) else "ignored"
+
+
+def row(folder: Path, name: str, consumers: Iterable[str]) -> dict[str, str]:
+    """The cells of a key, in a new folder; an assertion that fails is a cell, too."""
+    chosen, found = KEYS[name](Models(folder / "models")), {}
+    for consumer in dict.fromkeys(["merge", *consumers]):
+        try:
+            found[consumer] = cell(chosen, folder, name, consumer)
+        except AssertionError as error:
+            found[consumer] = f"wrong: {error}"
+    return found
+
+
+def write(keys: Iterable[str]) -> None:
+    """Try some keys with all consumers, and write their rows."""
+    rows = json.loads(CELLS.read_text()) if CELLS.exists() else {}
+    for name in keys:
+        with tempfile.TemporaryDirectory() as folder:
+            rows[name] = row(Path(folder), name, CONSUMERS)
+        CELLS.write_text(json.dumps({name: rows[name] for name in KEYS if name in rows}, indent=1) + "\n")
+        print(name, rows[name], flush=True)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    with np.errstate(all="ignore"):
+        write(sys.argv[1:] or KEYS)

@@ -89,20 +89,14 @@ def as_file(family: Family, name: str = "recipe.yaml") -> Path:
 def as_flags(family: Family) -> list[str]:
     """The recipe as flags, with `--set` for what has no flag of its own."""
     words: list[str] = []
+    # agents that are set come after those of --agent, and sums are computed in order
+    by_flag = all(isinstance(agent, str) or "model" in agent for agent in family.recipe["agents"].values())
     for key, value in family.recipe.items():
-        if key == "agents":
+        if key == "agents" and by_flag:
             for agent, model in value.items():
-                if isinstance(model, str):
-                    words += ["--agent", f"{agent}={model}"]
-                    continue
-                path = model.get("model")
-                if isinstance(path, str):
-                    words += ["--agent", f"{agent}={path}"]
-                for inner, text in model.items():
-                    if inner == "importance" and path is not None:  # --set comes after it
-                        words += ["--importance", f"{agent}={text}"]
-                    elif inner != "model":
-                        words += ["--set", f"agents.{agent}.{inner}={json.dumps(text)}"]
+                entry = {"model": model} if isinstance(model, str) else model
+                words += ["--agent", f"{agent}={entry['model']}"]
+                words += ["--importance", f"{agent}={entry['importance']}"] if "importance" in entry else []
         elif key in ("method", "base", "preset", "dtype", "rounding", "shard_size"):
             words += [f"--{key.replace('_', '-')}", str(value)]
         elif isinstance(value, dict):
@@ -246,6 +240,9 @@ def in_memory(family: Family) -> dict[str, Side] | None:
     keys = ("dtype", "preset", "rounding", "rounding_seed", "rules", "allow")
     source = {key: value for key, value in family.recipe.items() if key in keys}
     if not family.in_memory or "more_tokens" in family.features:
+        return None
+    # what an adapter leaves of a quantized base is in memory a tensor in float32, which is compared with other numbers
+    if "quantized_base" in family.features and {"adapter", "adapter_on_agent", "still"} & {*family.features}:
         return None
     if isinstance(source.get("allow"), dict):
         source["allow"] = {key: value for key, value in source["allow"].items() if key != "config"}
