@@ -241,6 +241,8 @@ def in_memory(family: Family) -> dict[str, Side] | None:
     source = {key: value for key, value in family.recipe.items() if key in keys}
     if not family.in_memory or "more_tokens" in family.features:
         return None
+    if {"soup", "widest"} <= {*family.features}:  # a soup is float32, whatever its checkpoints are
+        return None
     # what an adapter leaves of a quantized base is in memory a tensor in float32, which is compared with other numbers
     if "quantized_base" in family.features and {"adapter", "adapter_on_agent", "still"} & {*family.features}:
         return None
