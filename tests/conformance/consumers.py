@@ -646,7 +646,7 @@ OTHER_FORM = {
     for key in ("agents: ADAPTER", "agents: MODEL+ADAPTER")
     for consumer in ("recommend", "delta, apply")
 }
-"""Cells that apply, where the form itself counts: adapters are recommended other methods, and their deltas are float32."""
+"""Cells that apply, where the form itself counts: adapters are recommended other methods; their deltas are float32."""
 
 
 def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
