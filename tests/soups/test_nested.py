@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import PlanError, RecipeError
-from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.soups.test_soup import same, write_run
 
 
@@ -85,3 +86,17 @@ def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypa
     recipe = {**base, "agents": {"code": {"soup": {"agents": {"a": "other", "b": "run/global_step_20"}}}}}
     with pytest.raises(PlanError, match="has other tensors than"):
         ramerge.merge(recipe, "out")
+
+
+def test_importances_of_a_soup_in_a_recipe_of_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record's recipe names them as it names models: it is merged where it is."""
+    write_run(tmp_path / "code", 2)
+    monkeypatch.chdir(tmp_path)
+    ones = {
+        name: floats(np.ones(tensor.bits.shape), "F32") for name, tensor in read_checkpoint(Path("code/base")).items()
+    }
+    write_checkpoint(Path("importance"), ones)
+    agents = {"code": {"soup": {"agents": whole(Path("code/run"), [10, 20])}, "importance": "importance"}}
+    ramerge.merge({"method": "fisher", "base": "code/base", "agents": agents}, "deep/out")
+    ramerge.merge("deep/out/ramerge.yaml", "again")
+    same(Path("again"), read_checkpoint(Path("deep/out")))
