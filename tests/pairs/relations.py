@@ -703,7 +703,8 @@ def consumers(family: Family) -> dict[str, Side] | None:
 @relation("any form is a plain model")
 def plain_models(family: Family) -> dict[str, Side] | None:
     """An analysis of agents in any form is that of the same agents as plain folders."""
-    if not family.has_reference or not is_surveyed(family):
+    # steps of a soup are those of float32, whatever its checkpoints are
+    if not family.has_reference or not is_surveyed(family) or "soup" in family.features:
         return None
 
     def figures(recipe: Any) -> Mapping[str, Any]:
