@@ -1,14 +1,15 @@
 """An agent that is a soup: the same as merging the soups that were written to the disk, without writing them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import PlanError, RecipeError
-from tests.checkpoints import floats, read_checkpoint, write_checkpoint
+from ramerge.core.recipe.paths import portable
+from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.soups.test_soup import same, write_run
 
 
@@ -88,15 +89,12 @@ def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypa
         ramerge.merge(recipe, "out")
 
 
-def test_importances_of_a_soup_in_a_recipe_of_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The record's recipe names them as it names models: it is merged where it is."""
-    write_run(tmp_path / "code", 2)
-    monkeypatch.chdir(tmp_path)
-    ones = {
-        name: floats(np.ones(tensor.bits.shape), "F32") for name, tensor in read_checkpoint(Path("code/base")).items()
-    }
-    write_checkpoint(Path("importance"), ones)
-    agents = {"code": {"soup": {"agents": whole(Path("code/run"), [10, 20])}, "importance": "importance"}}
-    ramerge.merge({"method": "fisher", "base": "code/base", "agents": agents}, "deep/out")
-    ramerge.merge("deep/out/ramerge.yaml", "again")
-    same(Path("again"), read_checkpoint(Path("deep/out")))
+def test_side_inputs_of_a_soup_in_a_recipe_of_another_folder(tmp_path: Path) -> None:
+    """Searches write such recipes: they name side inputs as they name models, from their own folder."""
+    (tmp_path / "runs" / "importance").mkdir(parents=True)
+    (tmp_path / "runs" / "step").mkdir()
+    agents = {"code": {"soup": {"agents": {"step": "./step"}}, "importance": "./importance"}}
+    (tmp_path / "runs" / "recipe.yaml").write_text(json.dumps({"method": "fisher", "base": "./step", "agents": agents}))
+    moved = portable(ramerge.read_recipe(tmp_path / "runs" / "recipe.yaml"), tmp_path / "out" / "deep").agents["code"]
+    assert moved.soup is not None and moved.soup.agents["step"].model == "../../runs/step"
+    assert moved.importance == "../../runs/importance"
