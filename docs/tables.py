@@ -208,7 +208,7 @@ _MARKS = {"applies": "yes", "ignored": "no", "-": ""}
 
 
 def _consumers(_: str) -> str:
-    """What each consumer does with each key of a recipe: `tests/conformance/test_consumers.py` tries all of it."""
+    """Each consumer and each key of a recipe: `tests/conformance/test_consumers.py` tries all of it."""
     rows = json.loads(_CELLS.read_text(encoding="utf-8"))
     names = list(next(iter(rows.values())))
     cells = [(f"`{key}`", *(_MARKS.get(row[name], row[name]) for name in names)) for key, row in rows.items()]

@@ -51,7 +51,7 @@ class Try:
 
 @dataclass
 class Outcome:
-    """What a consumer made of a recipe.
+    """The result of a consumer with a recipe.
 
     Attributes:
         values: what is compared.
@@ -404,8 +404,8 @@ def files(folder: Path) -> dict[str, Any]:
 
 def notes_of(folder: Path) -> str:
     """All that the record of a merge says of it."""
-    found = json.loads((folder / "ramerge.json").read_text())
-    return "\n".join([*found.get("notes", []), *found.get("warnings", [])])
+    results = json.loads((folder / "ramerge.json").read_text())
+    return "\n".join([*results.get("notes", []), *results.get("warnings", [])])
 
 
 @consumer("merge")
@@ -418,8 +418,8 @@ def _merge(folder: Path, recipe: dict[str, Any]) -> Outcome:
 @consumer("plan")
 def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
     said = in_process("plan", as_file(folder, recipe), "--json", "--no-cache")
-    found = json.loads(said[0])
-    notes = "\n".join([*found.pop("notes"), *found.pop("warnings")])
+    results = json.loads(said[0])
+    notes = "\n".join([*results.pop("notes"), *results.pop("warnings")])
     kept = (
         "method",
         "parameters",
@@ -431,8 +431,8 @@ def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
         "shards",
         "rules",
     )
-    values = {name: found[name] for name in (*kept, "bytes_written")}
-    return Outcome(values, "\n".join([said[1], notes]), places=[found["base"], found["agents"]])
+    values = {name: results[name] for name in (*kept, "bytes_written")}
+    return Outcome(values, "\n".join([said[1], notes]), places=[results["base"], results["agents"]])
 
 
 USUAL = {"fisher": ("scale", 1.0), "regmean": ("ridge", 0.01)}
@@ -451,30 +451,30 @@ def _sweep(folder: Path, recipe: dict[str, Any]) -> Outcome:
     return Outcome([files(point) for point in points], "\n".join([*said, notes]), point)
 
 
-def _figures(found: Mapping[str, Any]) -> Any:
+def _figures(results: Mapping[str, Any]) -> Any:
     """The figures of an analysis that follow from what was read."""
-    parts = [{key: value for key, value in part.items() if key != "file"} for part in found["tensors"]]
-    return [parts, found["dtype"], found["rounding"], found["thresholds"], found["method"], found["layers"]]
+    parts = [{key: value for key, value in part.items() if key != "file"} for part in results["tensors"]]
+    return [parts, results["dtype"], results["rounding"], results["thresholds"], results["method"], results["layers"]]
 
 
 @consumer("analyze")
 def _analyze(folder: Path, recipe: dict[str, Any]) -> Outcome:
     said = in_process("analyze", as_file(folder, recipe), "--json", "--no-cache")
-    found = json.loads(said[0])
-    return Outcome(_figures(found), "\n".join([said[1], *found["notes"], *found["warnings"]]))
+    results = json.loads(said[0])
+    return Outcome(_figures(results), "\n".join([said[1], *results["notes"], *results["warnings"]]))
 
 
 @consumer("recommend")
 def _recommend(folder: Path, recipe: dict[str, Any]) -> Outcome:
     said = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
-    found = json.loads(said[0])
-    kept = {name: value for name, value in found.items() if name not in ("command", "seconds", "search")}
-    return Outcome(_without_paths(kept, recipe), "\n".join([said[1], *found.get("notes", [])]))
+    results = json.loads(said[0])
+    kept = {name: value for name, value in results.items() if name not in ("command", "seconds", "search")}
+    return Outcome(_without_paths(kept, recipe), "\n".join([said[1], *results.get("notes", [])]))
 
 
-def _without_paths(found: Any, recipe: Mapping[str, Any]) -> Any:
+def _without_paths(results: Any, recipe: Mapping[str, Any]) -> Any:
     """Values without the names of models."""
-    text = json.dumps(found)
+    text = json.dumps(results)
     for place in (recipe["base"], *recipe["agents"].values()):
         if isinstance(place, str):
             text = text.replace(place, "MODEL")
@@ -486,8 +486,8 @@ def _report(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
     ramerge.merge(recipe, out, options=OPTIONS)
     said = in_process("report", out, "--json", "--html", folder / "page.html", "--no-cache")
-    found = json.loads(said[0])
-    return Outcome(_figures(found), "\n".join([said[1], *found["notes"], *found["warnings"]]))
+    results = json.loads(said[0])
+    return Outcome(_figures(results), "\n".join([said[1], *results["notes"], *results["warnings"]]))
 
 
 @consumer("search")
@@ -495,7 +495,7 @@ def _search(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
     name, usual = USUAL.get(recipe["method"], ("epsilon", 1e-5))
     folder.mkdir(parents=True, exist_ok=True)
-    found = ramerge.search(
+    results = ramerge.search(
         recipe,
         out,
         lambda model: {"size": 1.0},
@@ -504,7 +504,7 @@ def _search(folder: Path, recipe: dict[str, Any]) -> Outcome:
         options=OPTIONS,
     )
     best = out / "best"
-    return Outcome(files(best), "\n".join([*found.notes, notes_of(best)]), bits_of(best))
+    return Outcome(files(best), "\n".join([*results.notes, notes_of(best)]), bits_of(best))
 
 
 @consumer("calibrate")
@@ -629,8 +629,8 @@ def _state_dicts(folder: Path, recipe: dict[str, Any]) -> Outcome:
         agents[name] = entry if entry.keys() != {"model"} else entry["model"]
     base = arrays(read_checkpoint(Path(recipe["base"])))
     parameters = recipe.get("parameters", {})
-    found = ramerge.merge_state_dicts(base, agents, recipe["method"], recipe=rest, options=OPTIONS, **parameters)
-    return Outcome(bits(found), "\n".join([*found.record.notes, *found.record.warnings]), bits(found))
+    results = ramerge.merge_state_dicts(base, agents, recipe["method"], recipe=rest, options=OPTIONS, **parameters)
+    return Outcome(bits(results), "\n".join([*results.record.notes, *results.record.warnings]), bits(results))
 
 
 # --- cells ------------------------------------------------------------------------------------------------------------
@@ -649,11 +649,11 @@ OTHER_FORM = {
 """Cells that apply, where the form itself counts: adapters are recommended other methods; their deltas are float32."""
 
 
-def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
-    """What a consumer does with a key: `applies`, `noted`, `refused`, `ignored`, or `-` if it cannot be given.
+def cell(tried_key: Try, folder: Path, name: str, consumer: str) -> str:
+    """Try what a consumer does with a key: `applies`, `noted`, `refused`, `ignored`, or `-` if it cannot be given.
 
     Args:
-        chosen: how the key is tried.
+        tried_key: how the key is tried.
         folder: a new folder, but for `merge`, where the merge of the recipe is once it is made.
         name: the key.
         consumer: the consumer.
@@ -665,7 +665,7 @@ def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
         return "applies"
     consume, place = CONSUMERS[consumer], folder / consumer.partition(",")[0]
     try:
-        outcome = consume(place / "with", chosen.recipe)
+        outcome = consume(place / "with", tried_key.recipe)
     except NotTakenError:
         return "-"
     except REFUSALS as error:
@@ -676,12 +676,12 @@ def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
     if consumer in SAME_AS_MERGE:
         assert outcome.tensors == bits_of(folder / "merge/with/out"), "its tensors are not those of the merge"
     try:
-        before = consume(place / "without", chosen.without)
+        before = consume(place / "without", tried_key.without)
     except REFUSALS:
         before = Outcome(None)
     is_same = before.values == outcome.values and before.places == outcome.places
-    if chosen.plain is not None and not is_same and (name, consumer) not in OTHER_FORM:
-        plain = consume(place / "plain", chosen.plain)
+    if tried_key.plain is not None and not is_same and (name, consumer) not in OTHER_FORM:
+        plain = consume(place / "plain", tried_key.plain)
         assert outcome.values == plain.values, "its result is not that of models that hold the same"
     if not is_same:
         return "applies"
@@ -693,13 +693,13 @@ def cell(chosen: Try, folder: Path, name: str, consumer: str) -> str:
 
 def row(folder: Path, name: str, consumers: Iterable[str]) -> dict[str, str]:
     """The cells of a key, in a new folder; an assertion that fails is a cell, too."""
-    chosen, found = KEYS[name](Models(folder / "models")), {}
+    tried_key, results = KEYS[name](Models(folder / "models")), {}
     for consumer in dict.fromkeys(["merge", *consumers]):
         try:
-            found[consumer] = cell(chosen, folder, name, consumer)
+            results[consumer] = cell(tried_key, folder, name, consumer)
         except AssertionError as error:
-            found[consumer] = f"wrong: {error}"
-    return found
+            results[consumer] = f"wrong: {error}"
+    return results
 
 
 def write(keys: Iterable[str]) -> None:

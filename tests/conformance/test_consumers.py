@@ -40,13 +40,13 @@ def test_every_key_of_a_recipe_has_a_row() -> None:
     inside = {name: set(model.model_fields) for name, model in Recipe.inside.items() if name != "rename"}
     inside["agents"] -= {"model"}  # of which there are rows by form
     keys = {name for name in Recipe.model_fields if name not in ("rules", "allow")}
-    keys |= {f"{name}.{key}" for name, found in inside.items() for key in found}
+    keys |= {f"{name}.{key}" for name, results in inside.items() for key in results}
     assert keys | {"agents: ADAPTER", "agents: MODEL+ADAPTER"} == KEYS.keys() == ROWS.keys()
-    assert all(found.keys() == CONSUMERS.keys() for found in ROWS.values())
+    assert all(results.keys() == CONSUMERS.keys() for results in ROWS.values())
 
 
 def test_few_cells_are_ignored() -> None:
-    assert [cell for found in ROWS.values() for cell in found.values()].count("ignored") == MOST_IGNORED
+    assert [cell for results in ROWS.values() for cell in results.values()].count("ignored") == MOST_IGNORED
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -84,13 +84,15 @@ class Table:
     @property
     def problems(self) -> list[str]:
         """Relations that failed, and relations and features of which too many draws were refused to show anything."""
-        found = [f"{self.failed} of {self.total} draws failed"] if self.failed else []
+        results = [f"{self.failed} of {self.total} draws failed"] if self.failed else []
         for counts in (self.counts, self.by_feature):
             for name in dict.fromkeys(name for name, _ in counts):
                 drawn = sum(count for (other, _), count in counts.items() if other == name)
                 if drawn >= 20 and counts[name, "refused"] > MOST_REFUSED * drawn:
-                    found.append(f"{name}: {counts[name, 'refused']} of {drawn} draws were refused, which shows little")
-        return found
+                    results.append(
+                        f"{name}: {counts[name, 'refused']} of {drawn} draws were refused, which shows little"
+                    )
+        return results
 
 
 def _lines(title: str, counts: Counter[tuple[str, str]]) -> list[str]:
@@ -138,7 +140,7 @@ def drawn(seed: int, folder: Path, only: str = "") -> Draw | None:
 
 
 def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
-    """What comes of the sides: `held` and nothing, or `refused` or `failed` and the reason."""
+    """The outcome of the sides: `held` and nothing, or `refused` or `failed` and the reason."""
     results: dict[str, Any] = {}
     refusals: dict[str, str] = {}
     for label, side in sides.items():
@@ -156,17 +158,17 @@ def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
     if refusals:
         return "refused", "; ".join(refusals.values())
     (first, wanted), *others = results.items()
-    for label, found in others:
-        if differing := [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]:
+    for label, results in others:
+        if differing := [name for name in {**wanted, **results} if wanted.get(name) != results.get(name)]:
             return (
                 "failed",
-                f"{first} and {label} differ in {', '.join(differing)}{_difference(wanted, found, differing[0])}",
+                f"{first} and {label} differ in {', '.join(differing)}{_difference(wanted, results, differing[0])}",
             )
     return "held", ""
 
 
-def _difference(wanted: Mapping[str, Any], found: Mapping[str, Any], name: str) -> str:
-    left, right = wanted.get(name), found.get(name)
+def _difference(wanted: Mapping[str, Any], results: Mapping[str, Any], name: str) -> str:
+    left, right = wanted.get(name), results.get(name)
     if isinstance(left, tuple) and isinstance(right, tuple):
         if left[:2] != right[:2]:
             return f": {left[:2]} and {right[:2]}"

@@ -1,4 +1,4 @@
-"""What must hold between ways to the same model: a row for each relation, with its sides."""
+"""Relations between ways to the same model: a row for each relation, with its sides."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def relation(name: str) -> Callable[[Relation], Relation]:
 
 
 def command(*words: object) -> str:
-    """What a command prints that is run in this process."""
+    """Run a command in this process, and give what it prints."""
     return in_process(*words)[0]
 
 
@@ -253,7 +253,7 @@ def in_memory(family: Family) -> dict[str, Side] | None:
 
     def memory() -> Mapping[str, Any]:
         models = {name: arrays(family.stored.get(name, tensors)) for name, tensors in family.agents.items()}
-        found = ramerge.merge_state_dicts(
+        results = ramerge.merge_state_dicts(
             arrays(base),
             with_sides(models, extra),
             family.recipe["method"],
@@ -261,7 +261,7 @@ def in_memory(family: Family) -> dict[str, Side] | None:
             recipe=source,
             **family.recipe.get("parameters", {}),
         )
-        return bits(found)
+        return bits(results)
 
     return {"merge": lambda: tensors_of(merge(family, "out")), "state dicts": memory}
 
@@ -288,7 +288,7 @@ def flags(family: Family) -> dict[str, Side]:
 
 @relation("a written recipe")
 def written_recipe(family: Family) -> dict[str, Side]:
-    """What `plan --write-recipe` writes is the recipe."""
+    """The file of `plan --write-recipe` is the recipe."""
 
     def again() -> Mapping[str, Any]:
         path = family.folder / "written" / "recipe.yaml"
@@ -329,8 +329,8 @@ def sweep(family: Family) -> dict[str, Side] | None:
             command("sweep", as_file(family), out, "--vary", given, "--quiet", "--no-cache")
         else:
             ramerge.sweep(family.recipe, out, vary={f"parameters.{name}": vary}, options=OPTIONS)
-        [*_, found] = [path for path in sorted(out.iterdir()) if path.is_dir() and point_of(path).get(name) == value]
-        return files(found)
+        [*_, results] = [path for path in sorted(out.iterdir()) if path.is_dir() and point_of(path).get(name) == value]
+        return files(results)
 
     return {"merge": lambda: files(merge(family, "chosen", chosen)), "point": point}
 
@@ -688,8 +688,8 @@ def consumers(family: Family) -> dict[str, Side] | None:
         return {} if page.stat().st_size else {"analysis": None}
 
     def recommended() -> Mapping[str, Any]:
-        found = json.loads(command("recommend", as_file(family, "b.yaml"), "--json", "--quiet", "--no-cache"))
-        return {} if found["method"] else {"recommendation": None}
+        results = json.loads(command("recommend", as_file(family, "b.yaml"), "--json", "--quiet", "--no-cache"))
+        return {} if results["method"] else {"recommendation": None}
 
     def reported() -> Mapping[str, Any]:
         out, page = merge(family, "reported"), family.folder / "report.html"
@@ -708,8 +708,8 @@ def plain_models(family: Family) -> dict[str, Side] | None:
         return None
 
     def figures(recipe: Any) -> Mapping[str, Any]:
-        found = ramerge.analyze(recipe, options=OPTIONS).to_dict()
-        return {each["name"]: repr(each) for each in found["tensors"]}
+        results = ramerge.analyze(recipe, options=OPTIONS).to_dict()
+        return {each["name"]: repr(each) for each in results["tensors"]}
 
     def plain() -> Mapping[str, Any]:
         keys = {key: value for key, value in family.recipe.items() if key not in ("rename", "allow")}
@@ -734,12 +734,12 @@ def analyzed(family: Family) -> dict[str, Side] | None:
         return None
 
     def analysis() -> Mapping[str, Any]:
-        found = ramerge.analyze(family.recipe, options=OPTIONS)
-        return {name: round(agent.density, 12) for name, agent in found.agents.items()}
+        results = ramerge.analyze(family.recipe, options=OPTIONS)
+        return {name: round(agent.density, 12) for name, agent in results.agents.items()}
 
     def by_command() -> Mapping[str, Any]:
-        found = json.loads(command("analyze", as_file(family), "--json", "--quiet", "--no-cache"))
-        return {agent["name"]: round(agent["density"], 12) for agent in found["model"]["agents"]}
+        results = json.loads(command("analyze", as_file(family), "--json", "--quiet", "--no-cache"))
+        return {agent["name"]: round(agent["density"], 12) for agent in results["model"]["agents"]}
 
     def merged() -> Mapping[str, Any]:
         record = ramerge.merge(family.recipe, family.folder / "out", options=OPTIONS)

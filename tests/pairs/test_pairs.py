@@ -11,7 +11,7 @@ pytestmark = pytest.mark.full  # kernels of many dtypes and methods
 
 
 def refused() -> dict[str, object]:
-    raise ramerge.PlanError(["base: cannot be found"])
+    raise ramerge.PlanError(["base: cannot be results"])
 
 
 def test_some_draws_hold(tmp_path: Path) -> None:
