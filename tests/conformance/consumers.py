@@ -55,13 +55,13 @@ class Outcome:
 
     Attributes:
         values: what is compared.
-        said: all that it printed and recorded.
+        output: all that it printed and recorded.
         tensors: of a consumer that merges, the merged tensors.
         places: where the models are, which tells a recipe from another whose models hold the same.
     """
 
     values: Any
-    said: str = ""
+    output: str = ""
     tensors: Any = None
     places: Any = None
 
@@ -122,9 +122,9 @@ class Models:
 
     def code_as(self, entry: Any, **keys: Any) -> dict[str, Any]:
         """The recipe with another agent `code`."""
-        made = self.recipe(**keys)
-        made["agents"] = {**made["agents"], "code": entry}
-        return made
+        recipe = self.recipe(**keys)
+        recipe["agents"] = {**recipe["agents"], "code": entry}
+        return recipe
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -233,10 +233,10 @@ def _delta(models: Models) -> Try:
 def _over(models: Models) -> Try:
     other = models.write("other", {**models.tool, NORM: models.base[NORM]})
     delta = write_delta(models.folder / "delta", models.folder / "code", Path(other))
-    made, plain = models.recipe(), models.recipe()
-    made["agents"]["tool"] = {"delta": str(delta), "over": "code"}
+    recipe, plain = models.recipe(), models.recipe()
+    recipe["agents"]["tool"] = {"delta": str(delta), "over": "code"}
     plain["agents"]["tool"] = other
-    return Try(made, models.recipe(), plain)
+    return Try(recipe, models.recipe(), plain)
 
 
 @key("agents.soup")
@@ -248,21 +248,21 @@ def _soup(models: Models) -> Try:
 
 @key("agents.importance")
 def _importance(models: Models) -> Try:
-    made = models.recipe(method="fisher")
+    recipe = models.recipe(method="fisher")
     for name, tensors in importances_for({"code": models.code, "tool": models.tool}).items():
         place = write_checkpoint(models.folder / f"{name}-importance", tensors)
-        made["agents"][name] = {"model": made["agents"][name], "importance": str(place)}
-    return Try(made, models.recipe(method="fisher"))
+        recipe["agents"][name] = {"model": recipe["agents"][name], "importance": str(place)}
+    return Try(recipe, models.recipe(method="fisher"))
 
 
 @key("agents.inputs")
 def _inputs(models: Models) -> Try:
-    made = models.recipe(method="regmean")
+    recipe = models.recipe(method="regmean")
     for place, (name, tensors) in enumerate({"code": models.code, "tool": models.tool}.items()):
         recorded = {weight: rows for weight, rows in inputs_for(tensors, place).items() if "layers" in weight}
         folder = write_inputs(models.folder / f"{name}-inputs", recorded, models.folder / name)
-        made["agents"][name] = {"model": made["agents"][name], "inputs": str(folder)}
-    return Try(made, models.recipe(method="regmean"))
+        recipe["agents"][name] = {"model": recipe["agents"][name], "inputs": str(folder)}
+    return Try(recipe, models.recipe(method="regmean"))
 
 
 @key("prompts")
@@ -411,14 +411,14 @@ def notes_of(folder: Path) -> str:
 @consumer("merge")
 def _merge(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
-    said = in_process("merge", as_file(folder, recipe), out, "--no-cache")
-    return Outcome(files(out), "\n".join([*said, notes_of(out)]), bits_of(out))
+    output = in_process("merge", as_file(folder, recipe), out, "--no-cache")
+    return Outcome(files(out), "\n".join([*output, notes_of(out)]), bits_of(out))
 
 
 @consumer("plan")
 def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    said = in_process("plan", as_file(folder, recipe), "--json", "--no-cache")
-    results = json.loads(said[0])
+    output = in_process("plan", as_file(folder, recipe), "--json", "--no-cache")
+    results = json.loads(output[0])
     notes = "\n".join([*results.pop("notes"), *results.pop("warnings")])
     kept = (
         "method",
@@ -432,7 +432,7 @@ def _plan(folder: Path, recipe: dict[str, Any]) -> Outcome:
         "rules",
     )
     values = {name: results[name] for name in (*kept, "bytes_written")}
-    return Outcome(values, "\n".join([said[1], notes]), places=[results["base"], results["agents"]])
+    return Outcome(values, "\n".join([output[1], notes]), places=[results["base"], results["agents"]])
 
 
 USUAL = {"fisher": ("scale", 1.0), "regmean": ("ridge", 0.01)}
@@ -443,12 +443,12 @@ USUAL = {"fisher": ("scale", 1.0), "regmean": ("ridge", 0.01)}
 def _sweep(folder: Path, recipe: dict[str, Any]) -> Outcome:
     name, usual = USUAL.get(recipe["method"], ("epsilon", 1e-5))
     out, values = folder / "out", [usual, 0.5 * usual]
-    said = in_process("sweep", as_file(folder, recipe), out, "--no-cache", "--vary", f"parameters.{name}={values}")
+    output = in_process("sweep", as_file(folder, recipe), out, "--no-cache", "--vary", f"parameters.{name}={values}")
     points = [path.parent for path in sorted(out.glob("*/ramerge.json"))]
     records = [json.loads((point / "ramerge.json").read_text())["parameters"][name] for point in points]
     notes = notes_of(points[0])
     point = bits_of(points[records.index(usual)])
-    return Outcome([files(point) for point in points], "\n".join([*said, notes]), point)
+    return Outcome([files(point) for point in points], "\n".join([*output, notes]), point)
 
 
 def _figures(results: Mapping[str, Any]) -> Any:
@@ -459,17 +459,17 @@ def _figures(results: Mapping[str, Any]) -> Any:
 
 @consumer("analyze")
 def _analyze(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    said = in_process("analyze", as_file(folder, recipe), "--json", "--no-cache")
-    results = json.loads(said[0])
-    return Outcome(_figures(results), "\n".join([said[1], *results["notes"], *results["warnings"]]))
+    output = in_process("analyze", as_file(folder, recipe), "--json", "--no-cache")
+    results = json.loads(output[0])
+    return Outcome(_figures(results), "\n".join([output[1], *results["notes"], *results["warnings"]]))
 
 
 @consumer("recommend")
 def _recommend(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    said = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
-    results = json.loads(said[0])
+    output = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
+    results = json.loads(output[0])
     kept = {name: value for name, value in results.items() if name not in ("command", "seconds", "search")}
-    return Outcome(_without_paths(kept, recipe), "\n".join([said[1], *results.get("notes", [])]))
+    return Outcome(_without_paths(kept, recipe), "\n".join([output[1], *results.get("notes", [])]))
 
 
 def _without_paths(results: Any, recipe: Mapping[str, Any]) -> Any:
@@ -485,9 +485,9 @@ def _without_paths(results: Any, recipe: Mapping[str, Any]) -> Any:
 def _report(folder: Path, recipe: dict[str, Any]) -> Outcome:
     out = folder / "out"
     ramerge.merge(recipe, out, options=OPTIONS)
-    said = in_process("report", out, "--json", "--html", folder / "page.html", "--no-cache")
-    results = json.loads(said[0])
-    return Outcome(_figures(results), "\n".join([said[1], *results["notes"], *results["warnings"]]))
+    output = in_process("report", out, "--json", "--html", folder / "page.html", "--no-cache")
+    results = json.loads(output[0])
+    return Outcome(_figures(results), "\n".join([output[1], *results["notes"], *results["warnings"]]))
 
 
 @consumer("search")
@@ -515,14 +515,14 @@ def _calibrate(folder: Path, recipe: dict[str, Any]) -> Outcome:
         (folder / f"{name}.jsonl").write_text(json.dumps({"prompt": "t1 t2"}) + "\n")
         prompts[name] = str(folder / f"{name}.jsonl")
     whole = {"prompts": prompts, **recipe}
-    said = in_process("calibrate", as_file(folder, whole), "--dry-run", "--json")
+    output = in_process("calibrate", as_file(folder, whole), "--dry-run", "--json")
     reader = LiveBase(models_only(open_recipe(whole)), ramerge.CalibrationSettings(), OPTIONS)
     read = {
         name: {each.name: (each.dtype, each.data.tobytes()) for each in reader._planned(reader._one(name)).tensors()}
         for name in recipe["agents"]
     }
     base = {each.name: each.data.tobytes() for each in reader._planned(reader._base_alone()).tensors()}
-    return Outcome([read, base], said[1])
+    return Outcome([read, base], output[1])
 
 
 def _flags(recipe: Mapping[str, Any], *names: str) -> list[str]:
@@ -566,43 +566,43 @@ def _make_soup(folder: Path, recipe: dict[str, Any]) -> Outcome:
         if "+" in (model := _one(recipe, name)):
             raise NotTakenError(model)
         shutil.copytree(model, run / f"global_step_{place}", symlinks=True)
-    said = in_process("soup", run, out, "--base", recipe["base"], *words, *allowed, "--no-cache")
-    return Outcome(files(out), "\n".join([*said, notes_of(out)]))
+    output = in_process("soup", run, out, "--base", recipe["base"], *words, *allowed, "--no-cache")
+    return Outcome(files(out), "\n".join([*output, notes_of(out)]))
 
 
 @consumer("convert")
 def _convert(folder: Path, recipe: dict[str, Any]) -> Outcome:
     words = _flags(recipe, "dtype", "rounding", "shard_size")
-    said = in_process("convert", _one(recipe), folder / "out", "--base", recipe["base"], *words, "--no-cache")
-    return Outcome(files(folder / "out"), "\n".join([*said, notes_of(folder / "out")]))
+    output = in_process("convert", _one(recipe), folder / "out", "--base", recipe["base"], *words, "--no-cache")
+    return Outcome(files(folder / "out"), "\n".join([*output, notes_of(folder / "out")]))
 
 
 @consumer("delta, apply")
 def _delta_and_apply(folder: Path, recipe: dict[str, Any]) -> Outcome:
     words = ["--base", recipe["base"], *_flags(recipe)]
-    said = in_process("delta", *words, "--agent", f"code={_one(recipe)}", folder / "delta")
+    output = in_process("delta", *words, "--agent", f"code={_one(recipe)}", folder / "delta")
     again = in_process("apply", *words, folder / "delta", folder / "out")
     size = sum(path.stat().st_size for path in (folder / "delta").glob("*.safetensors"))
-    return Outcome(bits_of(folder / "out"), "\n".join([*said, *again]), places=size)
+    return Outcome(bits_of(folder / "out"), "\n".join([*output, *again]), places=size)
 
 
 @consumer("as-delta")
 def _as_delta(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    said = in_process("merge", as_file(folder, recipe), folder / "delta", "--as-delta", "--no-cache")
+    output = in_process("merge", as_file(folder, recipe), folder / "delta", "--as-delta", "--no-cache")
     ramerge.apply(recipe["base"], folder / "delta", folder / "out")
     notes = "".join(path.read_text() for path in (folder / "delta").glob("ramerge.json"))
-    return Outcome(files(folder / "out"), "\n".join([*said, notes]), bits_of(folder / "out"))
+    return Outcome(files(folder / "out"), "\n".join([*output, notes]), bits_of(folder / "out"))
 
 
 @consumer("as-adapter")
 def _as_adapter(folder: Path, recipe: dict[str, Any]) -> Outcome:
     words = ["--as-adapter", "--save-modules", "--rank", "16"]
-    said = in_process("merge", as_file(folder, recipe), folder / "adapter", *words, "--no-cache")
+    output = in_process("merge", as_file(folder, recipe), folder / "adapter", *words, "--no-cache")
     ramerge.convert(folder / "adapter", folder / "out", base=recipe["base"], dtype="float32", options=OPTIONS)
     names = [path.name for path in (folder / "adapter").iterdir()]
     stored = {name: tensor[0] for name, tensor in _adapter_tensors(folder / "adapter").items()}
     others = {name: (folder / "adapter" / name).read_bytes() for name in names if name.startswith(("tok", "gen"))}
-    return Outcome([bits_of(folder / "out"), stored, others], "\n".join([*said, notes_of(folder / "adapter")]))
+    return Outcome([bits_of(folder / "out"), stored, others], "\n".join([*output, notes_of(folder / "adapter")]))
 
 
 def _adapter_tensors(folder: Path) -> dict[str, Any]:
@@ -654,7 +654,7 @@ def cell(tried_key: Try, folder: Path, name: str, consumer: str) -> str:
 
     Args:
         tried_key: how the key is tried.
-        folder: a new folder, but for `merge`, where the merge of the recipe is once it is made.
+        folder: a new folder, but for `merge`, where the merge of the recipe is once it is recipe.
         name: the key.
         consumer: the consumer.
 
@@ -669,9 +669,9 @@ def cell(tried_key: Try, folder: Path, name: str, consumer: str) -> str:
     except NotTakenError:
         return "-"
     except REFUSALS as error:
-        said = str(error)
+        output = str(error)
         words = (name.rpartition(".")[2], name.partition(".")[0], name.rpartition(" ")[2].lower())
-        assert any(word in said for word in words), said
+        assert any(word in output for word in words), output
         return "refused"
     if consumer in SAME_AS_MERGE:
         assert outcome.tensors == bits_of(folder / "merge/with/out"), "its tensors are not those of the merge"
@@ -685,8 +685,8 @@ def cell(tried_key: Try, folder: Path, name: str, consumer: str) -> str:
         assert outcome.values == plain.values, "its result is not that of models that hold the same"
     if not is_same:
         return "applies"
-    others = {line.replace(str(place / "without"), "") for line in before.said.splitlines()}
-    lines = [line.replace(str(place / "with"), "") for line in outcome.said.splitlines()]
+    others = {line.replace(str(place / "without"), "") for line in before.output.splitlines()}
+    lines = [line.replace(str(place / "with"), "") for line in outcome.output.splitlines()]
     key = name.rpartition(".")[2]
     return "noted" if any(key in line for line in lines if line not in others) else "ignored"
 

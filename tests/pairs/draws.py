@@ -157,18 +157,18 @@ def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
         )
     if refusals:
         return "refused", "; ".join(refusals.values())
-    (first, wanted), *others = results.items()
+    (first, expectation), *others = results.items()
     for label, results in others:
-        if differing := [name for name in {**wanted, **results} if wanted.get(name) != results.get(name)]:
+        if differing := [name for name in {**expectation, **results} if expectation.get(name) != results.get(name)]:
             return (
                 "failed",
-                f"{first} and {label} differ in {', '.join(differing)}{_difference(wanted, results, differing[0])}",
+                f"{first} and {label} differ in {', '.join(differing)}{_difference(expectation, results, differing[0])}",
             )
     return "held", ""
 
 
-def _difference(wanted: Mapping[str, Any], results: Mapping[str, Any], name: str) -> str:
-    left, right = wanted.get(name), results.get(name)
+def _difference(expectation: Mapping[str, Any], results: Mapping[str, Any], name: str) -> str:
+    left, right = expectation.get(name), results.get(name)
     if isinstance(left, tuple) and isinstance(right, tuple):
         if left[:2] != right[:2]:
             return f": {left[:2]} and {right[:2]}"

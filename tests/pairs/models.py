@@ -561,10 +561,10 @@ def drawn_family(folder: Path, random: Random) -> Family:
     random.shuffle(names)
     # features of experts and of tied heads have others that need them
     needs = {"head_again": "tied", "stacked_experts": "experts", "like_base": "quantized_base"}
-    wanted = random.randint(3, 5)
+    expectation = random.randint(3, 5)
     for name in names:
         more = {name, needs.get(name, name)} - chosen
-        if groups & {FEATURES[each][0] for each in more} or len(chosen) + len(more) > wanted:
+        if groups & {FEATURES[each][0] for each in more} or len(chosen) + len(more) > expectation:
             continue
         chosen |= more
         groups |= {FEATURES[each][0] for each in more} - {""}
