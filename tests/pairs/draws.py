@@ -159,10 +159,10 @@ def compared(sides: Mapping[str, Side]) -> tuple[str, str]:
         return "refused", "; ".join(refusals.values())
     (first, expectation), *others = results.items()
     for label, results in others:
-        if differing := [name for name in {**expectation, **results} if expectation.get(name) != results.get(name)]:
+        if names := [name for name in {**expectation, **results} if expectation.get(name) != results.get(name)]:
             return (
                 "failed",
-                f"{first} and {label} differ in {', '.join(differing)}{_difference(expectation, results, differing[0])}",
+                f"{first} and {label} differ in {', '.join(names)}{_difference(expectation, results, names[0])}",
             )
     return "held", ""
 
