@@ -19,7 +19,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
+.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz pairs faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -93,6 +93,10 @@ format: $(VENV)/.dev
 
 fuzz: $(VENV)/.dev  ## give mutated inputs of all kinds to what reads them; FUZZ=--cases=1000000 for longer, --seed=N to repeat
 	nice $(BIN)/python -m tests.fuzz $(FUZZ)
+
+# Features at random, and what must hold between two ways to one model. PAIRS="--draws 20000 --seed 7" takes hours.
+pairs: $(VENV)/.dev  ## draw 3,000 times some features that meet, and compare with the reference and with other ways: 15 minutes
+	nice $(BIN)/python -m tests.pairs $(PAIRS)
 
 bench: $(VENV)/.dev  ## measure at 0.5B, and write benchmarks/README.md; BENCH=--large adds the tables at 1.5B
 	$(BIN)/python -m benchmarks --write $(BENCH)

@@ -29,6 +29,7 @@ from ramerge.testing import check_bounds, check_layout, check_method, check_orde
 
 DOCS = Path(__file__).parent
 _LORA = DOCS.parent / "lab" / "results" / "lora.json"
+_CELLS = DOCS.parent / "tests" / "conformance" / "cells.json"
 _TABLE = re.compile(r"(<!-- (\w+) ?(\S*): python -m docs\.tables -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -203,6 +204,17 @@ def _options(_name: str) -> str:
     return table(("field", "command line", "what it does"), rows)
 
 
+_MARKS = {"applies": "yes", "ignored": "no", "-": ""}
+
+
+def _consumers(_: str) -> str:
+    """Each consumer and each key of a recipe: `tests/conformance/test_consumers.py` tries all of it."""
+    rows = json.loads(_CELLS.read_text(encoding="utf-8"))
+    names = list(next(iter(rows.values())))
+    cells = [(f"`{key}`", *(_MARKS.get(row[name], row[name]) for name in names)) for key, row in rows.items()]
+    return table(("key", *names), cells)
+
+
 _TABLES: Mapping[str, Callable[[str], str]] = {
     "method": _method,
     "costs": _costs,
@@ -212,6 +224,7 @@ _TABLES: Mapping[str, Callable[[str], str]] = {
     "names": _names,
     "signatures": _signatures,
     "options": _options,
+    "consumers": _consumers,
 }
 
 if __name__ == "__main__":

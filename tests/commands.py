@@ -1,7 +1,9 @@
-"""`ramerge` as a process, without the time that importing takes: a fork of one that has imported it."""
+"""`ramerge` as a process, without the time that importing takes: a fork of one that has imported it; or in this one."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -11,6 +13,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, cast
+
+import click
+
+from ramerge.cli.main import cli
+from ramerge.cli.options import Session
+from ramerge.core.foundation.errors import RamergeError
 
 # It reads a command a line, runs it in a fork, and says the fork's exit code.
 _FORKING = """
@@ -51,3 +59,26 @@ def ramerge(
         print(json.dumps(asked), file=to, flush=True)
         code = int(answers.readline())
         return subprocess.CompletedProcess(words, code, out.read(), err.read())
+
+
+class ExitCodeError(Exception):
+    """A command ended with a code that is not 0, and has said why."""
+
+
+REFUSALS = (RamergeError, click.ClickException, click.exceptions.Exit, ExitCodeError)
+"""What a command raises in this process where it is refused."""
+
+
+def in_process(*arguments: object) -> tuple[str, str]:
+    """Run a command in this process; what it prints, and what it says on standard error.
+
+    Raises:
+        RamergeError, click.ClickException: it is refused.
+        ExitCodeError: likewise, after its output.
+    """
+    words = [str(argument) for argument in arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        code = cli(words, standalone_mode=False, obj=Session())
+    if code:
+        raise ExitCodeError(err.getvalue())
+    return out.getvalue(), err.getvalue()

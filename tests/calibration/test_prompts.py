@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ramerge
+from ramerge.calibration.calibrate import prompts_of
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.prompts import Reply, halves, read_prompts
 from ramerge.core.foundation.errors import InputError
+from ramerge.sdk.recipes import models_only, open_recipe
 
 CHAT = [{"role": "user", "content": "2 + 2"}]
 ANSWER = {"role": "assistant", "content": "4"}
@@ -344,3 +347,15 @@ def test_damaged_replies_are_refused(line: str, tmp_path: Path) -> None:
     (tmp_path / "replies.jsonl").write_text(line + "\n")
     with pytest.raises(InputError, match="line 1"):
         read_exchanges(tmp_path / "replies.jsonl")
+
+
+def test_prompts_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models and prompts of a recipe are named with `~` there, in place of the path that was given."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "code.jsonl").write_text('{"prompt": "2 + 2"}\n{"prompt": "3 + 3"}\n')
+    (tmp_path / "code").mkdir()
+    recipe = {"agents": {"code": str(tmp_path / "code")}, "prompts": {"code": str(tmp_path / "code.jsonl")}}
+    models = models_only(open_recipe(recipe))
+    assert models.prompts == {"code": "~/code.jsonl"}
+    found = prompts_of(models.agents, models.prompts, ramerge.CalibrationSettings())
+    assert [prompt.text for prompt in found["code"]] == ["2 + 2", "3 + 3"]

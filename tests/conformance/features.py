@@ -15,7 +15,7 @@ from ramerge.core.methods.registry import METHODS as REGISTRY
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.methods import ROWS as METHODS
-from tests.conformance.test_merge import importances_for
+from tests.conformance.test_merge import importances_for, tossed
 from tests.deltas.writing import write_delta
 from tests.reference import NUMBERS, Stored, encode
 
@@ -103,6 +103,7 @@ def new_case(folder: Path, method: str) -> Case:
 def expected(case: Case) -> dict[str, Stored]:
     """The tensors of the merge, from the reference: rules in turn, and one merge for each set of parameters."""
     method, rules = METHODS[case.recipe["method"]].reference, case.recipe.get("rules", [])
+    usual = case.recipe.get("parameters", {})
     found, counted = {}, dict[str, list[str]]()
     dtype_of_output = SAFETENSORS_DTYPES.get(case.recipe.get("dtype", ""))
     dtypes = {**reference.dtypes(case.base, dtype_of_output)}
@@ -118,10 +119,15 @@ def expected(case: Case) -> dict[str, Stored]:
         names = counted.pop(repr(rule.get("parameters")), [])
         base, *agents = ({name: model[name] for name in names} for model in (case.base, *case.agents.values()))
         by_name = dict(zip(case.agents, agents, strict=True))
+        side = {"importances": case.importances} if case.importances else {}
+        parameters = {**usual, **rule.get("parameters", {})}
         for dtype in {dtypes[name] for name in names}:
-            side = {"importances": case.importances} if case.importances else {}
-            merged = method(base, by_name, dtype, **rule.get("parameters", {}), **side)
-            found |= {name: merged[name] for name in names if dtypes[name] == dtype}
+            merged = method(base, by_name, dtype, **parameters, **side)
+            nearest = {name: merged[name] for name in names if dtypes[name] == dtype}
+            if case.recipe.get("rounding") == "stochastic":
+                seed = case.recipe.get("rounding_seed", 0)
+                nearest = tossed(case.recipe["method"], base, by_name, nearest, seed, parameters, side)
+            found |= nearest
     return found
 
 

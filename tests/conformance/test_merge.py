@@ -128,7 +128,8 @@ def tossed(
     extra: Mapping[str, Any],
 ) -> Tensors:
     """What random draws make of a merge that is `nearest` when it is rounded to nearest."""
-    exact = ROWS[method].reference(base, agents, "F64", **parameters, **extra)
+    whole = ROWS[method].reference(base, agents, "F64", **parameters, **extra)
+    exact = {name: whole[name] for name in nearest}
     owned = base if METHODS[method].needs_base else None
     inputs = [
         *([owned] if owned is not None else []),

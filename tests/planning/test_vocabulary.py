@@ -75,6 +75,26 @@ def test_without_a_base_the_first_agent_has_its_rows_by_its_own_name(tmp_path: P
     )
 
 
+@pytest.mark.parametrize("rule", [{"take": "a"}, {"keep": "base"}])
+def test_embeddings_with_importances_are_refused_whatever_the_rule(rule: dict[str, str], tmp_path: Path) -> None:
+    write(tmp_path / "base", 0, 10)
+    for seed, name in enumerate(("a", "b"), 1):
+        write(tmp_path / name, seed, 8 + 2 * seed)
+        importances = {
+            key: floats(np.ones(tensor.bits.shape), "F32") for key, tensor in model(seed, 8 + 2 * seed).items()
+        }
+        write_checkpoint(tmp_path / f"{name}-importance", importances)
+    agents = {
+        name: {"model": str(tmp_path / name), "importance": str(tmp_path / f"{name}-importance")} for name in "ab"
+    }
+    source = {
+        **recipe(tmp_path, [], "fisher", allow=COMMON, rules=[{"match": "*embed*", **rule}]),
+        "agents": agents,
+    }
+    with pytest.raises(ramerge.PlanError, match="vocabularies of different sizes cannot be merged with importances"):
+        ramerge.merge(source, tmp_path / "out")
+
+
 @pytest.mark.full
 def test_an_agent_without_padding(tmp_path: Path) -> None:
     write(tmp_path / "base", 0, 14)

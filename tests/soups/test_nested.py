@@ -1,5 +1,6 @@
 """An agent that is a soup: the same as merging the soups that were written to the disk, without writing them."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.recipe.paths import portable
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.soups.test_soup import same, write_run
 
@@ -85,3 +87,14 @@ def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypa
     recipe = {**base, "agents": {"code": {"soup": {"agents": {"a": "other", "b": "run/global_step_20"}}}}}
     with pytest.raises(PlanError, match="has other tensors than"):
         ramerge.merge(recipe, "out")
+
+
+def test_side_inputs_of_a_soup_in_a_recipe_of_another_folder(tmp_path: Path) -> None:
+    """Searches write such recipes: they name side inputs as they name models, from their own folder."""
+    (tmp_path / "runs" / "importance").mkdir(parents=True)
+    (tmp_path / "runs" / "step").mkdir()
+    agents = {"code": {"soup": {"agents": {"step": "./step"}}, "importance": "./importance"}}
+    (tmp_path / "runs" / "recipe.yaml").write_text(json.dumps({"method": "fisher", "base": "./step", "agents": agents}))
+    moved = portable(ramerge.read_recipe(tmp_path / "runs" / "recipe.yaml"), tmp_path / "out" / "deep").agents["code"]
+    assert moved.soup is not None and moved.soup.agents["step"].model == "../../runs/step"
+    assert moved.importance == "../../runs/importance"

@@ -151,7 +151,7 @@ def prompts_of(
     ]
     if wrong:
         raise RecipeError(wrong)
-    paths = {name: Path(prompts[name]) for name in names}
+    paths = {name: Path(prompts[name]).expanduser() for name in names}
     if absent := {name: path for name, path in paths.items() if not path.exists()}:
         raise InputError(f"prompts of {name}: {path}: no such file{near_file(path)}" for name, path in absent.items())
     found = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}

@@ -155,6 +155,12 @@ def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
     for number, rule in enumerate(recipe.rules):
         if rule.dtype not in (None, "float32"):
             yield problem(f"{rule}: {text}", ("rules", str(number), "dtype"))
+    unused = [
+        key for key in ("rounding", "rounding_seed", "companions", "shard_size") if key in recipe.model_fields_set
+    ]
+    if unused:
+        text = f"--as-adapter: {enumerated(unused)} {'has' if len(unused) == 1 else 'have'} no effect"
+        yield note(f"{text}: an adapter is one file of float32 factors, without a tokenizer")
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:

@@ -83,7 +83,11 @@ class Matched:
             cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
         base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=rows.name)
         agents = {agent: {rows.name: cut.get(agent, base)} for agent in self.agents}
-        importances = {agent: {rows.name: found[tensor.name]} for agent, found in self.importances.items()}
+        # none are there for a tensor that a rule takes or keeps
+        importances = {
+            agent: {rows.name: found[tensor.name]} if tensor.name in found else {}
+            for agent, found in self.importances.items()
+        }
         return base, Matched(agents, importances, recorded=self.recorded if rows.shape is not None else {})
 
     def experts(self, tensor: Tensor, alone: Sequence[int]) -> Iterator[Rows]:

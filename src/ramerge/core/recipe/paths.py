@@ -71,11 +71,11 @@ def reads_of(document: Document) -> list[Path]:
 
 
 def _portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
+    sides: dict[str, Any] = {side.key: _spelled(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
     if agent.soup is not None:
         members = {name: _portable(one, folder, paths) for name, one in agent.soup.agents.items()}
-        return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members})})
+        return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members}), **sides})
     deltas = tuple(_spelled(part, folder, paths) for part in agent.delta or ()) or None
-    sides = {side.key: _spelled(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
     return Agent(model=_spelled(agent.model, folder, paths), delta=deltas, over=agent.over, **sides)
 
 
