@@ -13,7 +13,7 @@ from ramerge.sdk.formats import module_of
 from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
-from ramerge.sdk.text import brief_list, quoted
+from ramerge.sdk.text import brief_list, enumerated, quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
