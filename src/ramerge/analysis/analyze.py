@@ -29,7 +29,7 @@ from ramerge.sdk.passes import (
 )
 from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, for_method, layer_of, make_points, open_recipe
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, for_method, layer_of, make_points, note_unused, open_recipe
 from ramerge.sdk.tensors import full_name
 from ramerge.sdk.text import without_secrets
 
@@ -38,6 +38,7 @@ EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 
 _USUAL_EPSILON = 1e-5
 _DEFAULTS = Options()
+_UNUSED = ("companions", "shard_size", "prompts", "importance", "inputs")
 
 
 def analyze(
@@ -104,7 +105,7 @@ def plan_analysis(
         points,
         options=options,
         observed=(statistics, _precision_loss(statistics)),
-        notes=left_out,
+        notes=[*left_out, *note_unused(document, _UNUSED, "analyze")],
     )
     return plan, statistics
 

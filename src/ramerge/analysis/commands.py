@@ -103,8 +103,7 @@ def recommend(
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import recommended
-    from ramerge.analysis.recommend import by_prompts, check_prompts, warnings_for
-    from ramerge.analysis.recommend import recommend as chosen
+    from ramerge.analysis.recommend import check_prompts, of_recipe, warnings_for
     from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
@@ -112,10 +111,7 @@ def recommend(
     check_prompts(document, options)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
-    found = chosen(analysis, trained_by=trained_by)
-    if document.stated("prompts"):
-        with shown(quiet=quiet or as_json) as listen:
-            found = by_prompts(found, document, options, listen)
+        found = of_recipe(analysis, document, trained_by, options, listen)
     warn([*warnings_for(analysis, found.method), *found.notes])
     if as_json:
         click.echo(found.to_json(), nl=False)

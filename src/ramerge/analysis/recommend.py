@@ -26,7 +26,7 @@ from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import FEATURES
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, open_recipe
+from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, note_unused, open_recipe
 from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
@@ -44,6 +44,7 @@ _UNALIKE = 0.8
 """The agents of the lab that are no copies of each other have cosines below this."""
 _ERASED_FROM = 0.2
 _OPTIONS = Options()
+_UNUSED = ("method", "parameters", "preset", "rounding_seed", "companions", "shard_size", "importance", "inputs")
 _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 _BY_PROMPTS: tuple[dict[str, Any], ...] = (
     {"method": "task_arithmetic", "parameters": {}},
@@ -197,8 +198,18 @@ def recommend(
         return _by_weights(source, trained_by)
     document = open_recipe(source, options)
     check_prompts(document, options)
-    by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
-    return by_prompts(by_weights, document, options, on_progress) if document.stated("prompts") else by_weights
+    analysis = analyze(source, options=options, on_progress=on_progress)
+    return of_recipe(analysis, document, trained_by, options, on_progress)
+
+
+def of_recipe(
+    analysis: Analysis, document: Document, trained_by: TrainedBy, options: Options, on_progress: Listener | None
+) -> Recommendation:
+    """The recommendation for the agents of a recipe that was analyzed, by its prompts if it has any."""
+    found = _by_weights(analysis, trained_by)
+    if document.stated("prompts"):
+        found = by_prompts(found, document, options, on_progress)
+    return replace(found, notes=(*note_unused(document, _UNUSED, "recommend"), *found.notes))
 
 
 def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:

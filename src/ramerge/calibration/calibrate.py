@@ -43,6 +43,11 @@ if TYPE_CHECKING:
     from ramerge.calibration.speaker import Speaker
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
+UNUSED = (
+    *("method", "parameters", "preset", "dtype", "rounding", "rounding_seed", "rules", "companions", "shard_size"),
+    *("importance", "inputs"),
+)
+"""Keys of a recipe that a calibration has no use for."""
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 

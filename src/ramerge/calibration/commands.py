@@ -45,13 +45,15 @@ def calibrate(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ramerge import RecipeError
+    from ramerge.calibration.calibrate import UNUSED, estimate_calibration
     from ramerge.calibration.calibrate import calibrate as run
-    from ramerge.calibration.calibrate import estimate_calibration
     from ramerge.sdk.flags import read_inputs
     from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import note_unused
     from ramerge.sdk.text import dumped
 
     document, out = read_inputs(paths, flags)
+    warn(note_unused(document, UNUSED, "calibrate"))
     if dry_run:
         estimate = estimate_calibration(document, settings=calibration, options=options)
         if as_json:

@@ -6,7 +6,7 @@
 """
 
 from ramerge.core.planning.inputs import open_recipe
-from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only
+from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only, note_unused
 from ramerge.core.recipe.dialects import Dialect, Look, blind
 from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
@@ -35,6 +35,7 @@ __all__ = [
     "make_points",
     "models_only",
     "names_in",
+    "note_unused",
     "open_recipe",
     "parse_document",
     "parts_of",

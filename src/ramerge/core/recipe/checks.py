@@ -5,12 +5,12 @@ Problems are collected, so that a user sees all of them at once, each with its l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
 
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import nearest
+from ramerge.core.foundation.text import enumerated, nearest
 from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
@@ -193,6 +193,27 @@ def models_only(document: Document) -> Recipe:
             for name, agent in agents.items()
         }
     return portable(check(document.rewritten({**values, "method": "uniform"})), None)
+
+
+def note_unused(document: Document, keys: Iterable[str], command: str) -> list[str]:
+    """A note on keys of a recipe that a command has no use for; none if it states none of them.
+
+    Args:
+        document: the recipe.
+        keys: of a recipe, or side inputs of its agents.
+        command: the command's name.
+    """
+    agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
+    stated = []
+    for key in keys:
+        value = document.stated(key)
+        if key == "rules" and isinstance(value, list | tuple):
+            inside = dict.fromkeys(name for rule in value if isinstance(rule, Mapping) for name in rule)
+            stated += [f"rules ({', '.join(map(str, inside))})"] if inside else []
+        elif value is not None or any(agent.get(key) is not None for agent in agents):
+            stated.append(key)
+    has = "has" if len(stated) == 1 else "have"
+    return [f"{command}: {enumerated(stated)} in the recipe {has} no effect here, only in a merge"] if stated else []
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
