@@ -468,7 +468,7 @@ def _analyze(folder: Path, recipe: dict[str, Any]) -> Outcome:
 def _recommend(folder: Path, recipe: dict[str, Any]) -> Outcome:
     output = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
     results = json.loads(output[0])
-    kept = {name: value for name, value in results.items() if name not in ("command", "seconds", "search")}
+    kept = {name: value for name, value in results.items() if name not in ("command", "seconds", "search", "notes")}
     return Outcome(_without_paths(kept, recipe), "\n".join([output[1], *results.get("notes", [])]))
 
 
@@ -688,7 +688,10 @@ def cell(tried_key: Try, folder: Path, name: str, consumer: str) -> str:
     others = {line.replace(str(place / "without"), "") for line in before.output.splitlines()}
     lines = [line.replace(str(place / "with"), "") for line in outcome.output.splitlines()]
     key = name.rpartition(".")[2]
-    return "noted" if any(key in line for line in lines if line not in others) else "ignored"
+    noted = any(
+        key in line and (line not in others or "has no effect" in line or "have no effect" in line) for line in lines
+    )
+    return "noted" if noted else "ignored"
 
 
 def row(folder: Path, name: str, consumers: Iterable[str]) -> dict[str, str]:
