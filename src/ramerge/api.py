@@ -19,7 +19,7 @@ from ramerge.core.engine.stream import TensorStream
 from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.progress import Listener, silence
-from ramerge.core.foundation.text import Displayed, enumerated
+from ramerge.core.foundation.text import Displayed, enumerated, quoted
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
 from ramerge.core.output.lifecycle import discard, output_dir, tidy
@@ -29,7 +29,7 @@ from ramerge.core.planning.explain import explain, forecast, values_of
 from ramerge.core.planning.inputs import missing_folders, open_recipe
 from ramerge.core.planning.model import MergePlan as MergePlan
 from ramerge.core.planning.rounds import without_cache
-from ramerge.core.recipe.checks import check, check_unchosen
+from ramerge.core.recipe.checks import check, check_conversion, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.paths import reads_of
@@ -532,6 +532,9 @@ def convert(
         >>> ramerge.convert("coder", "converted", dtype="float32").dtype
         'float32'
     """
+    if not isinstance(values, Mapping | None):
+        raise RecipeError(f"values: must be a mapping of keys of a recipe, not {quoted(values)}")
+    check_conversion(values or (), "values: ")
     stated = {"base": str(base) if base is not None else None, "dtype": dtype, **(values or {})}
     document = document_of(str(model), "model").with_values(stated)
     return merge(document, out, options=options, on_progress=on_progress)

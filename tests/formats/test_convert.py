@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors
+from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
 from tests.conformance.formats import ROWS, Row
 from tests.conformance.test_merge import same
@@ -90,3 +90,13 @@ def test_linked_weights(tmp_path: Path) -> None:
     ramerge.convert(tmp_path / "linked", tmp_path / "api", options=ramerge.Options(allow_outside_links=True))
     same(read_checkpoint(tmp_path / "api"), simple(0))
     same(read_checkpoint(tmp_path / "out"), simple(0))
+
+
+def test_a_conversion_is_of_one_model(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    done = command("convert", tmp_path / "code", tmp_path / "out", "--set", f"agents.x={tmp_path / 'base'}")
+    assert done.returncode == 2 and "--set agents.x: a conversion is of one model" in done.stderr
+    with pytest.raises(ramerge.RecipeError, match="values: method: a conversion is of one model"):
+        ramerge.convert(tmp_path / "code", tmp_path / "out", values={"method": "ram"})
+    with pytest.raises(ramerge.RecipeError, match="values: must be a mapping"):
+        ramerge.convert(tmp_path / "code", tmp_path / "out", values="rounding")  # type: ignore[arg-type]

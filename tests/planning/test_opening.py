@@ -103,3 +103,13 @@ def test_no_function_reaches_for_the_package() -> None:
     ]
     bare = [path for path in (source / "core").rglob("*.py") if re.search(r"^import ramerge", path.read_text(), re.M)]
     assert not inside and not bare
+
+
+def test_allow_of_deltas_is_checked_first(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    with pytest.raises(ramerge.RecipeError, match=r"allow.*outside_link"):
+        ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "out", allow={"outside_link": True})
+    with pytest.raises(ramerge.RecipeError, match="allow"):
+        ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "out", allow=True)  # type: ignore[arg-type]
+    with pytest.raises(ramerge.RecipeError, match="needs a list of values"):
+        ramerge.sweep({"base": "b", "agents": {"a": "a"}}, tmp_path / "s", vary={"parameters.r": 0.1})  # type: ignore[dict-item]

@@ -1,4 +1,5 @@
-"""Named things by entry point: methods, formats and commands, of this distribution and of plug-ins alike.
+"""Named things by entry point: methods, formats, commands and kinds of output, of this distribution and of plug-ins
+alike; and functions of features, for rooms below them.
 
 A row is an entry point of the group of its kind, and names an object:
 

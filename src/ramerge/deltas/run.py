@@ -156,14 +156,15 @@ def apply(
 
 def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
     """The opened models of a recipe with one agent."""
+    values = {"method": "passthrough", "base": os.fspath(base), "agents": {_MODEL: agent}, "allow": allow}
+    recipe = check(open_recipe({key: value for key, value in values.items() if value is not None}, options))
     if unused := sorted({*(allow or {})} - {"config", "outside_links"}):
         raise RecipeError(
             f"allow.{key}: deltas do not use it, because they hold every tensor of the agent as it is; leave it out, "
             "or write the agent with the base's tensors first (ramerge convert AGENT OUT --base BASE)"
             for key in unused
         )
-    values = {"method": "passthrough", "base": os.fspath(base), "agents": {_MODEL: agent}, "allow": dict(allow or {})}
-    return open_models(check(open_recipe(values, options)))
+    return open_models(recipe)
 
 
 def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:

@@ -207,6 +207,10 @@ def search_folder(out: Path) -> Iterator[Folder]:
         yield Folder(out)
     finally:
         os.close(descriptor)
+        if [path.name for path in _entries(out)] == [".lock"]:  # nothing was begun
+            (out / ".lock").unlink(missing_ok=True)
+            with suppress(OSError):
+                out.rmdir()
 
 
 def _entries(out: Path) -> list[Path]:

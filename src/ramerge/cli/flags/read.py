@@ -10,6 +10,7 @@ from ramerge.cli.words import named, pairs, parse_scalar
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import unknown
 from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.recipe.checks import check_conversion
 from ramerge.core.recipe.document import Document, document_of, read_document
 from ramerge.core.recipe.other_method import change_method
 from ramerge.core.storage.schemes import is_remote
@@ -22,6 +23,7 @@ _SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
+    check_conversion([key for key, _ in pairs("--set", options["settings"], _SETTING)], "--set ")
     _set(document, options, "base", "dtype", "rounding", "shard_size")
     _set_keys(document, options)
     return document

@@ -31,7 +31,9 @@ Requirement = Callable[[RequestedMerge], str]
 def one_merge(merge: RequestedMerge) -> str:
     """Require a single merge into a folder."""
     several = merge.in_memory or merge.points[0].name
-    return "only a single merge into a folder can be written so, not a sweep or on_tensor" if several else ""
+    return (
+        "only a single merge into a folder can be written so, not a sweep, and not tensors in memory" if several else ""
+    )
 
 
 def named_base(merge: RequestedMerge) -> str:

@@ -114,6 +114,8 @@ def check_varied(vary: Mapping[str, Sequence[object]]) -> None:
     Raises:
         RecipeError: a key cannot vary, or has no values, or a value twice; or there are too many points.
     """
+    if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
+        raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):

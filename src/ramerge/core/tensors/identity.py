@@ -52,7 +52,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
 
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
-    """The state of files by path, the same on every machine that sees them: what all that resumes compares."""
+    """The state of files by path, which is the same on every machine. A run that is resumed compares it."""
     return dict(sorted((str(path.resolve()), _state(identity)) for path, identity in files.items()))
 
 
