@@ -534,7 +534,9 @@ def convert(
     """
     if not isinstance(values, Mapping | None):
         raise RecipeError(f"values: must be a mapping of keys of a recipe, not {quoted(values)}")
-    check_conversion(values or (), "values: ")
+    check_conversion(values or (), "values: ", has_base=base is not None)
+    if dtype is not None and "dtype" in (values or ()):
+        raise RecipeError("dtype: is given twice, also in values; leave one out")
     stated = {"base": str(base) if base is not None else None, "dtype": dtype, **(values or {})}
     document = document_of(str(model), "model").with_values(stated)
     return merge(document, out, options=options, on_progress=on_progress)

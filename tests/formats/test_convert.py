@@ -100,3 +100,12 @@ def test_a_conversion_is_of_one_model(tmp_path: Path) -> None:
         ramerge.convert(tmp_path / "code", tmp_path / "out", values={"method": "ram"})
     with pytest.raises(ramerge.RecipeError, match="values: must be a mapping"):
         ramerge.convert(tmp_path / "code", tmp_path / "out", values="rounding")  # type: ignore[arg-type]
+
+
+def test_names_are_mapped_to_those_of_a_base(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    rename = {"rename": [{"from": "weight", "to": "w"}]}
+    with pytest.raises(ramerge.RecipeError, match=r"rename: .*give the base"):
+        ramerge.convert(tmp_path / "code", tmp_path / "out", values=rename)
+    with pytest.raises(ramerge.RecipeError, match="dtype: is given twice"):
+        ramerge.convert(tmp_path / "code", tmp_path / "out", dtype="float32", values={"dtype": "float16"})

@@ -113,3 +113,21 @@ def test_allow_of_deltas_is_checked_first(tmp_path: Path) -> None:
         ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "out", allow=True)  # type: ignore[arg-type]
     with pytest.raises(ramerge.RecipeError, match="needs a list of values"):
         ramerge.sweep({"base": "b", "agents": {"a": "a"}}, tmp_path / "s", vary={"parameters.r": 0.1})  # type: ignore[dict-item]
+
+
+def test_a_base_that_is_missing_is_said_once(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "delta")
+    with pytest.raises(ramerge.CheckpointError, match="nosuch: no such folder") as caught:
+        ramerge.apply(tmp_path / "nosuch", tmp_path / "delta", tmp_path / "out")
+    assert len(caught.value.problems) == 1
+    with pytest.raises(ramerge.PlanError, match="needs its base model"):
+        ramerge.convert(tmp_path / "delta", tmp_path / "out")
+
+
+def test_linked_folders_are_named(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "code" / "extra").symlink_to(tmp_path / "elsewhere")
+    plan = ramerge.plan({"method": "passthrough", "agents": {"code": str(tmp_path / "code")}}, tmp_path / "out")
+    assert any("'extra/'" in note and "not copied" in note for note in plan.notes), plan.notes

@@ -266,7 +266,8 @@ class _Adapter:
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
         # what is published does not show paths of this machine
-        place = base.folder.name if getattr(self._plan.output.target, "is_published", False) else base.folder
+        folder = base.folder.resolve() if ".." in str(base.folder) else base.folder
+        place = folder.name if getattr(self._plan.output.target, "is_published", False) else folder
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
         return {
             "peft_type": "LORA",

@@ -23,7 +23,8 @@ _SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
-    check_conversion([key for key, _ in pairs("--set", options["settings"], _SETTING)], "--set ")
+    keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
+    check_conversion(keys, "--set ", has_base=options.get("base") is not None)
     _set(document, options, "base", "dtype", "rounding", "shard_size")
     _set_keys(document, options)
     return document

@@ -16,6 +16,10 @@ ADAPTER = "adapter"
 """The name of the format of LoRA adapters, of which plans say more."""
 
 
+class MissingBaseError(CheckpointError):
+    """A folder holds changes of a model that is not known."""
+
+
 @dataclass(frozen=True)
 class Opening:
     """Context that a format may need to open a folder.
@@ -68,7 +72,7 @@ class Opening:
             CheckpointError: none is known.
         """
         if self.base is None:
-            raise CheckpointError(
+            raise MissingBaseError(
                 f"{folder}: is {what} and needs its base model: give {model} as the base (--base MODEL), or write "
                 f"MODEL+{folder}"
             )

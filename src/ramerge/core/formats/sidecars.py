@@ -235,6 +235,8 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
             left[name.as_posix()] = None
         elif path.is_symlink() and not path.exists():
             problems.append(f"{path}: is a broken link; download the file again, or remove the link")
+        elif path.is_symlink() and path.is_dir():  # its files are not looked at
+            left[f"{name}/"] = None
         elif not path.is_file():
             if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
                 problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ramerge.core.formats.encodings.decode import ADVICE
 from ramerge.core.formats.files import UNGATHERED
-from ramerge.core.formats.format import ADAPTER
+from ramerge.core.formats.format import ADAPTER, MissingBaseError
 from ramerge.core.formats.open import not_a_directory, open_stacked
 from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
@@ -308,6 +308,8 @@ def _open(
         return None, []
     try:
         opened = _open_checkpoint(model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None)
+    except MissingBaseError as error:  # where the base could not be opened, that was said
+        return None, problems_of(error, name) if recipe.base is None else []
     except CheckpointError as error:
         return None, problems_of(error, name)
     notes = opened.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them

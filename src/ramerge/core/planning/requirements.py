@@ -56,7 +56,7 @@ def whole_base(merge: RequestedMerge) -> str:
     """Require a base that is a whole model, not a delta."""
     base = merge.inputs.opened_base
     is_delta = base is not None and bool(base.lineage)
-    return f"{merge.base} is a delta itself; write the model first, with ramerge apply" if is_delta else ""
+    return f"{merge.base} is made of deltas; write it as one model first, with ramerge convert" if is_delta else ""
 
 
 def exact_base(merge: RequestedMerge) -> str:

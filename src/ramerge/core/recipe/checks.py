@@ -195,16 +195,19 @@ def models_only(document: Document) -> Recipe:
     return portable(check(document.rewritten({**values, "method": "uniform"})), None)
 
 
-def check_conversion(keys: Iterable[object], label: str) -> None:
+def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> None:
     """Refuse keys of a recipe that a conversion of one model cannot have.
 
     Raises:
         RecipeError: there are some; all are listed.
     """
-    fixed = ("agents", "method", "prompts")
-    if wrong := [key for key in keys if str(key).partition(".")[0] in fixed]:
-        text = "a conversion is of one model and merges nothing; use `ramerge merge`"
-        raise RecipeError(f"{label}{key}: {text}" for key in wrong)
+    reasons = dict.fromkeys(
+        ("agents", "method", "prompts"), "a conversion is of one model and merges nothing; use `ramerge merge`"
+    )
+    if not has_base:
+        reasons["rename"] = "maps names to those of a base; give the base, too (--base MODEL)"
+    if wrong := [key for key in keys if str(key).partition(".")[0] in reasons]:
+        raise RecipeError(f"{label}{key}: {reasons[str(key).partition('.')[0]]}" for key in wrong)
 
 
 def note_unused(document: Document, keys: Iterable[str], command: str) -> list[str]:
