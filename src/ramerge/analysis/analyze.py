@@ -87,6 +87,7 @@ def plan_analysis(
 
     The recipe, in ramerge's own form, is checked only here: what only its own method uses may be wrong or missing.
     """
+    unused = note_unused(document, _UNUSED, "analyze")
     document, left_out = _for_analysis(document)
     wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
     if wrong:
@@ -105,7 +106,7 @@ def plan_analysis(
         points,
         options=options,
         observed=(statistics, _precision_loss(statistics)),
-        notes=[*left_out, *note_unused(document, _UNUSED, "analyze")],
+        notes=[*left_out, *unused],
     )
     return plan, statistics
 
