@@ -26,7 +26,7 @@ from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import FEATURES
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, for_method, note_unused, open_recipe
+from ramerge.sdk.recipes import AUTO, DEFAULT_METHOD, AnyRecipe, Document, check, for_method, note_unused, open_recipe
 from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
@@ -209,7 +209,8 @@ def of_recipe(
     found = _by_weights(analysis, trained_by)
     if document.stated("prompts"):
         found = by_prompts(found, document, options, on_progress)
-    return replace(found, notes=(*note_unused(document, _UNUSED, "recommend"), *found.notes))
+    stated = document.without("method") if document.method == AUTO else document
+    return replace(found, notes=(*note_unused(stated, _UNUSED, "recommend"), *found.notes))
 
 
 def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:

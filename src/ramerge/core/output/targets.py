@@ -199,12 +199,8 @@ def claim_files(
     files = {flag: path for flag, path in files.items() if flag not in printed}
     if any(path == STANDARD_OUTPUT for path in folders.values()):
         raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
-    for flag, path in files.items():
+    for path in files.values():
         check_file(path)
-        if not overwrite and path.exists() and not _is_own_file(path):
-            raise RecipeError(
-                f"{flag} {path}: exists, and ramerge did not write it; choose another name, or replace it: --overwrite"
-            )
     for path in folders.values():
         check_beside(path / "file", path)
     read = _local(inputs)
@@ -219,6 +215,9 @@ def claim_files(
         for flag, inner, outer in ((one, first, second), (other, second, first)):
             if outer in files.values() and outer.resolve() in inner.resolve().parents:
                 raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+    if not overwrite and (others := [flag for flag, path in files.items() if path.exists() and not _is_own_file(path)]):
+        text = "exists, and ramerge did not write it; choose another name, or replace it: --overwrite"
+        raise RecipeError(f"{flag} {files[flag]}: {text}" for flag in others)
     parents = {folder.resolve() for folder in folders.values()}
     for name, path in [*files.items(), *(("the input", path) for path in read)]:
         if path.suffix in _TABLES_AND_FIGURES and path.resolve().parent in parents:

@@ -309,7 +309,7 @@ def _open(
     try:
         opened = _open_checkpoint(model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None)
     except MissingBaseError as error:  # where the base could not be opened, that was said
-        return None, problems_of(error, name) if recipe.base is None else []
+        return None, problems_of(error, name) if recipe.base is None or name == BASE else []
     except CheckpointError as error:
         return None, problems_of(error, name)
     notes = opened.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them

@@ -53,7 +53,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
     """The state of files by path, which is the same on every machine. A run that is resumed compares it."""
-    return dict(sorted((str(path.resolve()), _state(identity)) for path, identity in files.items()))
+    return {str(path.resolve()): _state(identity) for path, identity in files.items()}
 
 
 def _state(identity: Identity) -> str:
