@@ -471,7 +471,7 @@ def soup_of_one(family: Family) -> dict[str, Side] | None:
 
     def convert() -> Mapping[str, Any]:
         out = family.folder / "converted"
-        ramerge.convert(place, out, base=base, **keys, options=OPTIONS)
+        ramerge.convert(place, out, base=base, values=keys, options=OPTIONS)
         return files(out)
 
     def command_convert() -> Mapping[str, Any]:
