@@ -52,6 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "runs/cod: no such folder, and the hub provides no such model; did you",
         ),
         ("report nope", "error: nope: no such folder"),
+        ("merge OUT runs/moved.yaml", "the recipe comes first, and then the output folder: runs/moved.yaml OUT"),
         (
             "merge base coder tool OUT",
             "; models are named by options: --base base --agent coder=coder --agent tool=tool",

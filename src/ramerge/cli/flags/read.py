@@ -78,6 +78,8 @@ def read_inputs(
     if len(paths) > 2:
         text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
         raise RecipeError(text + _as_flags(paths))
+    if len(paths) == 2 and _is_recipe(paths[1]) and not (_is_recipe(paths[0]) or _is_model(paths[0])):
+        raise RecipeError(f"{paths[1]}: the recipe comes first, and then the output folder: {paths[1]} {paths[0]}")
     by_flags = _names_models(options)
     if or_model and paths and not options["agents"] and _is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
