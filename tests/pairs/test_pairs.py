@@ -43,8 +43,8 @@ def test_the_table_tells_failures_and_vacuous_relations() -> None:
     for seed in range(20):
         table.add(Draw(seed, "any shards", "ram", ("soup",), "refused" if seed < 10 else "held"))
     assert table.problems == [
-        "any shards: 10 of 20 draws were refused: it shows little",
-        "soup: 10 of 20 draws were refused: it shows little",
+        "any shards: 10 of 20 draws were refused, which shows little",
+        "soup: 10 of 20 draws were refused, which shows little",
     ]
     table.add(Draw(20, "any shards", "ram", ("soup",), "failed"))
     assert "1 of 21 draws failed" in table.problems

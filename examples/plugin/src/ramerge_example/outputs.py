@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ramerge import Record
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec, Shard, Writer, fingerprint_of, records_of
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Block, MergePlan, OpenedInputs, PlanFinding, TensorPlan, problem
+from ramerge.sdk.plans import Block, MergePlan, OpenedInputs, PlanFinding, TensorPlan, requirements
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.text import dumped
 
@@ -25,11 +25,8 @@ class AsNumpy(OutputKind):
 
     help: ClassVar[str] = "Write a folder of NumPy files in float32."
     has_companions: ClassVar[bool] = False
-
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
-        """Refuse sweeps and merges in memory."""
-        if in_memory or points[0].name:
-            yield problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
+    flag: ClassVar[str] = "--as-npy"
+    requires: ClassVar[tuple[requirements.Requirement, ...]] = (requirements.one_merge,)
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
         """The merges in float32, because NumPy has no bfloat16."""
