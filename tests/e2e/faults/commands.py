@@ -283,14 +283,14 @@ def commands(*, report: bool) -> list[Command]:
     made.append(
         Texts(
             "analyze --json --csv",
-            f"analyze {agents} --json-file FOLDER/a.json --csv FOLDER/csv",
+            f"analyze {agents} --json-file FOLDER/a.json --csv FOLDER/csv --overwrite",
             outputs=("a.json", *tables),
         )
     )
     if report:
-        made.append(Texts("analyze --html", f"analyze {agents} --html FOLDER/a.html", outputs=("a.html",)))
+        made.append(Texts("analyze --html", f"analyze {agents} --html FOLDER/a.html --overwrite", outputs=("a.html",)))
         made += _states(agents)
-        made.append(Texts("report", "report FOLDER/finished --quiet", outputs=("finished/report.html",)))
+        made.append(Texts("report", "report FOLDER/finished --quiet --overwrite", outputs=("finished/report.html",)))
     return made
 
 
