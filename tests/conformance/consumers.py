@@ -572,7 +572,12 @@ def _make_soup(folder: Path, recipe: dict[str, Any]) -> Outcome:
 
 @consumer("convert")
 def _convert(folder: Path, recipe: dict[str, Any]) -> Outcome:
-    words = _flags(recipe, "dtype", "rounding", "shard_size")
+    options = {key: recipe[key] for key in ("dtype", "rounding", "shard_size") if key in recipe}
+    words = _flags(options, *options)
+    for key in sorted(recipe.keys() - {"base", "agents", *options}):
+        if key in ("parameters", "preset", "prompts") or (key == "method" and recipe[key] != "ram+"):
+            raise NotTakenError(key)
+        words += ["--set", f"{key}={json.dumps(recipe[key])}"] if key != "method" else []
     output = in_process("convert", _one(recipe), folder / "out", "--base", recipe["base"], *words, "--no-cache")
     return Outcome(files(folder / "out"), "\n".join([*output, notes_of(folder / "out")]))
 

@@ -24,6 +24,7 @@ from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
 def recommended(found: Recommendation, document: Document, options: Options, *, evidence: bool) -> list[str]:
     """The lines of a recommendation for the agents of a recipe in any form."""
+    # the option is among the words, so it is no key of the recipe that they spell out
     links = ["--allow-outside-links"] if options.allow_outside_links else []
     return summary(found, open_recipe(document), links, start=Path.cwd(), evidence=evidence)
 
