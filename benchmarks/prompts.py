@@ -122,10 +122,10 @@ def _candidate(recipe: str, calibration: str) -> None:
     took: dict[str, float] = {}
     models = ramerge.Recipe(method="uniform", base=values["base"], agents=values["agents"])
     with LiveBase(models, ramerge.CalibrationSettings(device="cpu"), ramerge.Options()) as live:
-        live.put(values)  # what is read is cached now, and kernels are loaded
+        live.put(ramerge.plan(values))  # what is read is cached now, and kernels are loaded
 
         def score() -> None:
-            live.put(values)
+            live.put(ramerge.plan(values))
             list(likelihoods(live.live, replies))
 
         def merge() -> None:

@@ -15,14 +15,14 @@ from statistics import mean, median
 
 import ramerge
 from benchmarks.machine import describe
-from ramerge.core.foundation.progress import silence
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
-from ramerge.searches.points import merge_point
+from ramerge.searches.contest import Standing
+from ramerge.searches.points import document_of
 from ramerge.searches.scores import Objective, joined, read_scores
 from ramerge.searches.space import Axis, Choices, Space
-from ramerge.searches.study import Study
+from ramerge.searches.strategies import STRATEGIES, Question
 
 TASKS = ("coder", "tool", "memory")
 R = Axis("parameters.r", Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5)), "ram+")
@@ -38,7 +38,7 @@ def grid(folder: Path) -> dict[str, tuple[float, float]]:
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
     found = {}
     for point in SPACE.listed():
-        merge_point(recipe, point, folder / "model", silence, ramerge.Options())
+        ramerge.merge(document_of(recipe, point), folder / "model", options=ramerge.Options(overwrite=True))
         scores = [joined(map(read_scores, rewards(folder / "model", split))) for split in ("validation", "test")]
         found[json.dumps(point)] = (Objective().value(scores[0]), Objective().value(scores[1]))
     return found
@@ -46,14 +46,11 @@ def grid(folder: Path) -> dict[str, tuple[float, float]]:
 
 def drawn(scores: dict[str, tuple[float, float]], folder: Path, sampler: str, seed: int, trials: int) -> str:
     """The point that a search chooses."""
-    study = Study(folder / f"{sampler}-{seed}.log", SPACE, sampler, seed, [Objective()])
-    tried = []
-    for _ in range(trials):
-        asked = study.ask()
-        assert asked is not None
-        tried.append(json.dumps(asked.point))
-        study.tell(asked, [scores[tried[-1]][0]], {})
-    return max(tried, key=lambda point: scores[point][0])
+    strategy = STRATEGIES[sampler].start(Question(SPACE, [Objective()], seed, folder / f"{sampler}-{seed}.log"))
+    tried: list[Standing] = []
+    while len(tried) < trials and (point := strategy.ask(tried)) is not None:
+        tried.append(Standing(point, "complete", (scores[json.dumps(point)][0],)))
+    return json.dumps(max(tried, key=lambda standing: standing.values[0]).point)
 
 
 def main() -> None:

@@ -3,7 +3,7 @@ from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
 from .calibration.agreement import Agreement, ReplySet, agreement, replies_of
-from .calibration.cache import Ranking, gather, rank
+from .calibration.cache import gather
 from .calibration.calibrate import calibrate
 from .calibration.record import CalibrationRecord, CalibrationSettings
 from .core.engine.record import AgentStatistics, Record
@@ -31,6 +31,7 @@ from .deltas.run import apply, delta
 from .evaluation.models import EvaluationTarget, ModelAccess
 from .evaluation.run import EvaluationRequest, evaluate
 from .evaluation.serving import ModelServer
+from .searches.ranking import Ranking, rank
 from .searches.results import SearchResult
 from .searches.run import SearchProgress
 from .searches.search import search

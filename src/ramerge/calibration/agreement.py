@@ -1,14 +1,17 @@
-"""Agreement: how likely a merge finds what the agents have replied. A score without generation and without labels.
+"""How likely a model is to give the agents' replies: two scores without generation, by one forward pass a prompt.
 
-    agreement of a task = mean negative log-likelihood per token of the agent's own replies to prompts of the task
+    agreement = mean negative log-likelihood (NLL) per token of the agent's own replies to prompts of its task
+    mass = mean over prompts of exp(-NLL of the whole reply / s), where wrong replies count 0
 
-Lower is closer to the agent. One forward pass a prompt. Where rewards are known, only right replies count, those
-with the best reward; otherwise agreement cannot see what is better than the agents. It is not skill.
+Lower agreement is closer to the agent. Mass is the expected share of the agent's right replies that the model gives
+when it is sampled at temperature 1 (s = 1); merges are chosen by it. In a mean of NLL, a few replies that a merge would
+never give outweigh all others; in mass each counts at most 1. So that long replies do not all round to 0, s is 2 times
+the least mean NLL of a reply under any candidate, at least 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +24,7 @@ from ramerge.calibration.agent_folder import read_record
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
+from ramerge.evaluation.intervals import interval, ratio
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.text import Displayed, enumerated
 
@@ -30,11 +33,12 @@ if TYPE_CHECKING:
 
 MORE_PROMPTS = "give more prompts of each task, of which up to --prompt-count are drawn and half are scored"
 UNREWARDED = (
-    "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
-    "the agents; give rollouts with rewards, or a reward function (--reward FILE.py:FUNCTION)"
+    "no rewards are known, so all replies count, right or wrong; with rewards only right ones do, which chooses "
+    "better: give rollouts with rewards, or a reward function (--reward FILE.py:FUNCTION)"
 )
 Items = Mapping[str, NDArray[np.float64]]
-"""For each agent's replies, shape (prompts, 2): sums of negative log-likelihoods, and tokens."""
+"""For each agent's prompts, shape (prompts, 2): the reply's negative log-likelihood, and its tokens; 0 and 0 for a
+prompt whose reply is wrong."""
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
@@ -88,6 +92,11 @@ class ReplySet(Displayed):
     rewarded: bool
     notes: tuple[str, ...]
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def wrong(self, name: str) -> int:
+        """The number of an agent's prompts whose reply is wrong, and counts 0."""
+        right, count = self.counts.get(name, (0, 0))
+        return count - right
 
     def _summary(self) -> Mapping[str, object]:
         return {"replies": {name: len(each) for name, each in self.exchanges.items()}, "rewarded": self.rewarded}
@@ -158,7 +167,7 @@ def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
 
 
 def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:
-    """For each agent's replies, some prompts of every agent at a time: sums of negative log-likelihoods, and tokens.
+    """For each agent's replies, some prompts of every agent at a time: negative log-likelihoods, and tokens.
 
     Args:
         live: the model, with the weights that are scored.
@@ -166,16 +175,20 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
         parts: how often something is given; fewer if there are fewer prompts.
 
     Yields:
-        By agent, shape (prompts, 2).
+        By agent, as `Items`: right replies first, then prompts whose reply is wrong.
 
     Raises:
         WeightsError: a likelihood is not finite.
     """
-    fewest = min(map(len, replies.exchanges.values()))
-    for part in range(min(parts, fewest)):
+    parts = min(parts, *map(len, replies.exchanges.values()))
+    for part in range(parts):
         yield {
             name: np.array(
-                [_one(live, name, each) for each in exchanges[part :: min(parts, fewest)]], np.float64
+                [
+                    *(_one(live, name, each) for each in exchanges[part::parts]),
+                    *((0.0, 0.0) for _ in range(part, replies.wrong(name), parts)),
+                ],
+                np.float64,
             ).reshape(-1, 2)
             for name, exchanges in replies.exchanges.items()
         }
@@ -271,23 +284,32 @@ def agreements_of(items: Items) -> dict[str, Agreement]:
     """The agreement with each agent, from the likelihoods of its replies."""
     found = {}
     for name, each in items.items():
-        low, high = interval(each) or (None, None)
-        value = ratio(each)
-        assert value is not None  # every reply has a token
-        found[name] = Agreement(value, low, high, len(each), int(each[:, 1].sum()))
+        right = each[each[:, 1] > 0]
+        low, high = interval(right) or (None, None)
+        value = ratio(right)
+        assert value is not None  # every agent here has a right reply, and every reply a token
+        found[name] = Agreement(value, low, high, len(right), int(right[:, 1].sum()))
     return found
 
 
-def interval_between(first: Items, second: Items) -> tuple[float, float] | None:
-    """The 95 % interval of the first merge's mean over agents less the second's, on the same replies, drawn by agent.
+def temper_of(candidates: Iterable[Items]) -> float:
+    """The divisor s of negative log-likelihoods in `mass`, from those of all candidates of a run."""
+    means = []
+    for items in candidates:
+        nll, tokens = np.concatenate(list(items.values())).T
+        means.append(float(nll[tokens > 0].mean()))
+    return max(1.0, 2.0 * min(means, default=0.0))
+
+
+def mass_items(items: NDArray[np.float64], temper: float) -> NDArray[np.float64]:
+    """The mass of each prompt's reply, as items of a figure.
+
+    Args:
+        items: of an agent, as in `Items`, shape (prompts, 2).
+        temper: see `temper_of`.
 
     Returns:
-        None where an agent has fewer than two replies.
+        Shape (prompts, 2): exp(-NLL / temper), or 0 for a wrong reply; and 1.
     """
-    if any(len(each) < 2 for each in first.values()):
-        return None
-    drawn = [
-        replicates(np.stack([first[name], second[name]], axis=1), seed=[number, 0]) for number, name in enumerate(first)
-    ]
-    ours, theirs = np.mean(drawn, axis=0).T
-    return percentiles(ours - theirs)
+    nll, tokens = items.T
+    return np.stack([np.where(tokens > 0, np.exp(-nll / temper), 0.0), np.ones(len(items))], axis=1)

@@ -1,26 +1,16 @@
-"""Calibrations of recipes in the user's cache: `gather`, for merges with prompts, and `rank`, for `recommend`."""
+"""Calibrations of recipes in the user's cache: `gather`, for merges with prompts; for `rank`, too."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Literal
+from typing import Literal
 
 from ramerge import Options, Recipe, RecipeError
 from ramerge.calibration.agent_folder import is_whole, read_record
-from ramerge.calibration.agreement import (
-    Agreement,
-    Items,
-    agreements_of,
-    interval_between,
-    likelihoods,
-    refuse_other_tokens,
-    replies_of,
-)
 from ramerge.calibration.calibrate import gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.prompts import Prompt
@@ -28,47 +18,11 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, Document, check, for_method, models_only, open_recipe, portable
+from ramerge.sdk.recipes import AnyRecipe, Document, models_only, open_recipe
 from ramerge.sdk.tensors import state_of
-from ramerge.sdk.text import Displayed, dumped
+from ramerge.sdk.text import dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
-
-
-@dataclass(frozen=True, repr=False)
-class Ranking(Displayed):
-    """Merges in the order of their agreement.
-
-    Attributes:
-        agreements: for each merge the agreement with each agent; the merge with the lowest mean over agents first.
-        rewarded: whether only replies that earned their reward count.
-        notes: what the user should know.
-        behind: for each merge but the best, the 95 % interval over prompts of its mean less that of the best, on the
-            same replies; None where an agent has fewer than two replies.
-
-    Example:
-        >>> ramerge.Ranking({}, False, ()).rewarded
-        False
-    """
-
-    agreements: Mapping[str, Mapping[str, Agreement]]
-    rewarded: bool
-    notes: tuple[str, ...]
-    behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
-
-    def _summary(self) -> Mapping[str, object]:
-        return {"means": self.means, "rewarded": self.rewarded}
-
-    def _rows(self) -> Sequence[Mapping[str, object]]:
-        return [
-            {"merge": name, "mean": self.means[name], **{agent: each.nll for agent, each in agreements.items()}}
-            for name, agreements in self.agreements.items()
-        ]
-
-    @property
-    def means(self) -> dict[str, float]:
-        """The mean agreement over agents of each merge, in nats per token."""
-        return {name: fmean(each.nll for each in found.values()) for name, found in self.agreements.items()}
 
 
 def gather(
@@ -111,72 +65,11 @@ def gather(
     names = [name for name in models.agents if not _has(document, name, what)]
     if not names:
         return {}
-    request = _Request.of(models, names, replace(settings, gather=what), options)
+    request = CachedCalibration.of(models, names, replace(settings, gather=what), options)
     if not request.is_gathered:
         with request.gathered(options, on_progress or silence):
             pass
     return {name: request.folder / name for name in names}
-
-
-def rank(
-    recipe: AnyRecipe,
-    merges: Mapping[str, Mapping[str, Any]],
-    *,
-    settings: CalibrationSettings = _SETTINGS,
-    options: Options = _OPTIONS,
-    on_progress: Listener | None = None,
-) -> Ranking:
-    """Score some merges of a recipe's agents by agreement on its prompts; nothing is written but the cache.
-
-    Args:
-        recipe: with a base, agents and prompts, as for `plan`.
-        merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Rules, dtype and so on
-            are the recipe's; its method, and what belongs to that, are not. Recorded inputs are there for methods that
-            need them. Without any, no agent is asked: only extras, prompts and headers of the models are checked.
-        settings: as for `calibrate`.
-        options: how prompts are gathered and merges carried out.
-        on_progress: called with the number of prompts done, as `calibrate`.
-
-    Raises:
-        RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
-        RamergeError: as for `calibrate` and `plan`.
-
-    Example:
-        >>> recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
-        >>> merges = {"sum": {"method": "task_arithmetic"}, "regmean": {"method": "regmean"}}
-        >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
-        ['regmean', 'sum']
-    """
-    check_options(options)
-    check_settings("settings", settings, CalibrationSettings)
-    require_extras()
-    document = open_recipe(recipe, options)
-    models = models_only(document)
-    names = list(models.agents)
-    found: dict[str, Items] = {}
-    request = _Request.of(models, names, replace(settings, gather="inputs"), options)
-    refuse_other_tokens(models, options)
-    whole = for_method(with_inputs(document, names, request.folder), "regmean")
-    start = portable(check(whole), None)  # rules, dtype and so on are those of every merge
-    recipes = {name: start.with_(**values) for name, values in merges.items()}
-    for one in recipes.values():
-        check(one.as_document())
-    if not merges:
-        return Ranking({}, rewarded=False, notes=())
-    with request.gathered(options, on_progress or silence) as (live, notes):
-        replies = replies_of(request.folder, names, settings.right_at)
-        for name, one in recipes.items():
-            live.put(one)
-            (found[name],) = likelihoods(live.live, replies)
-    agreements = {name: agreements_of(items) for name, items in found.items()}
-    means = Ranking(agreements, replies.rewarded, ()).means
-    best, *others = sorted(found, key=means.__getitem__)
-    return Ranking(
-        {name: agreements[name] for name in (best, *others)},
-        replies.rewarded,
-        (*notes, *replies.notes),
-        {name: interval_between(found[name], found[best]) for name in others},
-    )
 
 
 def _has(document: Document, name: str, what: str) -> bool:
@@ -187,7 +80,7 @@ def _has(document: Document, name: str, what: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Request:
+class CachedCalibration:
     """A calibration of some agents of a recipe, with the folder in the cache that holds nothing else.
 
     The folder's name is a digest of the settings and of the state of all files that are read, so what is in it belongs
@@ -206,7 +99,9 @@ class _Request:
     folder: Path
 
     @classmethod
-    def of(cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options) -> _Request:
+    def of(
+        cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options
+    ) -> CachedCalibration:
         """The request for agents of a recipe; its prompts are read, and the headers of its models."""
         settings = replace(settings, hold_out=True)
         paths = {name: path for name, path in models.prompts.items() if name in names}

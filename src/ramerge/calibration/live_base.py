@@ -165,13 +165,13 @@ class LiveBase:
             raise PlanError(made.problems)
         return made
 
-    def put(self, recipe: Any) -> None:
-        """Merge a recipe into the model in memory.
+    def put(self, plan: ramerge.Plan) -> None:
+        """Merge a plan into the model in memory.
 
         Raises:
             RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
         """
-        self._put(self._in_numbers(ramerge.plan(recipe, options=self.options)))
+        self._put(self._in_numbers(plan))
 
     def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
         """A plan, or if its output is quantized, another one that reads this output and gives no codes.

@@ -16,7 +16,7 @@ from ramerge.core.planning.inputs import OpenedInputs, open_model, open_models
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
-from ramerge.core.registry import FEATURES
+from ramerge.core.registry import FEATURES, Registry
 
 __all__ = [
     "BASELINE_BYTES",
@@ -28,6 +28,7 @@ __all__ = [
     "OpenedInputs",
     "PlanFinding",
     "PlannedKind",
+    "Registry",
     "TensorPlan",
     "cached_counts",
     "make_plan",

@@ -9,17 +9,22 @@ space         what may vary: axes, the points between them, how a point is writt
 spacefile     a space from `--vary` or YAML, with all problems by line; called by `search`
 points        from a point to its recipe and its merge; for `run`, `prompted` and `spacefile`
 
-run           the loop of a search: ask, merge, score, report; then the best point on other items; called by `search`
-study         Optuna: which point comes next, and the journal from which a search resumes; for `run`
-folder        the folder OUT of a search, also of a greedy soup: locked, with scores of trials and of agents
+contest       the loop of every choice between merges: ask a strategy, merge, score, keep; for `run`, `ranking`, soups
+strategies    which point comes next: all of a grid, or the sum first; the registry of strategies, for plug-ins, too
+study         samplers of Optuna as strategies
+run           a search: a contest of the points of a space; then the best point on other items; called by `search`
+ranking       `ramerge.rank`: a contest of a few merges by prompts, for `recommend`
+trials        trials of a contest, and the files that keep them
+folder        the folder OUT of a search, also of a greedy soup: locked, with trials and the scores of agents
 evidence      intervals, paired differences, when to give a point up, the front of several objectives; for `run`
 
-scores        `Scorer`, whose `merge` and `parts` `run` calls, and what scorers return: figures with their items;
+scores        `Scorer`, whose `merge` and `parts` a contest calls, and what scorers return: figures with their items;
               `Objective`, which makes one value of them
 functions     scorers that call a user's function, in a process of its own or in this one
 child         the program in that process; scores part by part, for `functions`
 task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
-prompted      a search by prompts: its usual space, the order of points, and the scorer by agreement, for `search`
+mass          a scorer by prompts: how likely a merge is to give the agents' right replies
+prompted      a search by prompts: what is gathered, its usual space, and the order of points, for `search`
 
 results       `SearchResult`: the content of `search.json`, which `ui/search` reads
 text          a search as lines for the terminal; its sentences and rows, for `page` and `ui/search`

@@ -73,7 +73,7 @@ SCORE_HELP = (
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
-@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
+@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: mass.")
 @options_of(CalibrationSettings, "calibration", without=["gather", "hold_out", "reward"])
 @option(
     "method",
@@ -103,9 +103,9 @@ def search(
     The recipe, or --base and --agent, say what is merged; --vary or --space says which of its values vary. The same
     command resumes an interrupted search.
 
-    With --prompts of each agent's task, no labels are needed: merges are scored by how likely they find the agents' own
-    replies (agreement). With --prompts and --score, points are scored in the order of their agreement, so that --trials
-    may be small. Without --vary or --space, the merges are tried that are the best of some agents.
+    With --prompts of each agent's task, no labels are needed: merges are scored by how likely they are to give the
+    agents' own right replies (mass). With --prompts and --score, points are scored in the order of their mass, so that
+    --trials may be small. Without --vary or --space, the merges are tried that are the best of some agents.
 
     A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
     the guide "Search" (docs/guides/search.md) says more.

@@ -4,15 +4,15 @@ OUT/search.json      every trial, the choice, and how sure it is
 OUT/search.html      the same as a page
 OUT/recipe.yaml      the recipe of the best point
 OUT/best/            its checkpoint
-OUT/study.log        Optuna's journal
 OUT/asked.json       what the search is made of; no other search may resume here
-OUT/trials/N.json    the scores of trial N, item by item; OUT/trials/N.yaml is its recipe
+OUT/trials/N.json    trial N with its scores, item by item; OUT/trials/N.yaml is its recipe
+OUT/study.log        with a sampler of Optuna: its journal, made again in each run
 OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
 OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
 OUT/calibration/     with prompts: what was gathered of the agents
 OUT/agents.json      the scores of the agents, where nothing was said to vary
-OUT/order.json       with prompts and a score: the agreement of every point, in whose order they are scored
+OUT/order.json       with prompts and a score: the mass of every point, in whose order they are scored
 OUT/evaluation/      with suites: what the last model answered
 """
 
@@ -26,38 +26,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-from typing_extensions import TypedDict  # of typing before Python 3.12, pydantic cannot check it
 
 from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_state, lock, read_state, write_file
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.plans import open_model
-from ramerge.sdk.records import to_model
 from ramerge.sdk.storage import RECORDS
-from ramerge.sdk.text import JsonLimits, brief, dumped, read_object
-from ramerge.searches.scores import Measure, Scores, of_items
+from ramerge.sdk.text import brief, dumped
+from ramerge.searches.trials import TrialFiles, checked, read
 
-_FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _MOST_TEXT = 1 << 24
-_SCORES, _TEST = "scores", "test"
 _AGENTS, _GATHERED = "agents.json", "calibration"
 _NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
 SERVED = "served"
 """The link to the model that a server loads."""
 _LINKS = {SERVED, "study.log.lock"}
 """Links that a search makes itself, and a kill may leave; they are removed, never followed."""
-T = TypeVar("T")
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
-
-
-class _Items(TypedDict):
-    """The values of a figure, item by item."""
-
-    items: list[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -108,7 +94,7 @@ class Folder:
         """
         path = self.root / "asked.json"
         if path.exists():
-            before = _read(path)
+            before = read(path)
             problems = [
                 f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
                 + _difference(name, before.get(name), asked[name])
@@ -119,48 +105,19 @@ class Folder:
                 return
             if self.has_scores:
                 raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
-            shutil.rmtree(self._trials, ignore_errors=True)
-            self.journal.unlink(missing_ok=True)
+            self.trials.clear()
             (self.root / _AGENTS).unlink(missing_ok=True)
         write_file(path, dumped(asked))
 
     @property
-    def _trials(self) -> Path:
-        return self.root / "trials"
+    def trials(self) -> TrialFiles:
+        """The files of its trials."""
+        return TrialFiles(self.root / "trials")
 
     @property
     def has_scores(self) -> bool:
-        """Whether any point was scored, in this run or an earlier one."""
-        return any(self._trials.glob("*.json"))
-
-    def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
-        """Keep the scores of a trial in the folder, item by item; with `test`, those on items kept apart."""
-        path = self._trials / f"{number}.json"
-        before = _read(path) if kind == _TEST and path.exists() else {}
-        values = {
-            name: measure.value if measure.items is None else {"items": measure.items.tolist()}
-            for name, measure in scores.items()
-        }
-        write_file(path, dumped(before | {kind: values}, indent=None))
-
-    def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
-        """The kept scores of a trial; None where there are none."""
-        path = self._trials / f"{number}.json"
-        values = _checked(path, _read(path), dict[str, dict[str, float | _Items]]) if path.exists() else {}
-        if kind not in values:
-            return None
-        if not values[kind]:
-            raise EvaluationError(f"{path}: {kind}: is empty; remove the file, and the point is scored again")
-        return {
-            name: Measure(value) if isinstance(value, float) else of_items(np.array(value["items"]))
-            for name, value in values[kind].items()
-        }
-
-    def members(self) -> dict[tuple[str, ...], int]:
-        """The number of every soup that a greedy search wrote, by its checkpoints in order."""
-        numbers = sorted(int(path.stem) for path in self._trials.glob("*.txt") if path.stem.isdecimal())
-        texts = {number: self.text(f"trials/{number}.txt") for number in numbers}
-        return {tuple(text.split("\n")[:-1]): number for number, text in texts.items() if text}
+        """Whether any candidate was scored, in this run or an earlier one."""
+        return any(trial.state != "failed" for trial in self.trials.read())
 
     def said_by_score(self) -> list[str]:
         """A sentence that names the log of the score, where it holds something: tracebacks, and what was printed."""
@@ -172,7 +129,7 @@ class Folder:
     def agents(self) -> dict[str, dict[str, float]]:
         """The kept scores of agents, by name and figure."""
         path = self.root / _AGENTS
-        return _checked(path, _read(path), dict[str, dict[str, float]]) if path.exists() else {}
+        return checked(path, read(path), dict[str, dict[str, float]]) if path.exists() else {}
 
     def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Keep the scores of agents in the folder."""
@@ -225,23 +182,6 @@ def left_by_stop(out: Path) -> str:
     if any(path.is_file() for path in (out / _GATHERED).rglob("*")):
         return f"nothing was scored yet; what was gathered of the agents {resumes}"
     return "nothing was scored yet"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path, _FILE)
-    except OSError as error:
-        raise EvaluationError(f"{path}: {reason(error)}") from error
-    except ValueError as error:
-        raise EvaluationError(f"{path}: {error}") from error
-
-
-def _checked(path: Path, values: dict[str, Any], kind: type[T]) -> T:
-    """The values of a file as a search writes them."""
-    try:
-        return to_model(values, kind)
-    except ValueError as error:
-        raise EvaluationError(f"{path}: is not what a search writes: {error}; name another folder") from error
 
 
 def _difference(part: str, before: object, now: object) -> str:

@@ -28,7 +28,7 @@ from ramerge.evaluation.functions import in_words
 from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
 from ramerge.searches.child import scores_in_parts, takes_split
-from ramerge.searches.scores import ScoreFailedError, Scores, Split, read_scores
+from ramerge.searches.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -36,7 +36,7 @@ _SECONDS_TO_START = 300.0  # importing torch from a slow disk
 _LOOK_SECONDS = 1.0
 
 
-class FunctionScorer:
+class FunctionScorer(Scorer):
     """Scorer by `module:function` or `file.py:function`, in a process that `close` ends.
 
     Args:
@@ -45,9 +45,6 @@ class FunctionScorer:
         seconds: the most that scoring a model may take.
         on_load: called when the first process starts, and every second until it has loaded the function.
     """
-
-    has_test = True
-    merge = None
 
     def __init__(self, spec: str, log: Path, seconds: float, on_load: Callable[[], None] = lambda: None) -> None:
         self._spec = spec
@@ -98,16 +95,13 @@ class FunctionScorer:
         return self._process
 
 
-class CallableScorer:
+class CallableScorer(Scorer):
     """Scorer by a function of this process. Nothing ends one that hangs.
 
     Args:
         function: the function.
         log: gets the traceback of what it raises.
     """
-
-    has_test = True
-    merge = None
 
     def __init__(self, function: Callable[..., object], log: Path) -> None:
         self._function, self._log = function, log
@@ -141,8 +135,6 @@ class CallableScorer:
         text = _ADDRESS.sub("", repr(held)) + _text(named)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
-
-    def close(self) -> None: ...
 
 
 def _text(named: Any) -> str:

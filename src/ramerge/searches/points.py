@@ -1,14 +1,11 @@
-"""From a point of a search to the recipe of its merge, and to its checkpoint; called by `run` and others."""
+"""From a point of a search to the recipe of its merge; called by `run` and others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
-from ramerge import Options, Recipe, RecipeError, Record, merge
+from ramerge import RecipeError
 from ramerge.sdk.methods import METHODS, SIDE_INPUTS
-from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, Key, check, for_method
 from ramerge.sdk.text import enumerated
 
@@ -65,13 +62,3 @@ def check_point(recipe: Document, point: Mapping[str, object], label: Label) -> 
     except RecipeError as error:
         return list(error.problems)
     return []
-
-
-def recipe_of(recipe: Document, point: Mapping[str, object]) -> Recipe:
-    """The checked recipe of a point."""
-    return check(document_of(recipe, point))
-
-
-def merge_point(recipe: Document, point: Mapping[str, object], out: Path, listen: Listener, options: Options) -> Record:
-    """Merge the recipe of a point to `out`, in place of what is there. Counts of the inputs are cached for the next."""
-    return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

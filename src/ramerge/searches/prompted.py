@@ -1,17 +1,16 @@
-"""A search by prompts: its usual space, the order of its points, and the scorer by agreement, without labels."""
+"""A search by prompts: what is gathered of the agents, the usual space, and the order in which points are scored."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from ramerge import EvaluationError, Options, RamergeError, Recipe, plan
-from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, refuse_other_tokens, replies_of
+from ramerge import EvaluationError, Options, RamergeError, Recipe
+from ramerge.calibration.agreement import ReplySet, refuse_other_tokens, replies_of
 from ramerge.calibration.cache import with_inputs
 from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, prompts_of
 from ramerge.calibration.live_base import LiveBase, base_of
@@ -22,26 +21,25 @@ from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
+from ramerge.searches.contest import Candidates
 from ramerge.searches.folder import search_folder
-from ramerge.searches.points import recipe_of
+from ramerge.searches.mass import MassScorer
 from ramerge.searches.results import BY_AGREEMENT
-from ramerge.searches.run import Branches
-from ramerge.searches.scores import ScoreFailedError, Scores, Split, of_items
-from ramerge.searches.space import Space
+from ramerge.searches.scores import Objective, Scores, joined
+from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies within that of a search."""
 _ORDER = "order.json"
-LOWER = "mean=min"
-"""The objective: the mean over agents, the lower the better."""
-_PARTS = 4
 _SUM = "task_arithmetic"
+_SCALES = (1.0, 0.8, 1.3, 1.6)
+"""Scales of sums; none is longer, because mass favors sharp models: it would choose sums that are worse."""
 _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """Inputs of a search by agreement: recipe, replies, and the model.
+    """Inputs of a search by prompts: recipe, replies, and the model.
 
     Attributes:
         recipe: with the recorded inputs of every agent.
@@ -57,10 +55,10 @@ class Prompted:
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def ordered(self, space: Space, folder: Path) -> Space:
-        """The space with its points in the order of their agreement, best first; those that cannot be merged last.
+    def ordered(self, space: Space, candidates: Candidates, folder: Path) -> Space:
+        """The space with its points in the order of their mass, best first; those that cannot be merged last.
 
-        What was found is kept in the folder of the search, so that it comes in the same order when it is resumed.
+        The order is kept in the folder of the search, so that it is the same when the search resumes.
         """
         path, points = folder / _ORDER, list(space.listed())
         about = {"space": space.as_dict(), BY_AGREEMENT: dict(self.fingerprints)}
@@ -68,45 +66,57 @@ class Prompted:
             kept = read_object(path, RECORD)
         except (OSError, ValueError):
             kept = {}
-        means = kept.get("means") if kept.get("about") == about else None
-        if not isinstance(means, list) or len(means) != len(points) or not all(map(_is_mean, means)):
-            means = []
-            for point in points:
-                try:
-                    self.live.put(recipe_of(self.recipe, point))
-                    means.append(fmean(each.nll for each in agreements_in(self.live.live, self.replies).values()))
-                except RamergeError:
-                    means.append(None)  # the search says why
-            write_file(path, dumped({"about": about, "means": means}))
-        means = [math.inf if mean is None else mean for mean in means]
-        return replace(space, order=tuple(points[place] for place in sorted(range(len(points)), key=means.__getitem__)))
+        masses = kept.get("masses") if kept.get("about") == about else None
+        if not isinstance(masses, list) or len(masses) != len(points) or not all(map(_is_mass, masses)):
+            masses = self._masses(points, candidates)
+            write_file(path, dumped({"about": about, "masses": masses}))
+        gains = [-math.inf if mass is None else mass for mass in masses]
+        order = sorted(range(len(points)), key=gains.__getitem__, reverse=True)
+        return replace(space, order=tuple(points[place] for place in order))
+
+    def _masses(self, points: Sequence[Point], candidates: Candidates) -> list[float | None]:
+        """The mean mass of each point; None where it cannot be merged."""
+        scorer = self.scorer()
+        measured: list[Scores | None] = []
+        for point in points:
+            try:
+                self.live.put(candidates.plan(point))
+                measured.append(joined(scorer.parts(Path(), "validation")))
+            except RamergeError:
+                measured.append(None)  # the search says why
+        whole = [each for each in measured if each is not None]
+        return [None if each is None else Objective().value(scorer.figures(each, whole)) for each in measured]
+
+    def scorer(self) -> MassScorer:
+        """The scorer of merges by mass."""
+        return MassScorer(self.live, self.replies, self.fingerprints)
+
+    def make_scorer(self, *_: object) -> MassScorer:
+        """The same, as a search makes its scorer, whatever its folder."""
+        return self.scorer()
 
 
-def _is_mean(value: object) -> bool:
+def _is_mass(value: object) -> bool:
     """Whether a value in `order.json` is a figure, or None, which stands for a point that cannot be merged."""
     return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
-def usual_space(recipe: Document, found: Prompted | None, *, has_prompts: bool = False) -> dict[str, object]:
+def usual_space(recipe: Document, *, adapters: bool, by_prompts: bool) -> dict[str, object]:
     """The space of a search for which nothing is said to vary: the sum first, then the best merges of some agents.
 
-    Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
-    than the agents. The recipe's own method is tried, too, with its parameters; these do not change other candidates.
+    The recipe's own method is tried, too, with its parameters; these do not change other candidates.
 
     Args:
         recipe: what is merged.
-        found: what was gathered; None without prompts, or before.
-        has_prompts: whether the recipe has prompts that nothing was gathered of yet.
+        adapters: whether all agents are adapters.
+        by_prompts: whether the recipe has prompts, or what was gathered with them.
     """
-    details = plan(models_only(recipe).as_document().without("prompts")).details
-    by_prompts = found is not None or has_prompts
-    scales = [1.0, 0.8, *((1.3, 1.6) if not by_prompts or (found and found.replies.rewarded) else ())]
     spaces: dict[str, dict[str, Any]] = {
-        _SUM: {"scale": scales},
+        _SUM: {"scale": list(_SCALES)},
         **({"regmean": {"ridge": list(_RIDGES)}} if by_prompts else {}),
         "ram+": {},
         "core+": {},
-        ("ties" if details.inputs.adapters else "swudi"): {},
+        ("ties" if adapters else "swudi"): {},
     }
     name, values = _own(recipe)
     space = spaces.setdefault(name, {})
@@ -144,8 +154,8 @@ def _flat(values: Mapping[str, object], place: str) -> Iterator[tuple[str, objec
         yield from _flat(value, f"{place}.{key}") if isinstance(value, dict) else [(f"{place}.{key}", value)]
 
 
-def usual_branches(space: Space, recipe: Document) -> Branches:
-    """Branches of the usual space: longer sums where the sum keeps what the agents have, else all other points.
+def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], list[Point]]:
+    """Points of the usual space after the sum: longer sums where it keeps what the agents have, else all others.
 
     A method that the recipe names is in both, with its parameters.
     """
@@ -155,7 +165,7 @@ def usual_branches(space: Space, recipe: Document) -> Branches:
     own = [point for point in others if values is not None and values.items() <= point.items()]
     longer = [point for point in others if point["method"] == _SUM and point["parameters.scale"] > 1]
     shorter = [point for point in others if point not in longer or point in own]
-    return Branches(tuple(recipe.agents), (*longer, *(point for point in own if point not in longer)), tuple(shorter))
+    return [*longer, *(point for point in own if point not in longer)], shorter
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,7 @@ def prompted(
     options: Options,
     listen: Listener,
 ) -> Prompted:
-    """Gather what a search by agreement needs, in its folder; the model stays in memory until the stack closes.
+    """Gather what a search by prompts needs, in its folder; the model stays in memory until the stack closes.
 
     Args:
         recipe: what points are made of, with the inputs that are gathered now.
@@ -225,40 +235,3 @@ def prompted(
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
     return Prompted(recipe, replies, live, fingerprints, notes)
-
-
-class AgreementScorer:
-    """Scorer by agreement, some prompts of every agent at a time; it merges into the model in memory."""
-
-    splits = True
-    in_parts = True
-    has_test = False
-
-    def __init__(self, prompted: Prompted) -> None:
-        self._prompted = prompted
-
-    def merge(self, recipe: Recipe) -> None:
-        """Put the merge of a point into the model in memory."""
-        self._prompted.live.put(recipe)
-
-    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """Scores of the merge that was put in last, part by part, as for `Scorer`."""
-        del model
-        if split == "test":
-            raise ScoreFailedError("agreement keeps no items for a test")
-        for items in likelihoods(self._prompted.live.live, self._prompted.replies, _PARTS):
-            yield {name: of_items(each) for name, each in items.items()}
-
-    def about(self) -> Mapping[str, object]:
-        """The fingerprints of the statistics that were gathered from the agents."""
-        replies = self._prompted.replies
-        counts = {name: list(counts) for name, counts in replies.counts.items()}
-        return {
-            BY_AGREEMENT: dict(self._prompted.fingerprints),
-            "rewarded": replies.rewarded,
-            "right": counts if replies.rewarded else {},
-            "replies": {name: scored for name, (scored, _) in counts.items()},
-        }
-
-    def close(self) -> None:
-        """Do nothing: the model is closed with the search."""

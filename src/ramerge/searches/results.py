@@ -16,7 +16,9 @@ from ramerge.searches.space import Point
 
 SCHEMA = "ramerge.search/1"
 BY_AGREEMENT = "agreement"
-"""The key of `SearchResult.score` where prompts have scored."""
+"""The key of `SearchResult.score` where prompts have scored: fingerprints of what was gathered, by agent."""
+TEMPER = "temper"
+"""The key of what negative log-likelihoods of replies are divided by in their mass, likewise."""
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
@@ -33,6 +35,7 @@ class TriedPoint(Displayed):
         behind: the objectives' paired differences to the best point; None for that one and for others than complete.
         scores: every figure by name, on validation items.
         failure: why it has no score.
+        nll: of a search by prompts, the mean over agents of the negative log-likelihood per token, in nats.
     """
 
     number: int
@@ -44,6 +47,7 @@ class TriedPoint(Displayed):
     behind: tuple[Estimate, ...] | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
+    nll: float | None = None
 
     def _summary(self) -> Mapping[str, object]:
         return _figures_of(self)

@@ -1,59 +1,44 @@
-"""The whole search: ask for a point, merge it, score it, report; then the best, on items that it was not chosen by."""
+"""The whole search: a contest of the points of a space; then the best, on items that it was not chosen by."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
 
-from ramerge import (
-    EvaluationError,
-    Options,
-    OutputError,
-    PlanError,
-    Progress,
-    RamergeError,
-    RecipeError,
-    plan,
-    read_recipe,
-)
+import ramerge
+from ramerge import EvaluationError, Options, Plan, PlanError
 from ramerge.sdk.machine import missing
-from ramerge.sdk.recipes import Document, portable
-from ramerge.sdk.records import read_record
-from ramerge.sdk.storage import RECORDS
+from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
+from ramerge.searches.contest import Contest, Strategy, TooManyFailuresError, finite, key_of, split_of, write_best
 from ramerge.searches.folder import Folder, search_folder
-from ramerge.searches.points import document_of, merge_point, recipe_of
-from ramerge.searches.results import SearchResult, TriedPoint
+from ramerge.searches.mass import MassScorer, nll_of, temper_in
+from ramerge.searches.points import document_of
+from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
 from ramerge.searches.scores import (
-    Measure,
     Objective,
     ScoreFailedError,
     Scorer,
     Scores,
-    Split,
     WrongObjectiveError,
     check_names,
-    check_objectives,
     joined,
 )
 from ramerge.searches.space import Point, Space
-from ramerge.searches.study import Asked, Study, Trial, check_sampler
+from ramerge.searches.strategies import STRATEGIES, Question, SumFirst
+from ramerge.searches.trials import Trial
 
 TRIALS = 30
-MARGIN = 0.015
-"""How far the sum's mean of shares may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""
+_MOST_PLANS = 64
+"""Plans that are held, which take some megabytes each: those that check a search, and the latest."""
 _OPTIONS = Options()
-_SHOWN = 1000
-_RECIPE = "ramerge.yaml"
-_MERGE, _SCORE = "merge seconds", "score seconds"
 
 
 MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
@@ -62,11 +47,11 @@ MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
 
 @dataclass(frozen=True)
 class Branches:
-    """Points of a search by prompts after the first; agents are scored before it, each of their figures by the best.
+    """Points of a search after the first, which is the plain sum; agents are scored before it.
 
     Attributes:
         agents: their names.
-        good: the points where the first is at most `MARGIN` below the agents' mean over figures.
+        good: the points where the sum is about as good as the agents' own mean over figures.
         poor: the points where it is not.
     """
 
@@ -83,7 +68,7 @@ class SearchRequest:
         space: what varies.
         objectives: what is to be as good as possible.
         trials: how many points to try; None for all of a grid, or 30.
-        sampler: `grid`, `tpe`, `cmaes` or `nsga2`.
+        sampler: the name of a strategy.
         seed: the same seed gives the same points, as long as scores are the same.
         prune: whether points are given up whose items so far show that they are worse than the best.
         most_failures: points that may fail one after the other before the search stops; 0 for no bound.
@@ -142,33 +127,72 @@ class SearchProgress:
 Listener: TypeAlias = Callable[[SearchProgress], None]
 
 
+@dataclass
+class PlannedPoints:
+    """The candidates of a search: points of its space, each planned once.
+
+    Attributes:
+        recipe: what points change.
+        options: how merges are carried out.
+    """
+
+    recipe: Document
+    options: Options
+    _plans: dict[str, Plan] = field(default_factory=dict)
+
+    def plan(self, point: Point) -> Plan:
+        """The plan of a point's merge.
+
+        Raises:
+            RecipeError: its recipe is wrong.
+        """
+        key = key_of(point)
+        if key not in self._plans:
+            if len(self._plans) >= _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
+            options = replace(self.options, overwrite=True)  # of the last candidate
+            self._plans[key] = ramerge.plan(document_of(self.recipe, point), options=options)
+        return self._plans[key]
+
+    def state_of_first(self, space: Space, methods: Iterable[str]) -> dict[str, str]:
+        """The state of the inputs of the first point with each of some methods.
+
+        Raises:
+            RecipeError: the recipe of one is wrong.
+            PlanError: one cannot be merged; all problems are listed.
+        """
+        plans = [
+            self.plan({"method": method} | {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)})
+            for method in methods
+        ]
+        if problems := [problem for plan in plans for problem in plan.problems]:
+            raise PlanError(dict.fromkeys(problems))
+        return {path: state for plan in plans for path, state in state_of(plan.details.inputs.files).items()}
+
+
 def search(
-    recipe: Document,
+    candidates: PlannedPoints,
     out: Path,
     request: SearchRequest,
     make_scorer: MakeScorer,
     *,
     notes: Sequence[str] = (),
     on_progress: Listener = lambda _: None,
-    on_merge: Callable[[Progress], None] = lambda _: None,
 ) -> SearchResult:
     """Carry out a search: try points of its space, and keep the one that scores best.
 
     An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
     it finds.
     """
-    if problems := missing({"search": libraries_of(request.sampler)}, who="ramerge search needs"):
-        raise EvaluationError(problems)
-    if problems := check_sampler(request.sampler, request.space):
-        raise EvaluationError(problems)
+    check_sampler(request)
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
-        inputs = state_of_first(recipe, request.space, request.space.methods, request.options)
+        inputs = candidates.state_of_first(request.space, request.space.methods)
         loading = SearchProgress(0, request.required, None, 0, is_loading=True)
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         folder.check_asked(
             {
-                "recipe": recipe.as_dict(),
+                "recipe": candidates.recipe.as_dict(),
                 "inputs": dict(sorted(inputs.items())),
                 "space": request.space.as_dict(),
                 "score": dict(scorer.about()),
@@ -176,209 +200,140 @@ def search(
             }
         )
         stack.callback(folder.clear)
-        study = Study(folder.journal, request.space, request.sampler, request.seed, request.objectives)
-        return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
+        contest = Contest(
+            candidates,
+            scorer,
+            request.objectives,
+            folder.trials,
+            folder.root,
+            request.prune,
+            request.most_failures,
+            _trials_of(folder, request.space),
+        )
+        agents = _scores_of_agents(contest, folder, request.branches)
+        strategy = _strategy(request, folder, agents)
+        _try_points(contest, strategy, request, folder, on_progress)
+        return _Report(contest, request, folder, notes, _best_of_each(agents)).result()
 
 
-def state_of_first(recipe: Document, space: Space, methods: Iterable[str], options: Options) -> dict[str, str]:
-    """The state of the inputs of the first point with each of some methods.
+def check_sampler(request: SearchRequest) -> None:
+    """Refuse a sampler that is not installed, or not for a space.
 
     Raises:
-        RecipeError: the recipe of one is wrong.
-        PlanError: one cannot be merged; all problems are listed.
+        EvaluationError: it is.
     """
-    inputs: dict[str, str] = {}
-    problems: list[str] = []
-    for method in methods:
-        first = {axis.key: axis.domain.extremes()[0] for axis in space.axes_of(method)}
-        made = plan(document_of(recipe, {"method": method} | first), options=options)
-        problems += made.problems
-        inputs |= state_of(made.details.inputs.files)
-    if problems:
-        raise PlanError(dict.fromkeys(problems))
-    return inputs
+    kind = STRATEGIES[request.sampler]
+    problems = missing({"search": kind.libraries}, who=f"--sampler {request.sampler} needs")
+    if problems := problems or kind.problems(request.space):
+        raise EvaluationError(problems)
 
 
-def libraries_of(sampler: str | None) -> list[str]:
-    """Modules of the extra `search` that a sampler needs."""
-    return ["optuna", *(["cmaes"] if sampler == "cmaes" else [])]
-
-
-@dataclass
-class _Search:
-    _recipe: Document
-    _request: SearchRequest
-    _folder: Folder
-    _scorer: Scorer
-    _study: Study
-    _notes: Sequence[str]
-    _on_progress: Listener
-    _on_merge: Callable[[Progress], None]
-
-    def __post_init__(self) -> None:
-        self._agents: dict[str, float] = {}
-        self._trials = self._study.trials()
-        self._best: Trial | None = self._chosen() if len(self._request.objectives) == 1 else None
-        self._best_scores = self._validation(self._best.number) if self._best else None
-        complete = next((trial.number for trial in self._trials if trial.state == "complete"), None)
-        self._names = list((complete is not None and self._folder.scores(complete)) or ())
-
-    def run(self) -> SearchResult:
-        in_a_row = 0
-        self._agents = self._scores_of_agents()
-        self._notify()
-        while len(self._trials) < self._required() and (asked := self._study.ask()) is not None:
-            failure = self._try(asked)
-            self._trials = self._study.trials()
-            self._notify()
-            in_a_row = in_a_row + 1 if failure else 0
-            if self._request.most_failures and in_a_row >= self._request.most_failures:
-                raise EvaluationError(
-                    [
-                        f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, "
-                        "and the same command resumes with the next point (--most-failures 0 never stops)",
-                        *self._folder.said_by_score(),
-                    ]
-                )
-        return self._result()
-
-    def _required(self) -> int:
-        """The number of points to try, after those that need not be tried are left out."""
-        if self._request.branches is None or not self._trials:
-            return self._request.required
-        first, branches = self._trials[0], self._request.branches
-        is_good = first.values is not None and first.values[0] >= fmean(self._agents.values()) - MARGIN
-        points = branches.good if is_good else branches.poor
-        self._study.limit([first.point, *points])
-        return min(self._request.required, 1 + len(points))
-
-    def _scores_of_agents(self) -> dict[str, float]:
-        """The score of the best agent for each figure; kept in the folder of the search."""
-        if self._request.branches is None:
-            return {}
-        known = self._folder.agents()
-        for name in self._request.branches.agents:
-            if name in known:
-                continue
-            point = {"method": "passthrough", "parameters.agent": name}
-            merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
-            try:
-                with closing(self._scorer.parts(self._folder.candidate, "validation")) as parts:
-                    scores = _split(self._scorer, joined(parts), "validation")
-            except ScoreFailedError as error:
-                raise EvaluationError(f"agent {name} got no score: {error}") from error
-            known[name] = {figure: measure.value for figure, measure in scores.items()}
-            self._folder.keep_agents(known)
-        figures = dict.fromkeys(figure for scores in known.values() for figure in scores)
-        return {each: max(scores.get(each, -math.inf) for scores in known.values()) for each in figures}
-
-    def _notify(self) -> None:
-        value = self._best.values[0] if self._best and self._best.values else None
-        failed = sum(trial.state == "failed" for trial in self._trials)
-        self._on_progress(SearchProgress(len(self._trials), self._required(), value, failed))
-
-    # --- one point ----------------------------------------------------------------------------------------------------
-
-    def _try(self, asked: Asked) -> str | None:
-        """Merge and score a point; the reason why it failed, or None."""
-        began, merged = time.monotonic(), None
-        try:
-            if self._scorer.merge is None:
-                merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
-                text = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")  # just written
-            else:
-                recipe = recipe_of(self._recipe, asked.point)
-                self._scorer.merge(portable(recipe, None))
-                text = portable(recipe, self._folder.root / "trials").to_yaml()
-            merged = time.monotonic()
-            self._folder.write(f"trials/{asked.number}.yaml", text)
-            scores, is_whole = self._scored()
-            if not self._names:
-                check_objectives(self._request.objectives, scores)
-            validation = _split(self._scorer, scores, "validation")
-            values = [_finite(each, validation) for each in self._request.objectives]
-        except (OutputError, WrongObjectiveError):
-            raise
-        except (ScoreFailedError, RamergeError) as error:
-            failure = str(error)[:_SHOWN]
-            self._study.fail(asked, failure, _seconds(began, merged))
-            return failure
-        fingerprint = _seconds(began, merged) | {f"score {name}": measure.value for name, measure in validation.items()}
-        self._folder.keep(asked.number, scores)
-        if not is_whole:
-            items = min(len(measure.items) for measure in validation.values() if measure.items is not None)
-            self._study.prune(asked, values[0], items, fingerprint)
-            return None
-        self._study.tell(asked, values, fingerprint)
-        self._names = self._names or list(scores)
-        if len(self._request.objectives) == 1:
-            sign = self._request.objectives[0].sign
-            if self._best is None or self._best.values is None or sign * values[0] > sign * self._best.values[0]:
-                self._best = Trial(asked.number, asked.point, "complete", tuple(values), None, {})
-                self._best_scores = validation
-        return None
-
-    def _scored(self) -> tuple[Scores, bool]:
-        """The candidate's scores, and whether they are whole: a hopeless point is given up."""
-        parts: list[Scores] = []
-        with closing(self._scorer.parts(self._folder.candidate, "validation")) as coming:
-            for part in coming:
-                check_names(part, self._names)
-                parts.append(part)
-                if self._best_scores is not None and self._request.prune and self._scorer.in_parts:
-                    so_far = joined(parts)
-                    validation = _split(self._scorer, so_far, "validation")
-                    if evidence.is_hopeless(self._request.objectives[0], validation, self._best_scores):
-                        return so_far, False
-        return joined(parts), True
-
-    # --- the result ---------------------------------------------------------------------------------------------------
-
-    def _validation(self, number: int) -> Scores:
-        scores = self._folder.scores(number)
-        if scores is None:
-            raise EvaluationError(f"{self._folder.root}/trials/{number}.json: is not there any more")
-        return _split(self._scorer, scores, "validation")
-
-    def _chosen(self) -> Trial | None:
-        complete = [trial for trial in self._trials if trial.values is not None]
-        if not complete:
-            return None
-        front = self._front(complete)
-        return front[evidence.balanced([self._gains(trial) for trial in front])]
-
-    def _front(self, complete: Sequence[Trial]) -> list[Trial]:
-        return [complete[place] for place in evidence.front([self._gains(trial) for trial in complete])]
-
-    def _gains(self, trial: Trial) -> list[float]:
-        return [each.sign * value for each, value in zip(self._request.objectives, trial.values or (), strict=True)]
-
-    def _result(self) -> SearchResult:
-        best = self._chosen()
-        if best is None:
-            failures = [f"point {trial.number}: {trial.failure}" for trial in self._trials if trial.failure][:3]
+def _trials_of(folder: Folder, space: Space) -> list[Trial]:
+    """The trials of earlier runs in a folder, which may come from a stranger."""
+    trials = folder.trials.read()
+    for trial in trials:
+        method = trial.point.get("method")
+        keys = {axis.key for axis in space.axes_of(method)} if method in space.methods else set()
+        if method not in space.methods or not trial.point.keys() <= {"method", *keys}:
             raise EvaluationError(
-                [f"{self._folder.root}: no point got a score", *failures, *self._folder.said_by_score()]
+                f"{folder.trials.root / str(trial.number)}.json: its point is none of this search; name another folder"
             )
-        objectives = self._request.objectives
-        notes = self._merge_best(best)
-        validation = self._validation(best.number)
+    return trials
+
+
+def _strategy(request: SearchRequest, folder: Folder, agents: Mapping[str, Mapping[str, float]]) -> Strategy:
+    if request.branches is not None:
+        points = list(request.space.listed())
+        level = fmean(_best_of_each(agents).values())
+        return SumFirst(points, level, request.branches.good, request.branches.poor)
+    question = Question(request.space, request.objectives, request.seed, folder.journal)
+    return STRATEGIES[request.sampler].start(question)
+
+
+def _try_points(
+    contest: Contest, strategy: Strategy, request: SearchRequest, folder: Folder, on_progress: Listener
+) -> None:
+    def report() -> None:
+        count = strategy.count(contest.standings())
+        best = contest.best() if len(request.objectives) == 1 else None
+        failed = sum(trial.state == "failed" for trial in contest.trials)
+        required = request.required if count is None else min(request.required, count)
+        on_progress(SearchProgress(len(contest.trials), required, contest.values(best)[0] if best else None, failed))
+
+    try:
+        contest.run(strategy, request.required, report)
+    except WrongObjectiveError:
+        folder.trials.forget(contest.trials[-1].number)  # a search with the right objective is another one
+        raise
+    except TooManyFailuresError as error:
+        raise EvaluationError(
+            [
+                f"{error.count} points in a row failed; the last: {error.trial.failure}; all are kept in "
+                f"{folder.root}, and the same command resumes with the next point (--most-failures 0 never stops)",
+                *folder.said_by_score(),
+            ]
+        ) from error
+
+
+def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches | None) -> dict[str, dict[str, float]]:
+    """The scores of agents by figure, kept in the folder of the search; none where they decide nothing."""
+    if branches is None:
+        return {}
+    known = folder.agents()
+    for name in branches.agents:
+        if name in known:
+            continue
+        contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge(contest.candidate)
+        try:
+            with closing(contest.scorer.parts(contest.candidate, "validation")) as parts:
+                scores = split_of(contest.scorer, joined(parts), "validation")
+        except ScoreFailedError as error:
+            raise EvaluationError(f"agent {name} got no score: {error}") from error
+        known[name] = {figure: measure.value for figure, measure in scores.items()}
+        folder.keep_agents(known)
+    return known
+
+
+def _best_of_each(agents: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The score of the best agent for each figure."""
+    figures = dict.fromkeys(figure for scores in agents.values() for figure in scores)
+    return {each: max(scores.get(each, -math.inf) for scores in agents.values()) for each in figures}
+
+
+@dataclass(frozen=True)
+class _Report:
+    """What a contest has shown, as the result of a search."""
+
+    contest: Contest
+    request: SearchRequest
+    folder: Folder
+    notes: Sequence[str]
+    agents: Mapping[str, float]
+
+    def result(self) -> SearchResult:
+        contest, objectives = self.contest, self.request.objectives
+        best = contest.best()
+        if best is None:
+            failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
+            raise EvaluationError(
+                [f"{self.folder.root}: no point got a score", *failures, *self.folder.said_by_score()]
+            )
+        warnings = write_best(self.folder, contest.candidates.plan(best.point), best.number)
+        validation = contest.figures(best)
         apart, test, more = self._test(best, validation)
-        points = [self._point(trial, best, validation) for trial in self._trials]
-        complete = [trial for trial in self._trials if trial.values is not None]
+        points = [self._point(trial, best, validation) for trial in contest.trials]
+        is_one = len(objectives) == 1
         result = SearchResult(
             objectives=objectives,
-            sampler=self._request.sampler,
-            seed=self._request.seed,
-            space=self._request.space.as_dict(),
-            score=dict(self._scorer.about()),
+            sampler=self.request.sampler,
+            seed=self.request.seed,
+            space=self.request.space.as_dict(),
+            score=self._score(),
             points=tuple(points),
-            points_of_space=self._request.space.size,
+            points_of_space=self.request.space.size,
             best=best.number,
-            front=tuple(trial.number for trial in self._front(complete)) if len(objectives) > 1 else (best.number,),
-            level=tuple(
-                each.number for each in points if len(objectives) == 1 and each.behind and each.behind[0].holds_0
-            ),
+            front=(best.number,) if is_one else tuple(trial.number for trial in contest.front()),
+            level=tuple(each.number for each in points if is_one and each.behind and each.behind[0].holds_0),
             apart=apart,
             test=tuple(evidence.estimate(each, test) for each in objectives) if test else None,
             optimism=tuple(evidence.optimism(each, validation, test) for each in objectives) if test else None,
@@ -387,95 +342,59 @@ class _Search:
                 "merging": round(sum(point.merge_seconds for point in points), 3),
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
-            agents=self._agents,
-            notes=(*self._notes, *notes, *more),
+            agents=self.agents,
+            notes=(*self.notes, *warnings, *more),
         )
-        self._folder.write("search.json", dumped(result.to_dict()))
+        self.folder.write("search.json", dumped(result.to_dict()))
         return result
 
+    def _score(self) -> dict[str, object]:
+        scorer = self.contest.scorer
+        if not isinstance(scorer, MassScorer):
+            return dict(scorer.about())
+        measured = [trial.measured for trial in self.contest.complete()]
+        return {**scorer.about(), TEMPER: round(temper_in(measured), 3)}
+
     def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
-        merge, score = (float(trial.fingerprint.get(key, 0.0)) for key in (_MERGE, _SCORE))
+        made = TriedPoint(trial.number, trial.point, trial.state, trial.merge_seconds, trial.score_seconds)
         if trial.state == "failed":
-            return TriedPoint(trial.number, trial.point, trial.state, merge, score, failure=trial.failure)
-        scores = self._validation(trial.number)
-        objectives = self._request.objectives
+            return replace(made, failure=trial.failure)
+        scores, objectives = self.contest.figures(trial), self.request.objectives
         behind = None
         if trial.state == "complete" and trial.number != best.number:
             behind = tuple(evidence.difference(each, scores, of_best) for each in objectives)
-        return TriedPoint(
-            trial.number,
-            trial.point,
-            trial.state,
-            merge,
-            score,
-            tuple(evidence.estimate(each, scores) for each in objectives),
-            behind,
-            {name: measure.value for name, measure in scores.items()},
+        return replace(
+            made,
+            objectives=tuple(evidence.estimate(each, scores) for each in objectives),
+            behind=behind,
+            scores={name: measure.value for name, measure in scores.items()},
+            nll=nll_of(trial.measured) if isinstance(self.contest.scorer, MassScorer) else None,
         )
-
-    def _merge_best(self, best: Trial) -> list[str]:
-        """Merge the best point to `best`, unless it is there already. Returns its warnings."""
-        name = f"trials/{best.number}.yaml"
-        try:
-            recipe = read_recipe(self._folder.root / name)
-        except RecipeError as error:
-            text = f"{self._folder.root / name}: cannot be read; remove the folder, or name another"
-            raise EvaluationError([text, *error.problems]) from error
-        text = portable(recipe, self._folder.root).to_yaml()
-        if self._folder.text("recipe.yaml") == text and self._folder.has_best():
-            with suppress(RecipeError):  # a damaged record: merge it again
-                return list(read_record(self._folder.best / RECORDS[0]).warnings)
-        record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
-        self._folder.write("recipe.yaml", text)
-        return list(record.warnings)
 
     def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
         """Score the best point on test items: how they are kept apart, the scores, and why there are none."""
-        if not self._scorer.has_test:
+        scorer = self.contest.scorer
+        if not scorer.has_test:
             return None, None, []
-        if not self._scorer.splits:
+        if not scorer.splits:
             if any(measure.items is None for measure in validation.values()):
-                return (
-                    None,
-                    None,
-                    [
-                        "the best point is reported on the items that it was chosen by, so its score is too high by an "
-                        "unknown amount: the score gives no items, and has no parameter split"
-                    ],
+                text = (
+                    "the best point is reported on the items that it was chosen by, so its score is too high by an "
+                    "unknown amount: the score gives no items, and has no parameter split"
                 )
-            test: Scores = _split(self._scorer, self._folder.scores(best.number) or {}, "test")
-            return "every second item is for the test", test, []
+                return None, None, [text]
+            return "every second item is for the test", self.contest.figures(best, "test"), []
         apart = "the score's own items for validation and test"
-        kept = self._folder.scores(best.number, "test")
+        kept = self.folder.trials.test(best.number)
         if kept is not None:
             return apart, kept, []
         try:
-            with closing(self._scorer.parts(self._folder.best, "test")) as parts:
+            with closing(scorer.parts(self.folder.best, "test")) as parts:
                 test = joined(parts)
-            check_names(test, self._names)
-            for each in self._request.objectives:
-                _finite(each, test)
+            check_names(test, list(validation))
+            for each in self.request.objectives:
+                finite(each, test)
         except (ScoreFailedError, EvaluationError) as error:
             return apart, None, [f"the best point could not be scored on test items: {error}"]
-        self._folder.keep(best.number, test, "test")
+        self.folder.trials.keep_test(best.number, test)
         return apart, test, []
-
-
-def _split(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
-    """The part of the items for one purpose, where the score itself does not keep them apart."""
-    if scorer.splits or any(measure.items is None for measure in scores.values()):
-        return dict(scores)
-    return {name: measure.half(split) for name, measure in scores.items()}
-
-
-def _finite(objective: Objective, scores: Scores) -> float:
-    value = objective.value(scores)
-    if not math.isfinite(value):
-        raise ScoreFailedError(f"{objective.name}: has no value, because there are no items to divide by")
-    return value
-
-
-def _seconds(began: float, merged: float | None) -> dict[str, float]:
-    now = time.monotonic()
-    merge = (merged or now) - began
-    return {_MERGE: round(merge, 3), _SCORE: round(now - began - merge, 3)}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ramerge import EvaluationError, Recipe
+from ramerge import EvaluationError, Plan
 from ramerge.evaluation.intervals import Floats
 from ramerge.sdk.text import quoted, shown, unknown
 
@@ -55,7 +56,7 @@ class Measure:
 Scores: TypeAlias = Mapping[str, Measure]
 
 
-class Scorer(Protocol):
+class Scorer(ABC):
     """Scorer of models in a search.
 
     Attributes:
@@ -64,24 +65,32 @@ class Scorer(Protocol):
         has_test: whether items can be kept apart for a test of the best model.
     """
 
-    splits: bool
-    in_parts: bool
-    has_test: bool
+    splits: bool = False
+    in_parts: bool = False
+    has_test: bool = True
 
     @property
-    def merge(self) -> Callable[[Recipe], None] | None:
-        """Merges a recipe into the model that is scored next, without a file; None: it takes the folder of a model."""
+    def merge(self) -> Callable[[Plan], None] | None:
+        """Merges a plan into the model that is scored next, without a file; None: it takes the folder of a model."""
+        return None
 
+    @abstractmethod
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """The scores of a model, part by part: further items of every figure, or everything in one part.
+        """The measurements of a model, part by part: further items of every figure, or everything in one part.
 
-        Whoever asks may stop between two parts.
+        The caller may stop between two parts.
         """
 
+    def figures(self, measured: Scores, candidates: Sequence[Scores]) -> Scores:
+        """The figures of a candidate, from its measurements and those of all candidates that were scored wholly."""
+        del candidates
+        return measured
+
+    @abstractmethod
     def about(self) -> Mapping[str, object]:
         """The description of all that decides scores, as plain values; results of others are not mixed with these."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most have nothing to close
         """End the processes and servers of the scorer."""
 
 

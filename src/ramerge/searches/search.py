@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from ramerge import EvaluationError, Options, RecipeError
+from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
@@ -17,29 +17,29 @@ from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import with_chosen_method
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, open_recipe, reads_of
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, models_only, open_recipe, reads_of
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
 from ramerge.searches.points import unused
-from ramerge.searches.prompted import (
-    LOWER,
-    AgentPrompts,
-    AgreementScorer,
-    Prompted,
-    prompted,
-    usual_branches,
-    usual_space,
-)
+from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompted, usual_space
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import Listener, MakeScorer, SearchProgress, SearchRequest
+from ramerge.searches.run import (
+    Branches,
+    Listener,
+    MakeScorer,
+    PlannedPoints,
+    SearchProgress,
+    SearchRequest,
+    check_sampler,
+)
 from ramerge.searches.scores import WORST, Measure, Objective, check_objectives
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
-from ramerge.searches.study import check_sampler
+from ramerge.searches.strategies import STRATEGIES
 from ramerge.searches.task_scores import TaskScore, TaskScorer
 
 _A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
@@ -69,8 +69,8 @@ def search(
             `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
             `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
             function it runs in this process, without one. A `TaskScore` asks tasks of Inspect's on a server. None, for
-            a recipe with prompts: how likely a merge finds the agents' own replies (`agreement`). With both, points are
-            scored in the order of their agreement.
+            a recipe with prompts: how likely a merge is to give the agents' right replies (mass). With both, points
+            are scored in the order of their mass.
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
         space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
             neither, the merges are tried that are the best of some agents.
@@ -106,7 +106,7 @@ def search(
     claim_folder(place, [*reads_of(document), *_file_of(space)])
     prompts = None
     if document.stated("prompts"):
-        require_extras({"search": run.libraries_of(settings.sampler)})
+        require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
         prompts = AgentPrompts.of(document, settings.calibration)
     if document.method == AUTO:
         document = _with_method_by_weights(document, options)
@@ -114,25 +114,27 @@ def search(
     whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
     if is_usual:
         points_from = whole.without("parameters", "preset")
-    chosen = _first_space(document, whole, points_from, vary, space)
-    sums_first = prompts is None and is_usual and not settings.objectives
+    chosen = _space_of(document, whole, points_from, vary, space, options)
+    sum_first = prompts is None and is_usual and not settings.objectives
+    branches = branches_after_sum(chosen, document) if sum_first else None
     is_grid = space is None or (score is None and chosen.is_listed)
     request = SearchRequest(
         space=chosen,
-        objectives=_objectives(settings.objectives or ([LOWER] if score is None else [])),
+        objectives=_objectives(settings.objectives, by_mass=score is None),
         trials=settings.trials,
         sampler=settings.sampler or ("grid" if is_grid else "tpe"),
         seed=settings.seed,
         prune=settings.prune,
         most_failures=settings.most_failures,
         options=options,
-        branches=usual_branches(chosen, document) if sums_first else None,
+        branches=None if branches is None else Branches(tuple(document.agents), *map(tuple, branches)),
     )
+    candidates = PlannedPoints(points_from, options)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
     with ExitStack() as stack:
         notes: Sequence[str] = ()
         if prompts is not None:
-            _check_before_asking(points_from, request, place, make_scorer, list(prompts.prompts))
+            _check_before_asking(candidates, request, place, make_scorer, list(prompts.prompts))
             found = prompted(
                 points_from,
                 prompts,
@@ -142,16 +144,14 @@ def search(
                 lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
             )
             notes = found.notes
-            if is_usual:  # longer sums are tried where the replies have rewards
-                chosen = mapped_space(points_from, usual_space(whole, found))
             if make_scorer is None:
-                make_scorer = _agreement_scorer(found)
+                make_scorer = found.make_scorer
             else:
-                chosen = found.ordered(chosen, place) if chosen.is_listed else chosen
+                ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
+                request = replace(request, space=ordered)
                 stack.close()  # a server or function that scores needs the memory
-            request = replace(request, space=chosen)
         assert make_scorer is not None  # else there are prompts
-        result = run.search(points_from, place, request, make_scorer, notes=notes, on_progress=listen)
+        result = run.search(candidates, place, request, make_scorer, notes=notes, on_progress=listen)
     if settings.html and no_page() is None:
         write_file(place / "search.html", render(result, Folder(place).text("recipe.yaml") or ""))
     return result
@@ -167,19 +167,18 @@ def _with_method_by_weights(document: Document, options: Options) -> Document:
 
 
 def _check_before_asking(
-    recipe: Document, request: SearchRequest, out: Path, make_scorer: MakeScorer | None, agents: Sequence[str]
+    candidates: PlannedPoints, request: SearchRequest, out: Path, make_scorer: MakeScorer | None, agents: Sequence[str]
 ) -> None:
     """Refuse what is wrong with a search before agents are asked for replies, which takes long.
 
     Raises:
         RamergeError: as for the search.
     """
-    if problems := check_sampler(request.sampler, request.space):
-        raise EvaluationError(problems)
+    check_sampler(request)
     sides = {name: METHODS[name].side for name in request.space.methods}
     there = [name for name, side in sides.items() if side is None or side.key != "inputs"]  # which are gathered later
-    run.state_of_first(recipe, request.space, there, request.options)
-    if make_scorer is None:  # the figures of agreement are those of agents
+    candidates.state_of_first(request.space, there)
+    if make_scorer is None:  # the figures of mass are those of agents
         figures = {name: Measure(0.0) for name in agents}
         check_objectives(request.objectives, figures)
         return
@@ -234,28 +233,33 @@ def _space(
     return file_space(recipe, Path(space))
 
 
-def _first_space(
+def _space_of(
     document: Document,
     whole: Document,
     points_from: Document,
     vary: Mapping[str, Sequence[object]] | None,
     space: str | Path | Mapping[str, object] | None,
+    options: Options,
 ) -> Space:
-    """The space before agents are asked, of a recipe that is right: what is said to vary, or else the usual one."""
+    """The space of a recipe that is right: what is said to vary, or else the usual one."""
     if vary or space is not None:
         chosen = _space(points_from, vary, space)
         if problems := unused(document, chosen.methods):
             raise RecipeError(problems)
         return chosen
     check(document)
-    return mapped_space(points_from, usual_space(whole, None, has_prompts=whole is not document))
+    models = plan(models_only(document).as_document().without("prompts"), options=options).details.inputs
+    usual = usual_space(whole, adapters=bool(models.adapters), by_prompts=whole is not document)
+    return mapped_space(points_from, usual)
 
 
-def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
-    found = [objective_of(word) for word in words]
-    if len({each.name for each in found}) < len(found):
+def _objectives(words: Sequence[str], *, by_mass: bool) -> tuple[Objective, ...]:
+    objectives = [objective_of(word) for word in words]
+    if len({each.name for each in objectives}) < len(objectives):
         raise EvaluationError("--objective: each of them once")
-    return tuple(found) or (Objective(),)
+    if by_mass and any(each.lower for each in objectives):
+        raise EvaluationError("--objective: a higher mass is better; leave out =min")
+    return tuple(objectives) or (Objective(),)
 
 
 def objective_of(word: str) -> Objective:
@@ -278,11 +282,6 @@ def objective_of(word: str) -> Objective:
     if not name.strip("="):
         raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
     return Objective(name, way == "min")
-
-
-def _agreement_scorer(found: Prompted) -> MakeScorer:
-    """A maker of the scorer by agreement, whatever the folder."""
-    return lambda *_: AgreementScorer(found)
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:

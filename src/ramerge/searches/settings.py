@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
 
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.options import about, documented
 from ramerge.searches.arguments import check_arguments
+from ramerge.searches.strategies import STRATEGIES
 
-Sampler: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
-SAMPLERS: tuple[str, ...] = get_args(Sampler)
+SAMPLERS = tuple(STRATEGIES)
+"""Names of all strategies."""
 _A_BOOL = "True or False"
 
 
@@ -33,7 +33,7 @@ class SearchSettings:
         default=None,
         metadata=about("--trials", "search", "Points to try; default: all of a grid, else 30.", "N", kind=int),
     )
-    sampler: Sampler | None = field(
+    sampler: str | None = field(
         default=None,
         metadata=about(
             "--sampler",

@@ -1,233 +1,151 @@
-"""Optuna's part of a search: which point comes next, and the journal that keeps every trial.
+"""Samplers of Optuna as strategies of a search: which point comes next.
 
-A new sampler is made for each trial, with a seed that follows from the search's and from how many trials are finished.
-So what is drawn depends on the seed and the finished trials only, and an interrupted search resumes as if it had not
-been.
+A new sampler is made for each draw, with a seed that follows from the search's and from how many draws there were. So
+what is drawn depends on the seed and the trials only, and an interrupted search resumes as if it had not been: it draws
+all points again, and trials of earlier runs are told at once.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from typing_extensions import override
 
-from ramerge import EvaluationError
-from ramerge.sdk.text import shown
-from ramerge.searches.scores import Objective
+from ramerge.searches.contest import Standing, Strategy, key_of
 from ramerge.searches.space import Axis, Choices, Point, Space
+from ramerge.searches.strategies import ListedPoints, Question, StrategyKind
 
 if TYPE_CHECKING:
     import optuna
 
 NAME = "ramerge"
-SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
-_NUMBER, _POINT, _FAILURE, _SAME = "number", "point", "failure", "same point as"
 _POPULATION = 20
 _MOST_REPEATS = 20
-_MOST_BYTES = 1 << 28  # of the journal: a thousand times what the largest search writes
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A point of a search that has been tried, from the journal.
+class OptunaKind(StrategyKind):
+    """A sampler of Optuna.
 
     Attributes:
-        number: by which it and its files are called, counted from 1.
-        point: what it merges.
-        state: `complete`, `pruned` or `failed`.
-        values: of the objectives; None where it failed, or where the sampler heard no more than a part.
-        failure: why it failed.
-        fingerprint: figures that were kept with it, such as seconds.
+        sampler: its class in `optuna.samplers`.
+        settings: arguments of that class.
+        libraries: as for every strategy.
+        of_ranges: whether it needs two ranges of numbers at least, and nothing else that varies.
     """
 
-    number: int
-    point: Point
-    state: str
-    values: tuple[float, ...] | None
-    failure: str | None
-    fingerprint: Mapping[str, Any]
+    sampler: str
+    settings: tuple[tuple[str, object], ...]
+    libraries: tuple[str, ...] = ("optuna",)
+    of_ranges: bool = False
+
+    @override
+    def problems(self, space: Space) -> list[str]:
+        others = len(space.methods) > 1 or len(space.ranges) < len(space.axes) or len(space.axes) < 2
+        needs = "needs two ranges of numbers or more, and nothing else that varies; take tpe"
+        return [f"--sampler cmaes: {needs}"] if self.of_ranges and others else []
+
+    @override
+    def start(self, question: Question) -> Strategy:
+        return Study(self, question)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A point of a search that is to be tried."""
-
-    number: int
-    point: Point
-    trial: optuna.Trial
+_QUIET = ("warn_independent_sampling", False)
+TPE = OptunaKind("TPESampler", (("multivariate", True), ("group", True), _QUIET))
+CMAES = OptunaKind("CmaEsSampler", (_QUIET,), libraries=("optuna", "cmaes"), of_ranges=True)
+NSGA2 = OptunaKind("NSGAIISampler", (("population_size", _POPULATION),))
 
 
 class Study:
-    """The study of a search in Optuna: all trials, in its journal."""
+    """A strategy that is a study in Optuna, with a journal that its dashboard shows."""
 
-    def __init__(self, path: Path, space: Space, sampler: str, seed: int, objectives: Sequence[Objective]) -> None:
-        self._space = space
-        self._sampler = sampler
-        self._seed = seed
-        self._objectives = objectives
+    def __init__(self, kind: OptunaKind, question: Question) -> None:
+        self._kind, self._question = kind, question
+        self._told: dict[str, Standing] = {}
+        self._pending: tuple[Point, optuna.Trial] | None = None
+        for left in (question.journal, question.journal.with_name(f"{question.journal.name}.lock")):
+            left.unlink(missing_ok=True)
         with _quiet():
             import optuna
             from optuna.storages import JournalStorage
             from optuna.storages.journal import JournalFileBackend
 
-            if path.exists() and path.stat().st_size > _MOST_BYTES:
-                raise EvaluationError(f"{path}: has more than {_MOST_BYTES:,} bytes, so no search wrote it")
-            _mend(path)
             optuna.logging.set_verbosity(optuna.logging.ERROR)
             self._optuna = optuna
-            try:
-                self._study: optuna.Study = optuna.create_study(
-                    storage=JournalStorage(JournalFileBackend(str(path))),
-                    study_name=NAME,
-                    directions=["minimize" if each.lower else "maximize" for each in objectives],
-                    load_if_exists=True,
-                )
-                # Trials of a process that was killed end. Their points come again, because finished trials decide them.
-                for trial in self._study.get_trials(deepcopy=False):
-                    if not trial.state.is_finished():
-                        self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-                for trial in self.trials():
-                    self._check(trial)
-            except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise EvaluationError(
-                    f"{path}: is not the journal of this search ({shown(error)}); name another folder for the search"
-                ) from error
-
-    def _check(self, trial: Trial) -> None:
-        """Refuse a trial that this search cannot have written: the journal may come from a stranger."""
-        keys = {axis.key for axis in self._space.axes_of(trial.point["method"])}
-        if type(trial.number) is not int or not trial.point.keys() <= {"method", *keys}:
-            raise ValueError(f"trial {trial.number!r} is no point of its space")
-        if not isinstance(trial.failure, str | None):
-            raise TypeError("a failure is no text")
-
-    def trials(self) -> list[Trial]:
-        """All finished trials, in the order in which they were requested."""
-        states = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
-        return [
-            Trial(
-                number=trial.user_attrs[_NUMBER],
-                point=trial.user_attrs[_POINT],
-                state=states[trial.state.name],
-                values=tuple(trial.values) if trial.state.name == "COMPLETE" else None,
-                failure=trial.user_attrs.get(_FAILURE),
-                fingerprint={
-                    key: value for key, value in trial.user_attrs.items() if key not in (_NUMBER, _POINT, _FAILURE)
-                },
+            self._study: optuna.Study = optuna.create_study(
+                storage=JournalStorage(JournalFileBackend(str(question.journal))),
+                study_name=NAME,
+                directions=["minimize" if each.lower else "maximize" for each in question.objectives],
             )
-            for trial in self._finished()
-            if _SAME not in trial.user_attrs
-        ]
+        self._draws = 0
 
-    def _finished(self) -> list[optuna.trial.FrozenTrial]:
-        """Trials with a result, also those of points that came again; not those that a kill has ended."""
-        return [
-            trial
-            for trial in self._study.get_trials(deepcopy=False)
-            if trial.state.is_finished() and (trial.state.name != "FAIL" or trial.user_attrs.keys() & {_FAILURE, _SAME})
-        ]
+    def ask(self, trials: Sequence[Standing]) -> Point | None:
+        """The next point that was not tried; None where all of the space's were.
 
-    def ask(self) -> Asked | None:
-        """Ask for the next point that has not been tried; None where all of the space's have.
-
-        Where the sampler asks for a point again, it gets the cached result. Where it does so many times in a row, the
-        first point that is left comes next.
+        Where the sampler draws a point again, it is told the result that is there. Where it does so many times in a
+        row, the first point that is left comes next.
         """
+        tried = {key_of(trial.point): trial for trial in trials}
+        repeats = 0
         with _quiet():
-            tried = {_key(trial.point): trial for trial in self.trials()}
-            if self._sampler == "grid":
-                return self._first_left(tried)
-            for _ in range(_MOST_REPEATS):
-                asked = self._drawn()
-                before = tried.get(_key(asked.point))
-                if before is None:
-                    return asked
-                # the sampler gets the result that is there: it is no trial of its own
-                asked.trial.set_user_attr(_SAME, before.number)
-                if before.values is None:
-                    self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
-                else:
-                    self._study.tell(asked.trial, list(before.values))
-            return self._first_left(tried) if self._space.is_listed else self._drawn()
+            while True:
+                point, trial = self._pending or self._drawn()
+                standing = tried.get(key_of(point))
+                if standing is None:
+                    self._pending = (point, trial)
+                    return point
+                self._pending = None
+                repeats = repeats + 1 if key_of(point) in self._told else 0
+                self._tell(trial, standing)
+                if repeats < _MOST_REPEATS:
+                    continue
+                listed = list(self._question.space.listed()) if self._question.space.is_listed else []
+                left = ListedPoints(listed).ask(trials)
+                if left is None:
+                    return None
+                self._enqueue(left)
 
-    def limit(self, points: Sequence[Point]) -> None:
-        """Limit the study to these points, in this order; for a grid."""
-        self._space = replace(self._space, order=tuple(points))
+    def count(self, trials: Sequence[Standing]) -> int | None:
+        """The number of points of the space; None where there is no end of them."""
+        del trials
+        return self._question.space.size
 
-    def _drawn(self) -> Asked:
-        samplers = self._optuna.samplers
-        seed = int(np.random.SeedSequence((self._seed, len(self._finished()))).generate_state(1)[0])
-        match self._sampler:
-            case "cmaes":
-                self._study.sampler = samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-            case "nsga2":
-                self._study.sampler = samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
-            case _:
-                self._study.sampler = samplers.TPESampler(
-                    seed=seed, multivariate=True, group=True, warn_independent_sampling=False
-                )
+    def _drawn(self) -> tuple[Point, optuna.Trial]:
+        seed = int(np.random.SeedSequence((self._question.seed, self._draws)).generate_state(1)[0])
+        self._draws += 1
+        make: Any = getattr(self._optuna.samplers, self._kind.sampler)
+        self._study.sampler = make(seed=seed, **dict(self._kind.settings))
         trial = self._study.ask()
-        point = self._space.draw(lambda axis: _suggested(trial, axis))
-        return self._asked(trial, point)
+        return self._question.space.draw(lambda axis: _suggested(trial, axis)), trial
 
-    def _asked(self, trial: optuna.Trial, point: Point) -> Asked:
-        number = len(self.trials()) + 1
-        trial.set_user_attr(_NUMBER, number)
-        trial.set_user_attr(_POINT, point)
-        return Asked(number, point, trial)
+    def _tell(self, trial: optuna.Trial, standing: Standing) -> None:
+        self._told[key_of(standing.point)] = standing
+        states = self._optuna.trial.TrialState
+        if standing.state == "complete":
+            self._study.tell(trial, list(standing.values))
+        elif standing.state == "pruned":
+            trial.report(standing.values[0], standing.items)
+            self._study.tell(trial, state=states.PRUNED)
+        else:
+            self._study.tell(trial, state=states.FAIL)
 
-    def _first_left(self, tried: Mapping[str, Trial]) -> Asked | None:
-        """A trial of the first point that has not been tried, whatever a sampler would draw."""
-        point = next((point for point in self._space.listed() if _key(point) not in tried), None)
-        if point is None:
-            return None
-        samplers = self._optuna.samplers
-        axes = [self._space.by_method, *self._space.axes_of(point["method"])]
-        stored = {
-            axis.name: _label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]
-            for axis in axes
-            if axis.key in point
-        }
-        self._study.sampler = samplers.PartialFixedSampler(stored, samplers.RandomSampler(seed=0))
-        trial = self._study.ask()
-        self._space.draw(lambda axis: _suggested(trial, axis))
-        return self._asked(trial, point)
-
-    def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, object]) -> None:
-        """Tell the journal the objectives of a point."""
-        self._note(asked, fingerprint)
-        self._study.tell(asked.trial, list(values))
-
-    def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, object]) -> None:
-        """Tell the journal that a point was given up, with its value so far."""
-        self._note(asked, fingerprint)
-        asked.trial.report(value, items)
-        self._study.tell(asked.trial, state=self._optuna.trial.TrialState.PRUNED)
-
-    def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, object]) -> None:
-        """Tell the journal that a point got no score."""
-        self._note(asked, {**fingerprint, _FAILURE: failure})
-        self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
-
-    def _note(self, asked: Asked, fingerprint: Mapping[str, object]) -> None:
-        for key, value in fingerprint.items():
-            asked.trial.set_user_attr(key, value)
-
-
-def check_sampler(sampler: str, space: Space) -> list[str]:
-    """Problems of a sampler on a space."""
-    endless = [axis.where for axis in space.axes if axis.domain.listed() is None]
-    if sampler == "grid" and endless:
-        return [f"{where}: a grid needs values, or a range with a step; or take --sampler tpe" for where in endless]
-    if sampler == "cmaes" and (len(space.methods) > 1 or len(space.ranges) < len(space.axes) or len(space.axes) < 2):
-        return ["--sampler cmaes: needs two ranges of numbers or more, and nothing else that varies; take tpe"]
-    return []
+    def _enqueue(self, point: Point) -> None:
+        """Make the next draw this point, whatever the sampler would draw."""
+        space = self._question.space
+        axes = [space.by_method, *space.axes_of(point["method"])]
+        self._study.enqueue_trial(
+            {
+                axis.name: _label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]
+                for axis in axes
+                if axis.key in point
+            }
+        )
 
 
 def _suggested(trial: optuna.Trial, axis: Axis) -> object:
@@ -245,20 +163,6 @@ def _suggested(trial: optuna.Trial, axis: Axis) -> object:
 
 def _label(value: object) -> str | int | float | None:
     return value if isinstance(value, str | int | float) or value is None else json.dumps(value)
-
-
-def _key(point: Mapping[str, object]) -> str:
-    return json.dumps(point, sort_keys=True)
-
-
-def _mend(path: Path) -> None:
-    """Take a last line away that a killed process left unfinished, and its lock."""
-    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
-    with suppress(FileNotFoundError), path.open("r+b") as file:
-        data = file.read()
-        end = data.rfind(b"\n") + 1
-        if end < len(data):
-            file.truncate(end)
 
 
 @contextmanager

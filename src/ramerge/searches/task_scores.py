@@ -18,7 +18,7 @@ from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import SERVED, Folder
-from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items
+from ramerge.searches.scores import Measure, ScoreFailedError, Scorer, Scores, Split, of_items
 
 _NAME = "candidate"
 _MOST_FAILURES = 8  # one is enough for a point to fail
@@ -57,12 +57,10 @@ class TaskScore:
         )
 
 
-class TaskScorer:
+class TaskScorer(Scorer):
     """Scorer of a model by tasks: the main metric of every subset, on the samples of one purpose, part by part."""
 
     splits = True
-    has_test = True
-    merge = None
     in_parts = True
 
     def __init__(self, score: TaskScore, folder: Folder) -> None:

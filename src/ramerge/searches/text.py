@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from statistics import fmean
 
@@ -9,20 +10,26 @@ from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
-from ramerge.searches.results import BY_AGREEMENT, SearchResult, counts
+from ramerge.searches.results import BY_AGREEMENT, TEMPER, SearchResult, counts
 from ramerge.searches.space import label, spelled
 
 _MOST_ROWS = 20
 _MOST_CANDIDATES = 12
 _MOST_FAILURES = 3
+_WIDTH = 100
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
     """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
-    if _by_agreement(result):
-        (head, rows), (unit, *others) = ranking_rows(result), findings(result)
-        shown_rows = table(head, rows[:_MOST_CANDIDATES])
-        return [unit, *shown_rows, *others, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
+    if _by_mass(result):
+        unit, *others = findings(result)
+        return [
+            unit,
+            *_mass_table(result),
+            *others,
+            *failures(result),
+            f"{out}: checkpoint in best, recipe in recipe.yaml",
+        ]
     found = counts(result.points)
     tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
     tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
@@ -35,28 +42,41 @@ def summary(result: SearchResult, out: Path) -> list[str]:
     return [*_ranking(result), *findings(result), *failures(result), where]
 
 
-def _by_agreement(result: SearchResult) -> bool:
+def _by_mass(result: SearchResult) -> bool:
     return BY_AGREEMENT in result.score and len(result.objectives) == 1
 
 
-def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
-    """Rows of a search by agreement: candidates with their agreement by task."""
+def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[list[str]]]:
+    """Rows of a search by prompts: candidates with their mass by task, or by the task where it is lowest."""
     names = list(result.winner.scores)
-    rows = [
-        [
-            spelled(point.point, short=True),
-            f"{point.objectives[0].value:.3f}",
-            *(f"{point.scores[name]:.3f}" for name in names),
-            "given up early"
-            if point.state == "pruned"
-            else _with_interval(point.behind[0], sign=True, digits=3)
-            if point.behind
-            else "best",
-        ]
-        for point in result.ranked
-        if point.state != "failed"
-    ]
-    return ["candidate", "mean", *names, "to the best (95 %)"], rows
+    rows = []
+    for point in result.ranked:
+        if point.state == "failed":
+            continue
+        lowest = min(names, key=lambda name: point.scores[name])
+        masses = [f"{point.scores[lowest]:.3f} {lowest}"] if narrow else [f"{point.scores[name]:.3f}" for name in names]
+        behind = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
+        rows.append(
+            [
+                spelled(point.point, short=True),
+                f"{point.objectives[0].value:.3f}",
+                *masses,
+                "" if point.nll is None else f"{point.nll:.3f}",
+                "given up early" if point.state == "pruned" else behind,
+            ]
+        )
+    return ["candidate", "mass", *(["lowest"] if narrow else names), "NLL", "to the best (95 %)"], rows
+
+
+def _mass_table(result: SearchResult) -> list[str]:
+    """The table of a search by prompts: each candidate in one line, which fits into the terminal or `_WIDTH` columns."""
+    width = max(_WIDTH, shutil.get_terminal_size().columns)
+    for narrow in (False, True):
+        head, rows = _mass_rows(result, narrow=narrow)
+        lines = table(head, rows[:_MOST_CANDIDATES], 1 << 16)
+        if max(map(len, lines)) <= width:
+            break
+    return lines
 
 
 def _ranking(result: SearchResult) -> list[str]:
@@ -68,8 +88,8 @@ def _ranking(result: SearchResult) -> list[str]:
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     """The columns of the table of points, and a row for each that did not fail, the best first."""
-    if _by_agreement(result):
-        return _agreement_rows(result)
+    if _by_mass(result):
+        return _mass_rows(result, narrow=False)
     points = [point for point in result.ranked if point.state != "failed"]
     keys = list(dict.fromkeys(key for point in points for key in point.point))
     several = len(result.objectives) > 1
@@ -98,18 +118,20 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 def findings(result: SearchResult) -> list[str]:
     """Sentences on the result of a search."""
     best = result.winner
-    if _by_agreement(result):
+    if _by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
         tied = f"; {others}" if result.level else ""
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
-        which = f"right replies ({right})" if right else "replies"
+        which = f"right replies ({right})" if right else "replies, right or wrong"
+        temper = float(result.score.get(TEMPER, 1.0))
+        long = f"; replies are long, so their NLL is divided by {temper:.3g}" if temper > 1 else ""
         return [
-            f"agreement: how likely the merge finds the agents' own {which} (negative log-likelihood per token); lower "
-            "is better",
-            f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. This is agreement with the agents, not "
-            "skill: score the best few on your own tasks",
+            f"mass: how likely the merge is to give the agents' own {which}; higher is better{long}. NLL: negative "
+            "log-likelihood per token",
+            f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. Mass compares the merge with the agents: "
+            "evaluate the best few on your own tasks",
             *_untried(result),
         ]
     lines = [f"best: point {best.number}: {spelled(best.point)}"]

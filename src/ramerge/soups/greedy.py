@@ -8,32 +8,31 @@ all figures.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from ramerge import EvaluationError, Options, PlanError, Progress, merge, plan
+import ramerge
+from ramerge import EvaluationError, Options, Plan, PlanError, Progress
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, check, portable, reads_of
+from ramerge.sdk.recipes import Document, reads_of
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
+from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, key_of, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer
-from ramerge.searches.scores import (
-    Objective,
-    ScoreFailedError,
-    Scorer,
-    Scores,
-    Split,
-    check_objectives,
-    joined,
-)
+from ramerge.searches.scores import Objective, Split
 from ramerge.searches.settings import SearchSettings
+from ramerge.searches.space import Point
+from ramerge.searches.trials import Trial
 from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
 _STAGE = "greedy soup"
+_SOUP = "soup"
+"""The key of a point: names of the checkpoints in a soup, in the order of their steps."""
+_SPLITS: tuple[Split, Split] = ("validation", "test")
 _NAMED = 3
 """Members of a soup that are named; of more, how many there are."""
 
@@ -106,11 +105,12 @@ def greedy_soup(
             or the folder holds something else.
         RamergeError: as `merge` raises.
     """
-    made = plan(recipe, options=options)
+    made = ramerge.plan(recipe, options=options)
     if made.problems:
         raise PlanError(made.problems)
     claim_folder(out, reads_of(recipe))
-    loading = Progress(_STAGE, 0, 2 * len(taken) - 1, "soups", "loading the score")
+    total = 2 * len(taken) - 1
+    loading = Progress(_STAGE, 0, total, "soups", "loading the score")
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
         folder.check_asked(
             {
@@ -119,107 +119,142 @@ def greedy_soup(
                 "score": dict(scorer.about()),
             }
         )
+        # what failed is tried again
+        kept = [trial for trial in folder.trials.read() if trial.state == "complete"]
+        soups = _Soups(recipe, run, {one.name: one for one in taken}, options)
+        contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept)
+        strategy = GreedySoup([one.name for one in taken], objective)
         try:
-            return _Greedy(recipe, run, taken, folder, scorer, objective, options, listen, most_failures).find()
+            contest.run(
+                strategy, None, lambda: listen(Progress(_STAGE, strategy.done(contest.standings()), total, "soups"))
+            )
+            return _result(contest, strategy, folder)
+        except TooManyFailuresError as error:
+            raise EvaluationError(
+                [
+                    f"{error.count} in a row got no score; the last, {' + '.join(error.trial.point[_SOUP])}: "
+                    f"{error.trial.failure} (--most-failures 0 never stops)",
+                    *folder.said_by_score(),
+                ]
+            ) from error
         finally:
             folder.clear()
 
 
-@dataclass
-class _Greedy:
+@dataclass(frozen=True)
+class _Step:
+    """A soup of a greedy search; `standing` is None for the one that is to be scored next."""
+
+    members: tuple[str, ...]
+    standing: Standing | None
+    kept: bool
+
+
+@dataclass(frozen=True)
+class GreedySoup:
+    """The strategy of a greedy soup.
+
+    Attributes:
+        names: of the checkpoints, in the order of their steps.
+        objective: what is to be as good as possible.
+    """
+
+    names: Sequence[str]
+    objective: Objective
+
+    def ask(self, trials: Sequence[Standing]) -> Point | None:
+        return next((self.point(step.members) for step in self.steps(trials) if step.standing is None), None)
+
+    def point(self, members: Sequence[str]) -> Point:
+        """The point of a soup of some checkpoints."""
+        return {_SOUP: [name for name in self.names if name in members]}
+
+    def count(self, trials: Sequence[Standing]) -> int:
+        del trials
+        return 2 * len(self.names) - 1
+
+    def done(self, trials: Sequence[Standing]) -> int:
+        """How many soups are scored."""
+        return sum(step.standing is not None for step in self.steps(trials))
+
+    def steps(self, trials: Sequence[Standing]) -> Iterator[_Step]:
+        """All soups in order, up to the first one that is not scored: each checkpoint by itself, then soups of several.
+
+        Those that a search with another objective has scored are left out.
+        """
+        results = {key_of(trial.point): trial for trial in trials}
+        singles: list[tuple[str, Standing]] = []
+        for name in self.names:
+            standing = results.get(key_of(self.point([name])))
+            yield _Step((name,), standing, standing is not None and standing.state == "complete")
+            if standing is None:
+                return
+            if standing.state == "complete":
+                singles.append((name, standing))
+        singles.sort(key=lambda one: self._gain(one[1]), reverse=True)
+        kept = [name for name, _ in singles[:1]]
+        best = self._gain(singles[0][1]) if singles else 0.0
+        for name, _ in singles[1:]:
+            standing = results.get(key_of(self.point([*kept, name])))
+            better = standing is not None and standing.state == "complete" and self._gain(standing) >= best
+            yield _Step((*kept, name), standing, better)
+            if standing is None:
+                return
+            if better:
+                kept, best = [*kept, name], self._gain(standing)
+
+    def _gain(self, standing: Standing) -> float:
+        return self.objective.sign * standing.values[0]
+
+
+@dataclass(frozen=True)
+class _Soups:
+    """The soups that points of a greedy search stand for."""
+
     recipe: Document
     run: Sequence[RunCheckpoint]
-    taken: Sequence[RunCheckpoint]
-    folder: Folder
-    scorer: Scorer
-    objective: Objective
+    checkpoints: Mapping[str, RunCheckpoint]
     options: Options
-    listen: Listener
-    most_failures: int
-    _figures: list[str] = field(default_factory=list)
-    _in_a_row: int = 0
 
-    def __post_init__(self) -> None:
-        self._numbers = self.folder.members()
-
-    def find(self) -> GreedyResult:
-        trials = [self._try(place, [one]) for place, one in enumerate(self.taken)]
-        scored = [(one, tried) for one, tried in zip(self.taken, trials, strict=True) if tried.kept]
-        if not scored:
-            failures = [f"{tried.members[0]}: {tried.failure}" for tried in trials[:3]]
-            raise EvaluationError(
-                [f"{self.folder.root}: no checkpoint got a score", *failures, *self.folder.said_by_score()]
-            )
-        ranked = sorted(scored, key=lambda pair: self._gain(pair[1]), reverse=True)
-        (first, best), *others = ranked
-        kept = [first]
-        for one, _ in others:
-            tried = self._try(len(trials), [*kept, one])
-            better = tried.score is not None and self._gain(tried) >= self._gain(best)
-            trials.append(replace(tried, kept=better))
-            if better:
-                kept, best = [*kept, one], tried
-        document = self._document(kept)
-        record = merge(document, self.folder.best, options=self._options)
-        result = GreedyResult(tuple(record.agents), tuple(trials), self.objective.name)
-        self.folder.write("recipe.yaml", portable(check(document), self.folder.root).to_yaml())
-        self.folder.write("soup.json", result.to_json())
-        return result
-
-    def _gain(self, tried: Tried) -> float:
-        assert tried.score is not None
-        return self.objective.sign * tried.score
-
-    def _try(self, place: int, members: Sequence[RunCheckpoint]) -> Tried:
-        """Merge and score a soup, unless an earlier run has."""
-        names = tuple(one.name for one in members)
-        document = self._document(members)
-        listed = tuple(document.agents)
-        number = self._numbers.setdefault(listed, max(self._numbers.values(), default=-1) + 1)
-        try:
-            scores = self.folder.scores(number)
-            if scores is None:
-                merge(document, self.folder.candidate, options=self._options)
-                self.folder.write(f"trials/{number}.txt", "\n".join(listed) + "\n")
-                with closing(self.scorer.parts(self.folder.candidate, "validation")) as parts:
-                    scores = joined(parts)
-                self.folder.keep(number, scores)
-            if not self._figures:  # after they are kept: a run with the right objective uses them
-                check_objectives([self.objective], scores)
-            self._figures = self._figures or sorted(scores)
-            if self._figures != sorted(scores):  # means of other things cannot be compared
-                one, other = ", ".join(self._figures), ", ".join(sorted(scores))
-                raise EvaluationError(f"{names[-1]} was scored by {other}, and those before by {one}; score all alike")
-            tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
-        except ScoreFailedError as error:
-            tried = Tried(names, None, None, False, str(error))
-        self._in_a_row = self._in_a_row + 1 if tried.failure else 0
-        self.listen(Progress(_STAGE, place + 1, 2 * len(self.taken) - 1, "soups"))
-        if self.most_failures and self._in_a_row >= self.most_failures:
-            raise EvaluationError(
-                [
-                    f"{self._in_a_row} in a row got no score; the last, {' + '.join(names)}: {tried.failure} "
-                    "(--most-failures 0 never stops)",
-                    *self.folder.said_by_score(),
-                ]
-            )
-        return tried
-
-    def _value(self, scores: Scores, split: Split) -> float | None:
-        """The score on one half of the items; without items, that by which it was judged."""
-        has_items = not self.scorer.splits and all(measure.items is not None for measure in scores.values())
-        if not has_items:
-            return self.objective.value(scores) if split == "validation" else None
-        return self.objective.value({name: measure.half(split) for name, measure in scores.items()})
-
-    @property
-    def _options(self) -> Options:
-        return replace(self.options, overwrite=True)
-
-    def _document(self, members: Sequence[RunCheckpoint]) -> Document:
-        ordered = sorted(members, key=lambda one: one.step)
+    def plan(self, point: Point) -> Plan:
+        ordered = sorted((self.checkpoints[name] for name in point[_SOUP]), key=lambda one: one.step)
         agents = agents_of(ordered, self.run, self.recipe.stated("base"))
-        return self.recipe.replacing({"method": "uniform", "agents": agents})
+        document = self.recipe.replacing({"method": "uniform", "agents": agents})
+        return ramerge.plan(document, options=replace(self.options, overwrite=True))
+
+
+def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
+    """Merge the soup to `best`, and write the result.
+
+    Raises:
+        EvaluationError: no checkpoint got a score.
+    """
+    trials = {key_of(trial.point): trial for trial in contest.trials}
+    pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
+    results = tuple(_tried(contest, trial, step) for step, trial in pairs)
+    best = next((trial for step, trial in reversed(pairs) if step.kept and len(step.members) > 1), None)
+    best = best or _best_of(contest, [trial for step, trial in pairs if step.kept])
+    if best is None:
+        failures = [f"{one.members[0]}: {one.failure}" for one in results[:3]]
+        raise EvaluationError([f"{folder.root}: no checkpoint got a score", *failures, *folder.said_by_score()])
+    plan = contest.candidates.plan(best.point)
+    write_best(folder, plan, best.number)
+    result = GreedyResult(tuple(plan.recipe.agents), results, strategy.objective.name)
+    folder.write("soup.json", result.to_json())
+    return result
+
+
+def _best_of(contest: Contest, trials: Sequence[Trial]) -> Trial | None:
+    """The best of some trials, by the first objective."""
+    return max(trials, key=lambda trial: contest.gains(trial)[0], default=None)
+
+
+def _tried(contest: Contest, trial: Trial, step: _Step) -> Tried:
+    if trial.failure is not None:
+        return Tried(step.members, None, None, False, trial.failure)
+    splits = not contest.scorer.splits and all(measure.items is not None for measure in trial.measured.values())
+    value, held_out = (contest.objectives[0].value(contest.figures(trial, split)) for split in _SPLITS)
+    return Tried(step.members, value, held_out if splits else None, step.kept)
 
 
 def failures_of(result: GreedyResult) -> list[str]:

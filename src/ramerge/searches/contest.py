@@ -1,0 +1,317 @@
+"""One contest of merges: a strategy names candidates, each is planned, merged and scored once, and the best is kept.
+
+    strategy.ask(trials) -> point -> plan -> merge -> measurements -> journal
+
+`ramerge search`, greedy soups and `ramerge.rank` differ in their strategies, scorers and journals only. Trials that a
+journal holds are not carried out again, so an interrupted contest resumes: its strategy is asked from the beginning,
+and gets their results.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from ramerge import EvaluationError, OutputError, Plan, RamergeError, RecipeError, read_recipe
+from ramerge.sdk.recipes import portable
+from ramerge.sdk.records import read_record
+from ramerge.sdk.storage import RECORDS
+from ramerge.searches import evidence
+from ramerge.searches.folder import Folder
+from ramerge.searches.scores import (
+    Measure,
+    Objective,
+    ScoreFailedError,
+    Scorer,
+    Scores,
+    Split,
+    check_names,
+    check_objectives,
+    joined,
+)
+from ramerge.searches.space import Point
+from ramerge.searches.trials import Trial
+
+_LONGEST_REASON = 1000
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A trial as strategies see it.
+
+    Attributes:
+        point: what was merged.
+        state: `complete`, `pruned` or `failed`.
+        values: of the objectives; of a pruned trial on a part of the items; empty where it failed.
+        items: by how many items of each figure it was scored at least; 0 if that is not known.
+    """
+
+    point: Point
+    state: str
+    values: tuple[float, ...] = ()
+    items: int = 0
+
+
+class Strategy(Protocol):
+    """Names the candidates of a contest, one after another."""
+
+    def ask(self, trials: Sequence[Standing]) -> Point | None:
+        """The next candidate, given all trials so far; None where there is none left.
+
+        Trials of an earlier run are there from the first call on.
+        """
+
+    def count(self, trials: Sequence[Standing]) -> int | None:
+        """How many candidates there will be, as far as trials tell; None where there is no end of them."""
+
+
+class Candidates(Protocol):
+    """The merges that the points of a contest stand for."""
+
+    def plan(self, point: Point) -> Plan:
+        """The plan of a candidate's merge, made once."""
+
+
+class Journal(Protocol):
+    """Keeps the trials of a contest."""
+
+    def keep(self, trial: Trial) -> None:
+        """Keep a trial that has ended."""
+
+    def begin(self, number: int, recipe: str) -> None:
+        """Keep the recipe of a trial that is about to be scored, as YAML."""
+
+
+class NoJournal:
+    """A journal of contests that take seconds, which keeps nothing."""
+
+    def keep(self, trial: Trial) -> None: ...
+
+    def begin(self, number: int, recipe: str) -> None: ...
+
+
+@dataclass
+class Contest:
+    """Candidates are merged and scored one after another.
+
+    Attributes:
+        candidates: what points stand for.
+        scorer: measures merges.
+        objectives: what is to be as good as possible.
+        journal: keeps trials.
+        root: the folder of the contest; relative paths of recipes start in `root/trials`.
+        prune: whether candidates are given up whose items so far show that they are worse than the best.
+        most_failures: candidates that may fail one after the other before the contest stops; 0 for no bound.
+        trials: all trials so far; at first those of earlier runs.
+    """
+
+    candidates: Candidates
+    scorer: Scorer
+    objectives: Sequence[Objective]
+    journal: Journal
+    root: Path | None = None
+    prune: bool = True
+    most_failures: int = 5
+    trials: list[Trial] = field(default_factory=list)
+
+    def run(self, strategy: Strategy, most: int | None = None, listen: Callable[[], None] = lambda: None) -> None:
+        """Carry out the trials that are missing.
+
+        Args:
+            strategy: names candidates.
+            most: how many trials there may be, with those of earlier runs.
+            listen: called before the first trial and after each.
+
+        Raises:
+            EvaluationError: too many candidates in a row failed, or an objective is no figure of the score.
+            OutputError: nothing can be written.
+        """
+        failures: list[str] = []
+        listen()
+        while most is None or len(self.trials) < most:
+            point = strategy.ask(self.standings())
+            if point is None:
+                return
+            trial = self._carried_out(point)
+            self.trials.append(trial)
+            self.journal.keep(trial)
+            if trial.state == "complete":
+                check_objectives(self.objectives, self.figures(trial))
+            listen()
+            failures = [*failures, trial.failure] if trial.failure is not None else []
+            if self.most_failures and len(failures) >= self.most_failures:
+                raise TooManyFailuresError(trial, len(failures))
+
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def complete(self) -> list[Trial]:
+        """The trials with all measurements."""
+        return [trial for trial in self.trials if trial.state == "complete"]
+
+    def figures(self, trial: Trial, split: Split = "validation") -> Scores:
+        """The figures of a trial, on the items for one purpose."""
+        return self._figures(trial.measured, split)
+
+    def _figures(self, measured: Scores, split: Split = "validation") -> Scores:
+        return split_of(self.scorer, self.scorer.figures(measured, [each.measured for each in self.complete()]), split)
+
+    def standings(self) -> list[Standing]:
+        """All trials as strategies see them."""
+        return [self._standing(trial) for trial in self.trials]
+
+    def _standing(self, trial: Trial) -> Standing:
+        if trial.state == "failed":
+            return Standing(trial.point, trial.state)
+        figures = self.figures(trial)
+        items = [len(measure.items) for measure in figures.values() if measure.items is not None]
+        return Standing(trial.point, trial.state, self.values(trial), min(items, default=0))
+
+    def values(self, trial: Trial) -> tuple[float, ...]:
+        """The values of the objectives of a trial with a score."""
+        figures = self.figures(trial)
+        return tuple(each.value(figures) for each in self.objectives)
+
+    def gains(self, trial: Trial) -> list[float]:
+        """The values of the objectives, the higher the better."""
+        return [each.sign * value for each, value in zip(self.objectives, self.values(trial), strict=True)]
+
+    def front(self) -> list[Trial]:
+        """The complete trials that no other beats in every objective; with one objective, the best."""
+        complete = self.complete()
+        return [complete[place] for place in evidence.front([self.gains(trial) for trial in complete])]
+
+    def best(self) -> Trial | None:
+        """The best trial; of several objectives the most balanced one of the front. None where there is none."""
+        front = self.front() if self.complete() else []
+        return front[evidence.balanced([self.gains(trial) for trial in front])] if front else None
+
+    # --- one trial ----------------------------------------------------------------------------------------------------
+
+    def _carried_out(self, point: Point) -> Trial:
+        taken = {trial.number for trial in self.trials}
+        number = next(number for number in range(1, len(taken) + 2) if number not in taken)
+        trial = Trial(number, point, "failed")
+        began, merged = time.monotonic(), None
+        try:
+            self.merge(self.candidates.plan(point), number)
+            merged = time.monotonic()
+            measured, is_whole = self._measured()
+            trial = replace(trial, state="complete" if is_whole else "pruned", measured=measured)
+        except OutputError:
+            raise
+        except (ScoreFailedError, RamergeError) as error:
+            trial = replace(trial, failure=str(error)[:_LONGEST_REASON])
+        now = time.monotonic()
+        merging = (merged or now) - began
+        return replace(trial, merge_seconds=round(merging, 3), score_seconds=round(now - began - merging, 3))
+
+    def merge(self, plan: Plan, number: int) -> None:
+        """Merge a candidate where its scorer finds it.
+
+        Raises:
+            RamergeError: as for `Plan.merge`.
+        """
+        if self.root is None or self.scorer.merge is not None:
+            assert self.scorer.merge is not None
+            self.scorer.merge(plan)
+        else:
+            plan.merge(self.root / "candidate")
+        place = self.root / "trials" if self.root is not None else None
+        self.journal.begin(number, portable(plan.recipe, place).to_yaml())
+
+    def _measured(self) -> tuple[Scores, bool]:
+        """The candidate's measurements, and whether they are whole: a hopeless candidate is given up."""
+        best = self.best() if len(self.objectives) == 1 and self.prune and self.scorer.in_parts else None
+        names = next((list(trial.measured) for trial in self.complete()), [])
+        parts: list[Scores] = []
+        with closing(self.scorer.parts(self.candidate, "validation")) as coming:
+            for part in coming:
+                check_names(part, names)
+                parts.append(part)
+                if best is None:
+                    continue
+                figures = self._figures(joined(parts))
+                if evidence.is_hopeless(self.objectives[0], figures, self.figures(best)):
+                    return joined(parts), False
+        measured = joined(parts)
+        figures = self._figures(measured)
+        for each in self.objectives:
+            if each.missing(figures) is None:
+                finite(each, figures)
+        return measured, True
+
+    @property
+    def candidate(self) -> Path:
+        """The folder of the candidate's checkpoint, for scorers that read one."""
+        return (self.root or Path()) / "candidate"
+
+
+class TooManyFailuresError(EvaluationError):
+    """Error of a contest: so many candidates failed one after the other that something else is wrong.
+
+    Attributes:
+        trial: the last one.
+        count: how many.
+    """
+
+    def __init__(self, trial: Trial, count: int) -> None:
+        super().__init__(f"{count} candidates in a row failed; the last: {trial.failure}")
+        self.trial, self.count = trial, count
+
+
+def split_of(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
+    """The part of the items for one purpose, where the score itself does not keep them apart."""
+    if scorer.splits or any(measure.items is None for measure in scores.values()):
+        return dict(scores)
+    return {name: measure.half(split) for name, measure in scores.items()}
+
+
+def finite(objective: Objective, scores: Scores) -> float:
+    """The value of an objective.
+
+    Raises:
+        ScoreFailedError: it is not finite.
+    """
+    value = objective.value(scores)
+    if not math.isfinite(value):
+        raise ScoreFailedError(f"{objective.name}: has no value, because there are no items to divide by")
+    return value
+
+
+def key_of(point: Mapping[str, object]) -> str:
+    """What tells points apart."""
+    return json.dumps(point, sort_keys=True)
+
+
+def write_best(folder: Folder, plan: Plan, number: int) -> tuple[str, ...]:
+    """Merge the best candidate to `best`, unless it is there already; returns the warnings of its merge.
+
+    Args:
+        folder: of the contest.
+        plan: of the candidate.
+        number: of its trial.
+
+    Raises:
+        EvaluationError: the recipe of the trial cannot be read.
+        RamergeError: as for `Plan.merge`.
+    """
+    path = folder.trials.recipe(number)
+    try:
+        recipe = read_recipe(path)
+    except RecipeError as error:
+        raise EvaluationError(
+            [f"{path}: cannot be read; remove the folder, or name another", *error.problems]
+        ) from error
+    text = portable(recipe, folder.root).to_yaml()
+    if folder.text("recipe.yaml") == text and folder.has_best():
+        with suppress(RecipeError):  # a damaged record: merge it again
+            return read_record(folder.best / RECORDS[0]).warnings
+    record = plan.merge(folder.best)
+    folder.write("recipe.yaml", text)
+    return record.warnings

@@ -1,0 +1,80 @@
+"""The scorer of merges by prompts: how likely each is to give the agents' right replies, one forward pass a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from ramerge import Plan
+from ramerge.calibration.agreement import ReplySet, likelihoods, mass_items, temper_of
+from ramerge.calibration.live_base import LiveBase
+from ramerge.searches.results import BY_AGREEMENT
+from ramerge.searches.scores import Measure, ScoreFailedError, Scorer, Scores, Split, of_items
+
+_PARTS = 4
+
+
+class MassScorer(Scorer):
+    """Scorer by mass, some prompts of every agent at a time; it merges into the model in memory.
+
+    It measures negative log-likelihoods, because what long replies are tempered by follows from all candidates.
+
+    Args:
+        live: the model.
+        replies: what merges are scored on.
+        fingerprints: of what was gathered, by agent.
+    """
+
+    splits = True
+    in_parts = True
+    has_test = False
+
+    def __init__(self, live: LiveBase, replies: ReplySet, fingerprints: Mapping[str, str]) -> None:
+        self._live, self._replies, self._fingerprints = live, replies, fingerprints
+
+    @property
+    @override
+    def merge(self) -> Callable[[Plan], None]:
+        return self._live.put
+
+    @override
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        del model
+        if split == "test":
+            raise ScoreFailedError("mass keeps no items for a test")
+        for items in likelihoods(self._live.live, self._replies, _PARTS):
+            yield {name: of_items(each) for name, each in items.items()}
+
+    @override
+    def figures(self, measured: Scores, candidates: Sequence[Scores]) -> Scores:
+        temper = temper_of(map(_items, candidates))
+        return {name: of_items(mass_items(items, temper)) for name, items in _items(measured).items()}
+
+    @override
+    def about(self) -> Mapping[str, object]:
+        counts = {name: list(counts) for name, counts in self._replies.counts.items()}
+        return {
+            BY_AGREEMENT: dict(self._fingerprints),
+            "rewarded": self._replies.rewarded,
+            "right": counts if self._replies.rewarded else {},
+            "replies": {name: scored for name, (scored, _) in counts.items()},
+        }
+
+
+def nll_of(measured: Scores) -> float:
+    """The mean over agents of the negative log-likelihood per token, in nats, of what a `MassScorer` measured."""
+    return fmean(measure.value for measure in measured.values())
+
+
+def temper_in(candidates: Sequence[Scores]) -> float:
+    """The divisor of negative log-likelihoods in mass, from the measurements of all candidates."""
+    return temper_of(map(_items, candidates))
+
+
+def _items(measured: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:
+    return {name: measure.items for name, measure in measured.items() if measure.items is not None}

@@ -1,0 +1,182 @@
+"""Trials of a contest, and their files: `trials/N.json` with the scores, `trials/N.yaml` with the recipe."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from typing_extensions import NotRequired, TypedDict  # of typing before Python 3.12, pydantic cannot check it
+
+from ramerge import EvaluationError
+from ramerge.sdk.errors import reason
+from ramerge.sdk.files import write_file
+from ramerge.sdk.records import to_model
+from ramerge.sdk.text import JsonLimits, dumped, read_object
+from ramerge.searches.scores import Measure, Scores, of_items
+from ramerge.searches.space import Point
+
+State = Literal["complete", "pruned", "failed"]
+_FILE = JsonLimits(size=1 << 28, signs=1 << 26)
+_NAME = re.compile(r"[1-9][0-9]{0,8}")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A candidate that was tried.
+
+    Attributes:
+        number: by which it and its files are called, counted from 1.
+        point: what it is made of.
+        state: `complete`, `pruned` (given up early) or `failed`.
+        measured: what its scorer measured, with items; of a pruned trial a part; empty where it failed.
+        failure: why it has no score.
+        merge_seconds, score_seconds: what it took.
+    """
+
+    number: int
+    point: Point
+    state: State
+    measured: Scores = field(default_factory=dict)
+    failure: str | None = None
+    merge_seconds: float = 0.0
+    score_seconds: float = 0.0
+
+
+class _Items(TypedDict):
+    """The values of a figure, item by item."""
+
+    items: list[tuple[float, float]]
+
+
+_Stored = dict[str, float | _Items]
+
+
+class _TrialFile(TypedDict):
+    """The content of `trials/N.json`."""
+
+    point: dict[str, Any]
+    state: State
+    failure: str | None
+    seconds: dict[str, float]
+    scores: _Stored
+    test: NotRequired[_Stored]
+
+
+@dataclass(frozen=True)
+class TrialFiles:
+    """The trials of a contest in a folder."""
+
+    root: Path
+
+    def recipe(self, number: int) -> Path:
+        """The file with the recipe of a trial."""
+        return self.root / f"{number}.yaml"
+
+    def begin(self, number: int, recipe: str) -> None:
+        """Keep the recipe of a trial that is about to be scored, as YAML."""
+        write_file(self.recipe(number), recipe)
+
+    def keep(self, trial: Trial) -> None:
+        """Keep a trial that has ended, item by item."""
+        content = {
+            "point": trial.point,
+            "state": trial.state,
+            "failure": trial.failure,
+            "seconds": {"merging": trial.merge_seconds, "scoring": trial.score_seconds},
+            "scores": _stored(trial.measured),
+        }
+        write_file(self._path(trial.number), dumped(content, indent=None))
+
+    def read(self) -> list[Trial]:
+        """All trials, by number.
+
+        Raises:
+            EvaluationError: a file is not what a search writes.
+        """
+        numbers = sorted(int(path.stem) for path in self.root.glob("*.json") if _NAME.fullmatch(path.stem))
+        return [self._trial(number) for number in numbers]
+
+    def _trial(self, number: int) -> Trial:
+        content = checked(self._path(number), read(self._path(number)), _TrialFile)
+        if (content["state"] == "failed") == bool(content["scores"]):
+            raise EvaluationError(
+                f"{self._path(number)}: has {content['state']} as its state and {len(content['scores'])} scores; "
+                "remove the file, and the point is scored again"
+            )
+        seconds = content["seconds"]
+        return Trial(
+            number,
+            content["point"],
+            content["state"],
+            _scores(content["scores"]),
+            content["failure"],
+            seconds.get("merging", 0.0),
+            seconds.get("scoring", 0.0),
+        )
+
+    def forget(self, number: int) -> None:
+        """Remove a trial."""
+        self._path(number).unlink(missing_ok=True)
+        self.recipe(number).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove all trials."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def keep_test(self, number: int, scores: Scores) -> None:
+        """Keep the scores of a trial on items kept apart."""
+        write_file(self._path(number), dumped(read(self._path(number)) | {"test": _stored(scores)}, indent=None))
+
+    def test(self, number: int) -> Scores | None:
+        """The scores of a trial on items kept apart; None where there are none."""
+        stored = checked(self._path(number), read(self._path(number)), _TrialFile).get("test")
+        return _scores(stored) if stored else None
+
+    def _path(self, number: int) -> Path:
+        return self.root / f"{number}.json"
+
+
+def _stored(scores: Scores) -> dict[str, object]:
+    return {
+        name: measure.value if measure.items is None else {"items": measure.items.tolist()}
+        for name, measure in scores.items()
+    }
+
+
+def _scores(stored: Mapping[str, float | _Items]) -> Scores:
+    return {
+        name: Measure(value) if isinstance(value, float) else of_items(np.array(value["items"]))
+        for name, value in stored.items()
+    }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The object in a file of a search.
+
+    Raises:
+        EvaluationError: it cannot be read.
+    """
+    try:
+        return read_object(path, _FILE)
+    except OSError as error:
+        raise EvaluationError(f"{path}: {reason(error)}") from error
+    except ValueError as error:
+        raise EvaluationError(f"{path}: {error}") from error
+
+
+def checked(path: Path, values: dict[str, Any], kind: type[T]) -> T:
+    """The values of a file as a search writes them.
+
+    Raises:
+        EvaluationError: they are others.
+    """
+    try:
+        return to_model(values, kind)
+    except ValueError as error:
+        raise EvaluationError(f"{path}: is not what a search writes: {error}; name another folder") from error
