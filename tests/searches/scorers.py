@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.searches.scores import Scores, Split, read_scores
+from ramerge.searches.scores import Scorer, Scores, Split, read_scores
 
 ITEMS = 60
 
@@ -31,15 +31,13 @@ def answers(share: float, seed: int, items: int = ITEMS) -> list[float]:
     return [float(hardness < share) for hardness in np.random.default_rng(seed).random(items)]
 
 
-class Fake:
+class Fake(Scorer):
     """A scorer in this process. `returns` makes what a function would return, or raises."""
 
     def __init__(
         self, returns: Callable[[Path, Split], Any], *, splits: bool = False, in_parts: bool = False, about: str = ""
     ) -> None:
         self.splits = splits
-        self.has_test = True
-        self.merge = None
         self.in_parts = in_parts
         self.asked: list[tuple[dict[str, Any], Split, int]] = []
         self.is_closed = False

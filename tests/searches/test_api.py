@@ -128,7 +128,7 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({"vary": VARY, "settings": {"trials": 0}}, "trials: must be a whole number above 0, not 0"),
         (
             {"vary": VARY, "settings": {"sampler": "greedy"}},
-            "sampler: must be one of grid, tpe, cmaes, nsga2, not 'greedy'",
+            "sampler: must be one of cmaes, grid, nsga2, tpe, not 'greedy'",
         ),
         ({"vary": VARY, "settings": {"seed": -1}}, "seed: must be a whole number"),
         ({"vary": VARY, "settings": {"objectives": "tool=min"}}, "objectives: must be a list of names, not 'tool=min'"),
@@ -310,7 +310,7 @@ def test_a_search_with_prompts_names_all_that_it_needs_at_once(tmp_path: Path, m
     monkeypatch.setattr(extras, "find_spec", lambda name: None)
     source = {"base": "base", "agents": {"a": "a", "b": "b"}, "prompts": {"a": "a.jsonl", "b": "b.jsonl"}}
     with pytest.raises(ramerge.RecipeError, match=r"prompts need torch, transformers and optuna.*\[torch,search\]"):
-        ramerge.search(source, tmp_path / "out")
+        ramerge.search(source, tmp_path / "out", settings=ramerge.SearchSettings(sampler="tpe"))
 
 
 def test_a_page_that_cannot_be_written_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

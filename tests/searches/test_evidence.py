@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.calibration.agreement import interval_between
+from ramerge.calibration.agreement import mass_items, temper_of
 from ramerge.searches import evidence
 from ramerge.searches.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
 
@@ -126,14 +126,12 @@ def test_parts_are_joined_item_by_item() -> None:
         read_scores({"a": [1]})["a"].half("test")
 
 
-def test_rankings_by_agreement_have_the_intervals_of_a_search() -> None:
-    draw = np.random.default_rng(5)
-    tokens = {"a": draw.integers(1, 9, 16), "b": draw.integers(1, 9, 7)}
-    first, second = (
-        {name: np.stack([draw.exponential(size=len(each)), each], axis=1) for name, each in tokens.items()}
-        for _ in "xy"
-    )
-    ours, theirs = ({name: of_items(items) for name, items in each.items()} for each in (first, second))
-    found = evidence.difference(Objective("mean", lower=True), ours, theirs)
-    assert interval_between(first, second) == pytest.approx((found.low, found.high), abs=1e-12)
-    assert interval_between({"a": first["a"][:1]}, {"a": second["a"][:1]}) is None
+def test_mass_counts_each_reply_at_most_once() -> None:
+    """As the formula says: exp(-NLL / s), wrong replies 0, s twice the least mean NLL of a reply, at least 1."""
+    good = {"a": np.array([[1.0, 5.0], [3.0, 4.0], [0.0, 0.0]]), "b": np.array([[2.0, 2.0]])}
+    poor = {"a": np.array([[90.0, 5.0], [0.0, 4.0], [0.0, 0.0]]), "b": np.array([[3.0, 2.0]])}
+    assert temper_of([good, poor]) == 4.0 and temper_of([poor]) == 62.0
+    assert temper_of([{"a": np.array([[0.2, 3.0]])}]) == temper_of([]) == 1.0
+    assert mass_items(good["a"], 4.0).tolist() == [[np.exp(-1 / 4), 1], [np.exp(-3 / 4), 1], [0, 1]]
+    # a reply that a merge would never give costs no more than itself
+    assert of_items(mass_items(poor["a"], 1.0)).value == pytest.approx(1 / 3)

@@ -9,6 +9,8 @@ from ramerge import EvaluationError
 from ramerge.searches import functions
 from ramerge.searches.folder import left_by_stop
 from ramerge.searches.functions import FunctionScorer
+from ramerge.searches.scores import Measure
+from ramerge.searches.trials import Trial, TrialFiles
 
 
 @pytest.mark.parametrize("changed", ["scores.py", "helper.py", "package/inner.py"])
@@ -66,5 +68,5 @@ def test_what_a_stop_leaves(tmp_path: Path) -> None:
     kept = f"is kept in {tmp_path}, and the same command resumes from there"
     (tmp_path / "calibration/replies.json").write_text("{}")
     assert left_by_stop(tmp_path) == f"nothing was scored yet; what was gathered of the agents {kept}"
-    (tmp_path / "trials/0.json").write_text("{}")
+    TrialFiles(tmp_path / "trials").keep(Trial(1, {"method": "ram"}, "complete", {"a": Measure(1.0)}))
     assert left_by_stop(tmp_path) == f"what was scored {kept}"

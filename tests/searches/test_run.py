@@ -19,15 +19,15 @@ from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeErr
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
-from ramerge.searches import run
 from ramerge.searches.folder import Folder
 from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import SearchRequest, search
-from ramerge.searches.scores import Objective, ScoreFailedError, Split
+from ramerge.searches.run import PlannedPoints, SearchRequest, search
+from ramerge.searches.scores import Measure, Objective, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
 from ramerge.searches.text import findings, summary
+from ramerge.searches.trials import Trial
 from tests.commands import ramerge as command
 from tests.searches.scorers import ITEMS, Fake, answers, fingerprint, known, quality
 from tests.tiers import unavailable
@@ -50,7 +50,11 @@ def recipe(**values: Any) -> Document:
 def found(out: Path, space: Space = GRID, scorer: Any = None, **options: Any) -> SearchResult:
     made = scorer or Fake(known, splits=True)
     given = {"sampler": "grid" if space.is_listed else "tpe", **options}
-    return search(recipe(), out, SearchRequest(space, **given), lambda *_: made)
+    return search(candidates(), out, SearchRequest(space, **given), lambda *_: made)
+
+
+def candidates(**values: Any) -> PlannedPoints:
+    return PlannedPoints(recipe(**values), ramerge.Options())
 
 
 def tried(result: SearchResult) -> list[dict[str, Any]]:
@@ -103,7 +107,7 @@ def test_a_search_that_is_done_still_has_the_warnings_of_its_best(tmp_path: Path
     request = SearchRequest(GRID, trials=1, sampler="grid")
 
     def again() -> tuple[str, ...]:
-        return search(recipe(agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)).notes
+        return search(candidates(agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)).notes
 
     notes = again()
     assert any("same" in note and "adds nothing" in note for note in notes), notes
@@ -201,14 +205,14 @@ def test_many_failures_in_a_row_stop_it_and_nothing_is_lost(tmp_path: Path) -> N
 
 
 def test_a_point_that_cannot_be_merged_fails_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    merge = run.merge_point
+    merge = ramerge.Plan.merge
 
-    def broken(source: Document, point: dict[str, Any], *more: Any) -> Any:
-        if point.get("parameters.r") == 0.2:
+    def broken(plan: ramerge.Plan, *out: Any) -> Any:
+        if plan.recipe.parameters.get("r") == 0.2:
             raise PlanError("it does not fit")
-        return merge(source, point, *more)
+        return merge(plan, *out)
 
-    monkeypatch.setattr(run, "merge_point", broken)
+    monkeypatch.setattr(ramerge.Plan, "merge", broken)
     result = found(tmp_path / "out")
     assert [point.failure for point in result.points] == [None, None, "it does not fit", None]
 
@@ -247,7 +251,7 @@ def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
     for score, wanted in changes:
         folder = Folder(tmp_path / str(len(wanted)))
         (folder.root / "trials").mkdir(parents=True)
-        (folder.root / "trials" / "1.json").write_text("{}")
+        folder.trials.keep(Trial(1, {"method": "ram"}, "complete", {"a": Measure(1.0)}))
         folder.check_asked({"score": {"digest": "0" * 64, "data": {}}})
         with pytest.raises(EvaluationError) as error:
             folder.check_asked({"score": {"digest": "0" * 64, "data": {}} | score})
@@ -260,7 +264,8 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
-        return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda *_: Fake(known, splits=True))
+        points = candidates(agents=agents, **values)
+        return search(points, tmp_path / "out", request, lambda *_: Fake(known, splits=True))
 
     again()
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
@@ -474,7 +479,6 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
         ("trials/1.json", "[]"),
         ("trials/1.json", '{"scores": 3}'),
         ("asked.json", "{"),
-        ("study.log", '{"op_code": 99}\n'),
     ]:
         found(tmp_path / "out", trials=1)
         kept = (tmp_path / "out" / name).read_text()
@@ -486,7 +490,7 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
-        search(recipe(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
+        search(candidates(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
 
 
 def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
@@ -495,7 +499,8 @@ def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
     agents = {name: str(models / name) for name in TASKS}
     document = Document({"method": "ram", "base": str(models / "base"), "agents": agents})
     request = SearchRequest(Space(("ram",), (Axis("dtype", Choices(("float32", "bfloat16"))),)), sampler="grid")
-    search(document, tmp_path / "work/out", request, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
+    points = PlannedPoints(document, ramerge.Options())
+    search(points, tmp_path / "work/out", request, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
     shutil.move(tmp_path / "work", tmp_path / "moved")
     for written in ("recipe.yaml", "trials/1.yaml", "best/ramerge.yaml"):
         assert not ramerge.plan(tmp_path / "moved/out" / written).problems, written

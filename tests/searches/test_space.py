@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
 from ramerge.demo.run import AGENTS
-from ramerge.searches.points import recipe_of
+from ramerge.sdk.recipes import check
+from ramerge.searches.points import document_of
 from ramerge.searches.space import Choices, Space, ValueRange
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 
@@ -19,6 +21,10 @@ VALUES = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for 
 
 def recipe(**values: object) -> Document:
     return Document({**VALUES, **values})
+
+
+def recipe_at(document: Document, point: dict[str, object]) -> Recipe:
+    return check(document_of(document, point))
 
 
 def spanned(tmp_path: Path, text: str, **values: object) -> Space:
@@ -49,7 +55,7 @@ def test_a_single_method_is_that_of_every_point_and_not_the_recipes(tmp_path: Pa
     space = spanned(tmp_path, text, method="ram+", parameters={"r": 0.2})
     points = [*space.listed(), space.draw(lambda axis: axis.domain.extremes()[0])]
     assert [point["rounding"] for point in points] == ["nearest", "stochastic", "nearest"]
-    assert {recipe_of(recipe(method="ram+", parameters={"r": 0.2}), point).method for point in points} == {"ties"}
+    assert {recipe_at(recipe(method="ram+", parameters={"r": 0.2}), point).method for point in points} == {"ties"}
 
 
 def test_a_parameter_that_another_value_switches_off_does_not_vary(tmp_path: Path) -> None:
@@ -68,14 +74,14 @@ parameters:
     space = spanned(tmp_path, text, method="task_arithmetic")
     assert space.size is None
     point = space.draw(lambda axis: axis.domain.extremes()[0])
-    parameters = recipe_of(recipe(method="task_arithmetic"), point).parameters
+    parameters = recipe_at(recipe(method="task_arithmetic"), point).parameters
     assert parameters == {"weights": {"coder": 0, "tool": 1, "memory": 1}, "scale": 0.5}
 
 
 def test_another_method_loses_what_is_not_its_own() -> None:
     rules = [{"layers": "0", "parameters": {"r": 0.5}}]
     source = recipe(method="ram+", preset="paper", parameters={"r": 0.2, "epsilon": 1e-4}, rules=rules)
-    made = recipe_of(source, {"method": "task_arithmetic"})
+    made = recipe_at(source, {"method": "task_arithmetic"})
     assert made.method == "task_arithmetic" and made.preset is None
     assert made.parameters == {} and made.rules[0].parameters == {}
     assert source.as_dict()["parameters"] == {"r": 0.2, "epsilon": 1e-4}

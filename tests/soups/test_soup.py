@@ -371,13 +371,13 @@ def test_a_greedy_soup_stops_when_a_score_always_raises(tmp_path: Path, monkeypa
 
 _DROPS = """
 import signal, sys
-from ramerge.soups import greedy
+import ramerge
 class Dropped:
     def __del__(self): signal.raise_signal(signal.SIGINT)
-def merge(*arguments, real=greedy.merge, **options):
+def merge(*arguments, real=ramerge.Plan.merge, **options):
     Dropped()
     return real(*arguments, **options)
-greedy.merge = merge
+ramerge.Plan.merge = merge
 from ramerge.cli.main import main
 main()
 """

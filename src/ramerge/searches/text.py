@@ -69,7 +69,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
 
 
 def _mass_table(result: SearchResult) -> list[str]:
-    """The table of a search by prompts: each candidate in one line, which fits into the terminal or `_WIDTH` columns."""
+    """The table of a search by prompts: each candidate in one line, that fits into the terminal, or 100 columns."""
     width = max(_WIDTH, shutil.get_terminal_size().columns)
     for narrow in (False, True):
         head, rows = _mass_rows(result, narrow=narrow)

@@ -179,4 +179,6 @@ def checked(path: Path, values: dict[str, Any], kind: type[T]) -> T:
     try:
         return to_model(values, kind)
     except ValueError as error:
-        raise EvaluationError(f"{path}: is not what a search writes: {error}; name another folder") from error
+        raise EvaluationError(
+            f"{path}: is not what a search writes: {error}; remove the folder, or name another"
+        ) from error
