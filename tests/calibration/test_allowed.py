@@ -90,7 +90,7 @@ def _calibrate(recipe: dict[str, Any], out: Path) -> dict[str, Any]:
 
 def _recommend(recipe: dict[str, Any], out: Path) -> dict[str, Any]:
     found = ramerge.recommend(recipe)
-    return {"method": found.method, "merges": sorted(found.agreement)}
+    return {"method": found.method, "merges": sorted(found.masses)}
 
 
 def _merge(method: str) -> Callable[[dict[str, Any], Path], dict[str, Any]]:

@@ -84,8 +84,8 @@ class Recommendation(Displayed):
         reasons: from the counts, and what else would be named.
         evidence: sentences, from the lab, about real agents and tiny ones.
         unknown: sentences about what the evidence does not say.
-        agreement: of each merge that was compared on the recipe's prompts, the best first, the mean negative
-            log-likelihood per token of the agents' own replies; empty without prompts.
+        masses: of each merge that was compared on the recipe's prompts, the best first, its mean mass (how likely it is
+            to give the agents' right replies, from 0 to 1); empty without prompts.
         behind: the 95 % intervals of the others' differences to the best, as in `Ranking`.
         notes: what is to be known of prompts and replies.
 
@@ -106,7 +106,7 @@ class Recommendation(Displayed):
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
     unknown: tuple[str, ...]
-    agreement: Mapping[str, float] = field(default_factory=dict)
+    masses: Mapping[str, float] = field(default_factory=dict)
     behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -116,7 +116,7 @@ class Recommendation(Displayed):
         return {**stated, "situation": self.situation, "confidence": self.confidence}
 
     def _rows(self) -> Sequence[Mapping[str, object]]:
-        return [{"merge": name, "mean": mean} for name, mean in self.agreement.items()] or [self._summary()]
+        return [{"merge": name, "mean": mean} for name, mean in self.masses.items()] or [self._summary()]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
@@ -284,7 +284,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
 def by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """The best of a few merges by agreement on the recipe's prompts, in place of what the weights suggest.
+    """The best of a few merges by mass on the recipe's prompts, in place of what the weights suggest.
 
     Raises:
         RamergeError: as for `rank`.
@@ -293,13 +293,13 @@ def by_prompts(
     candidates = {_merge(one): one for one in (suggested, *_BY_PROMPTS)}
     ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
-    prompts = sum(each.prompts for each in ranking.agreements[best].values())
+    count = sum(ranking.replies.values())
     apart = {  # from the best
         name: "" if interval is None else f" ({interval[0]:+.3f} to {interval[1]:+.3f} apart, 95 %)"
         for name, interval in ranking.behind.items()
     }
     against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
-    level = [name for name, interval in ranking.behind.items() if interval is None or interval[0] <= 0]
+    level = [name for name, interval in ranking.behind.items() if interval is None or interval[1] >= 0]
     named = enumerated([f"`{name}`" for name in level])
     unsure = (
         f"; {named} {'is' if len(level) == 1 else 'are'} statistically tied with it; more prompts may separate them"
@@ -312,13 +312,13 @@ def by_prompts(
         method=candidates[best]["method"],
         parameters=dict(candidates[best]["parameters"]),
         confidence=MEDIUM,
-        check="agreement with the agents, not skill, and few candidates",
+        check="mass compares with the agents, and there were few candidates",
         reasons=(
-            f"on {prompts:,} {which} of the agents to your prompts its mean negative log-likelihood per token is "
-            f"{value:.3f}, against {against}{unsure}",
+            f"its mass is {value:.3f}, against {against}: how likely it is to give the agents' {count:,} {which} to "
+            f"your prompts{unsure}",
             f"by weights alone: `{_merge(suggested)}`",
         ),
-        agreement=ranking.means,
+        masses=ranking.means,
         behind=ranking.behind,
         notes=ranking.notes,
     )
@@ -455,7 +455,7 @@ def summary(
         f"why: {'; '.join(found.reasons)}",
         f"confidence: {found.confidence}; {found.check}",
     ]
-    if found.agreement:
+    if found.masses:
         lines.append(f"compare: ramerge search {shlex.join(inputs)} SEARCH")
     else:
         prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in recipe.agents)
