@@ -94,6 +94,34 @@ def test_where_rewards_are_known_right_replies_count(asked: dict[str, str]) -> N
         assert 0 < mass <= right / count
 
 
+def test_tied_merges_reply_themselves(asked: dict[str, str]) -> None:
+    """Half the share of right replies, half mass decides; replies are kept."""
+    Path("r.py").write_text("def compute_score(solution_str, **more):\n    return len(solution_str) % 2\n")
+    words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    words += [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    words += ["--prompt-count", "6", "--max-new", "12", "--vary", "parameters.r=0.1,0.1001,0.1002", "--no-html"]
+    done = command("search", "--base", "base", *words, "--generate", "found")
+    assert done.returncode == 2 and "--generate: needs --prompts, and --reward" in done.stderr
+    done = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
+    assert done.returncode == 0, done.stderr
+    points = json.loads(Path("found/search.json").read_text())["points"]
+    replied = [point for point in points if point["right"]]
+    assert len(replied) > 1 and "right: the share of its own replies" in done.stdout
+    for point in replied:
+        for name, share in point["right"].items():
+            replies = read_exchanges(Path(f"found/replies/{point['number']}/{name}.jsonl"))
+            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 and one.generated for one in replies)
+            assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
+    best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))
+    assert json.loads(Path("found/search.json").read_text())["best"] == best["number"]
+    times = {path: path.stat().st_mtime_ns for path in Path("found/replies").rglob("*.jsonl")}
+    last = max(times)
+    last.write_text("".join(last.read_text().splitlines(keepends=True)[:-1]) + '{"place": "to')
+    again = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
+    assert again.returncode == 0 and again.stdout == done.stdout
+    assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
+
+
 def test_a_choice_by_few_replies_is_unreliable(asked: dict[str, str]) -> None:
     Path("r.py").write_text("def compute_score(solution_str, **more):\n    return float('9' in solution_str)\n")
     recipe = {"base": "base", "agents": AGENTS, "prompts": asked}

@@ -82,6 +82,7 @@ class ReplySet(Displayed):
         rewarded: whether only right replies are among them.
         notes: what the user should know.
         counts: by agent, how many replies are scored on, and out of how many.
+        least: the least reward of a right reply; None where all replies count.
 
     Example:
         >>> ramerge.ReplySet({}, False, ()).rewarded
@@ -92,6 +93,7 @@ class ReplySet(Displayed):
     rewarded: bool
     notes: tuple[str, ...]
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    least: float | None = None
 
     def wrong(self, name: str) -> int:
         """The number of an agent's prompts whose reply is wrong, and counts 0."""
@@ -149,7 +151,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         return _all_of(held_out, text)
     counts = {name: (len(found), len(held_out[name])) for name, found in right.items()}
     notes += few_replies({name: scored for name, (scored, _) in counts.items() if scored}, "right replies")
-    return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts)
+    return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts, least)
 
 
 def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:

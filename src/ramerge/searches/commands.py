@@ -189,6 +189,8 @@ def _progress_of(event: SearchProgress, score: str | None) -> Progress:
 
     if event.is_gathering:
         return Progress("calibrate", event.done, event.total, "prompts")
+    if event.is_generating:
+        return Progress("generate", event.done, event.total, "candidates")
     notes = [f"best {event.best:.4f}"] if event.best is not None else []
     notes += [f"{event.failed:,} failed"] if event.failed else []
     notes += [f"loading {place_of(score)}"] if event.is_loading and score is not None else []

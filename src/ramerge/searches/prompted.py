@@ -24,6 +24,7 @@ from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.contest import Candidates
 from ramerge.searches.folder import search_folder
 from ramerge.searches.mass import MassScorer
+from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.scores import Objective, Scores, joined
 from ramerge.searches.space import Point, Space
@@ -47,6 +48,7 @@ class Prompted:
         live: the model.
         fingerprints: of what was gathered, by agent.
         notes: what the user should know.
+        judge: lets candidates reply themselves; None where no reward function scores their replies.
     """
 
     recipe: Document
@@ -54,6 +56,7 @@ class Prompted:
     live: LiveBase
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
+    judge: OwnReplies | None = None
 
     def ordered(self, space: Space, candidates: Candidates, folder: Path) -> Space:
         """The space with its points in the order of their mass, best first; those that cannot be merged last.
@@ -234,4 +237,7 @@ def prompted(
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    return Prompted(recipe, replies, live, fingerprints, notes)
+    judge = None
+    if settings.reward and replies.least is not None:
+        judge = OwnReplies(live, prompts.prompts, settings, replies.least, out)
+    return Prompted(recipe, replies, live, fingerprints, notes, judge)

@@ -36,6 +36,8 @@ class TriedPoint(Displayed):
         scores: every figure by name, on validation items.
         failure: why it has no score.
         nll: of a search by prompts, the mean over agents of the negative log-likelihood per token, in nats.
+        right: by agent, the share of held-out prompts to which the candidate's own reply is right; empty if it was not
+            asked.
     """
 
     number: int
@@ -48,6 +50,7 @@ class TriedPoint(Displayed):
     scores: Mapping[str, float] = field(default_factory=dict)
     failure: str | None = None
     nll: float | None = None
+    right: Mapping[str, float] = field(default_factory=dict)
 
     def _summary(self) -> Mapping[str, object]:
         return _figures_of(self)

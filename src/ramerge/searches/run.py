@@ -20,6 +20,7 @@ from ramerge.searches import evidence
 from ramerge.searches.contest import Contest, Strategy, TooManyFailuresError, finite, key_of, split_of, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer, nll_of, temper_in
+from ramerge.searches.own_replies import OwnReplies, Shares
 from ramerge.searches.points import document_of
 from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
 from ramerge.searches.scores import (
@@ -103,6 +104,7 @@ class SearchProgress:
         done, total: points; while replies and statistics are gathered, prompts.
         best: the first objective's best value so far.
         failed: points that failed.
+        is_generating: whether tied candidates reply to the held-out prompts, after the last point; these are counted.
         is_gathering: whether replies and statistics of prompts are gathered, before the first point.
         is_loading: whether the file or module of the score function is loaded, before the first point.
 
@@ -121,6 +123,7 @@ class SearchProgress:
     best: float | None
     failed: int
     is_gathering: bool = False
+    is_generating: bool = False
     is_loading: bool = False
 
 
@@ -177,12 +180,13 @@ def search(
     make_scorer: MakeScorer,
     *,
     notes: Sequence[str] = (),
+    judge: OwnReplies | None = None,
     on_progress: Listener = lambda _: None,
 ) -> SearchResult:
     """Carry out a search: try points of its space, and keep the one that scores best.
 
     An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
-    it finds.
+    it finds. A judge chooses between the best and those that are tied with it.
     """
     check_sampler(request)
     with ExitStack() as stack:
@@ -213,7 +217,15 @@ def search(
         agents = _scores_of_agents(contest, folder, request.branches)
         strategy = _strategy(request, folder, agents)
         _try_points(contest, strategy, request, folder, on_progress)
-        return _Report(contest, request, folder, notes, _best_of_each(agents)).result()
+
+        def replied(done: int, count: int) -> None:
+            on_progress(SearchProgress(done, count, None, 0, is_generating=True))
+
+        best, shares = judge.choose(contest, replied) if judge is not None else (contest.best(), {})
+        if best is None:
+            failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
+            raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
+        return _Report(contest, request, folder, notes, _best_of_each(agents), best, shares).result()
 
 
 def check_sampler(request: SearchRequest) -> None:
@@ -309,15 +321,11 @@ class _Report:
     folder: Folder
     notes: Sequence[str]
     agents: Mapping[str, float]
+    best: Trial
+    shares: Shares
 
     def result(self) -> SearchResult:
-        contest, objectives = self.contest, self.request.objectives
-        best = contest.best()
-        if best is None:
-            failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
-            raise EvaluationError(
-                [f"{self.folder.root}: no point got a score", *failures, *self.folder.said_by_score()]
-            )
+        contest, objectives, best = self.contest, self.request.objectives, self.best
         warnings = write_best(self.folder, contest.candidates.plan(best.point), best.number)
         validation = contest.figures(best)
         apart, test, more = self._test(best, validation)
@@ -369,6 +377,7 @@ class _Report:
             behind=behind,
             scores={name: measure.value for name, measure in scores.items()},
             nll=nll_of(trial.measured) if isinstance(self.contest.scorer, MassScorer) else None,
+            right=self.shares.get(trial.number, {}),
         )
 
     def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:

@@ -131,8 +131,11 @@ def search(
     )
     candidates = PlannedPoints(points_from, options)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
+    if settings.generate and (prompts is None or score is not None or not prompts.settings.reward):
+        raise EvaluationError("--generate: needs --prompts, and --reward, which scores the merges' own replies")
     with ExitStack() as stack:
         notes: Sequence[str] = ()
+        judge = None
         if prompts is not None:
             _check_before_asking(candidates, request, place, make_scorer, list(prompts.prompts))
             found = prompted(
@@ -146,12 +149,14 @@ def search(
             notes = found.notes
             if make_scorer is None:
                 make_scorer = found.make_scorer
+                is_on = settings.generate or (settings.generate is None and found.live.device.type != "cpu")
+                judge = found.judge if is_on else None
             else:
                 ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
                 request = replace(request, space=ordered)
                 stack.close()  # a server or function that scores needs the memory
         assert make_scorer is not None  # else there are prompts
-        result = run.search(candidates, place, request, make_scorer, notes=notes, on_progress=listen)
+        result = run.search(candidates, place, request, make_scorer, notes=notes, judge=judge, on_progress=listen)
     if settings.html and no_page() is None:
         write_file(place / "search.html", render(result, Folder(place).text("recipe.yaml") or ""))
     return result

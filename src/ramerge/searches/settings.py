@@ -71,6 +71,15 @@ class SearchSettings:
         default=3600.0,
         metadata=about("--score-timeout", "score", "Seconds that scoring a merge may take.", "SECONDS", kind=float),
     )
+    generate: bool | None = field(
+        default=None,
+        metadata=about(
+            "--generate/--no-generate",
+            "search",
+            "With --prompts and --reward: let tied candidates reply to the held-out prompts; half the share of right "
+            "replies, half mass decides. Default: on with a GPU.",
+        ),
+    )
     html: bool = field(
         default=True,
         metadata=about(
@@ -99,6 +108,7 @@ class SearchSettings:
             prune=(isinstance(self.prune, bool), _A_BOOL, self.prune),
             most_failures=(_is_whole(self.most_failures, 0), "a whole number, or 0 for no bound", self.most_failures),
             score_timeout=(is_time, "a number of seconds above 0", seconds),
+            generate=(self.generate is None or isinstance(self.generate, bool), _A_BOOL, self.generate),
             html=(isinstance(self.html, bool), _A_BOOL, self.html),
         )
 

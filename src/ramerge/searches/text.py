@@ -49,6 +49,7 @@ def _by_mass(result: SearchResult) -> bool:
 def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[list[str]]]:
     """Rows of a search by prompts: candidates with their mass by task, or by the task where it is lowest."""
     names = list(result.winner.scores)
+    has_replied = bool(result.winner.right)
     rows = []
     for point in result.ranked:
         if point.state == "failed":
@@ -56,16 +57,19 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
         lowest = min(names, key=lambda name: point.scores[name])
         masses = [f"{point.scores[lowest]:.3f} {lowest}"] if narrow else [f"{point.scores[name]:.3f}" for name in names]
         behind = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
+        right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
                 spelled(point.point, short=True),
                 f"{point.objectives[0].value:.3f}",
                 *masses,
                 "" if point.nll is None else f"{point.nll:.3f}",
+                *right,
                 "given up early" if point.state == "pruned" else behind,
             ]
         )
-    return ["candidate", "mass", *(["lowest"] if narrow else names), "NLL", "to the best (95 %)"], rows
+    more = ["NLL", *(["right"] if has_replied else []), "to the best (95 %)"]
+    return ["candidate", "mass", *(["lowest"] if narrow else names), *more], rows
 
 
 def _mass_table(result: SearchResult) -> list[str]:
@@ -126,10 +130,11 @@ def findings(result: SearchResult) -> list[str]:
         )
         which = f"right replies ({right})" if right else "replies, right or wrong"
         temper = float(result.score.get(TEMPER, 1.0))
-        long = f"; replies are long, so their NLL is divided by {temper:.3g}" if temper > 1 else ""
+        tempered = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
+        replied = "; right: the share of its own replies that is right" if best.right else ""
         return [
-            f"mass: how likely the merge is to give the agents' own {which}; higher is better{long}. NLL: negative "
-            "log-likelihood per token",
+            f"mass: how likely the merge is to give the agents' own {which}{tempered}; higher is better. NLL: negative "
+            f"log-likelihood per token{replied}",
             f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. Mass compares the merge with the agents: "
             "evaluate the best few on your own tasks",
             *_untried(result),
@@ -164,8 +169,11 @@ def _doubt(result: SearchResult) -> str:
     doubts = [f"{enumerated(absent)} did not count: no right reply"] if absent else []
     if few:
         doubts.append("the choice is unreliable: too few replies")
+    elif result.winner.right:
+        doubts.append("half of the choice is the share of right replies of its own")
     elif result.level:
-        doubts.append("more prompts (--prompt-count) may separate them")
+        own = ", or their own replies (--generate with --reward)," if result.score.get("rewarded") else ""
+        doubts.append(f"more prompts (--prompt-count){own} may separate them")
     return "".join(f"; {doubt}" for doubt in doubts)
 
 
