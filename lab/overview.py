@@ -47,10 +47,12 @@ Agents of {bases}, trained by RL, by fine-tuning or as LoRA adapters, were merge
 scored on held-out prompts. **No rule that sees weights alone is near the best everywhere.** What is best on agents of
 one base is worst on those of the other, and nothing in the weights tells which. Even if labels pick the best of the
 rules without prompts, it was {fmean(weights):.1f} points behind the best merge on average, and up to
-{max(weights):.1f}. **A few prompts of each agent's task decide.** `ramerge search` scores merges by the likelihood
-that they give to the agents' own replies, without generating anything ([guide](guides/prompts.md)). Where it knew which
-replies are right, its choice was {fmean(right):.1f} points behind the best on average, at most {max(right):.1f};
-where it did not, {fmean(every):.1f}, at most {max(every):.1f}.
+{max(weights):.1f}. **A few prompts of each agent's task decide.** `ramerge search` scores merges by their mass: how
+likely they are to give the agents' own right replies, without generating anything ([guide](guides/prompts.md)). Where
+it knew which replies are right, its choice was {fmean(right):.1f} points behind the best on average, at most
+{max(right):.1f}; where it did not, {fmean(every):.1f}, at most {max(every):.1f}. **Mass was found on these trainings**,
+in place of the mean negative log-likelihood (NLL) per token, so its figures are flattered; it is still to be scored on
+trainings that it was not found on.
 
 | points behind the best merge of a training | trainings | mean | most | on |
 |---|---:|---:|---:|---|
@@ -76,13 +78,13 @@ python -m lab.prompted
 
 {_failures(found)}
 - Replies of agents that help each other. Where the sum is better than the agents, as on agents of SmolLM2, a merge that
-  answers what an agent gets wrong is punished for it, unless the score knows which replies are right.
+  answers what an agent gets wrong gets a lower score for it, unless the score knows which replies are right.
 - Right replies of agents that the merge surpasses. They cannot show what the agents get wrong and the merge gets right,
   however many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
 
 ## What the inputs may be
 
-`regmean 0.01` with other inputs: mean reward in %, and the agreement with right replies of the agents.
+`regmean 0.01` with other inputs: mean reward in %, and the NLL per token of the agents' right replies.
 
 {_statistics(found)}
 
@@ -117,6 +119,7 @@ def _behind(found: Sequence[Kind]) -> str:
     rows["the best without prompts, picked with labels"] = [(k.best[1] - k.without_prompts[1], k) for k in found]
     for which in ("all", "right"):
         rows[f"`ramerge search`, by {which} replies"] = [(kind.chosen(which)[1], kind) for kind in found]
+        rows[f"the least NLL per token of {which} replies"] = [(kind.chosen_by_nll(which)[1], kind) for kind in found]
     lines = []
     for words, behind in rows.items():
         most, worst = max(behind, key=lambda each: each[0])

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from lab.results import FIRST_BASE, MODELS, RESULTS, SECOND_BASE
+from ramerge.calibration.agreement import mass_items, temper_of
 
 FILES = {
     "prompted": MODELS[FIRST_BASE],
@@ -26,7 +29,10 @@ CANDIDATES = (
     *("ram", "ram+", "ties", "core", "core+", "swudi"),
     *(f"regmean {ridge}" for ridge in ("0.01", "0.1", "1", "10")),
 )
-SEARCHED = ("sum", "sum x 0.8", "ram+", "core+", *(name for name in CANDIDATES if name.startswith("regmean")))
+SEARCHED = (
+    *("sum", "sum x 0.8", "sum x 1.3", "sum x 1.6", "ram+", "core+"),
+    *(name for name in CANDIDATES if name.startswith("regmean")),
+)
 """Of these, those that `ramerge search` always tries."""
 KINDS = {
     "SFT": "four, SFT",
@@ -88,12 +94,34 @@ class Kind:
         """Replies by which candidates are chosen: `right`, `all`, and `right` of another number of prompts."""
         return ["right", "all", *(which for which in self.kept["sum"] if which.endswith(" prompts"))]
 
+    def masses(self, which: str) -> dict[str, float]:
+        """Mass of each candidate on `right` or `all` replies, or others that were kept; wrong replies count 0."""
+        _, _, prompts = which.partition(", ")
+        counts = {
+            name: int(prompts.split()[0]) if prompts else len(items) for name, items in self.kept["sum"]["all"].items()
+        }
+        kept = {name: self.kept[name][which] for name in self.rewards if which in self.kept[name]}
+        items = {
+            name: {agent: np.array(replies, float) for agent, replies in by_agent.items() if replies}
+            for name, by_agent in kept.items()
+        }
+        temper = temper_of(items.values())
+        return {
+            name: fmean(mass_items(each, temper)[:, 0].sum() / counts[agent] for agent, each in one.items())
+            for name, one in items.items()
+        }
+
     def chosen(self, which: str) -> tuple[str, float]:
         """What `ramerge search` takes by replies that are kept, and how many points it is behind the best."""
+        return self._best_of(self.masses(which))
+
+    def chosen_by_nll(self, which: str) -> tuple[str, float]:
+        """What the mean negative log-likelihood per token of these replies would take, likewise."""
+        return self._best_of({name: -nll for name, nll in self.agreement(which).items()})
+
+    def _best_of(self, scores: Mapping[str, float]) -> tuple[str, float]:
         tried = [*SEARCHED, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
-        tried += ["sum x 1.3", "sum x 1.6"] if which.startswith("right") else []
-        found = self.agreement(which)
-        name = min((name for name in tried if name in found), key=found.__getitem__)
+        name = max((name for name in tried if name in scores), key=scores.__getitem__)
         return name, self.best[1] - self.rewards[name]
 
 
@@ -123,11 +151,15 @@ def table(kind: Kind) -> Iterator[str]:
     unseen = {name: one["unseen"] for name, one in kind.kept.items() if "unseen" in one}
     if unseen:
         yield f"unseen task: base {reward_of(kind.kept['base, unseen']):.1f} %\n"
-    yield "| model | mean reward, % | agreement, right | all | unseen task, % |\n|---|---:|---:|---:|---:|"
+    yield "| model | mean reward, % | mass, right | all | NLL, right | all | unseen task, % |"
+    yield f"|---|{'---:|' * 6}"
+    masses = {which: kind.masses(which) for which in ("right", "all")}
     scored = {name: one for name, one in kind.kept.items() if "right" in one}
     for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
         other = f"{reward_of(unseen[name]):.1f}" if name in unseen else ""
-        figures = f"{reward_of(one['rewards']):.1f} | {nll_of(one['right']):.3f} | {nll_of(one['all']):.3f}"
+        by_mass = " | ".join(f"{masses[which][name]:.3f}" for which in ("right", "all"))
+        by_nll = " | ".join(f"{nll_of(one[which]):.3f}" for which in ("right", "all"))
+        figures = f"{reward_of(one['rewards']):.1f} | {by_mass} | {by_nll}"
         yield f"| {name} | {figures} | {other} |"
     for which in kind.judges:
         name, behind = kind.chosen(which)
