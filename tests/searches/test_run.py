@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 import ramerge
+from ramerge import api
 from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeError
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
+from ramerge.searches.contest import Strategy
 from ramerge.searches.folder import Folder
 from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
@@ -26,6 +28,7 @@ from ramerge.searches.run import PlannedPoints, SearchRequest, search
 from ramerge.searches.scores import Measure, Objective, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
+from ramerge.searches.strategies import STRATEGIES, ListedPoints, Question, StrategyKind
 from ramerge.searches.text import findings, summary
 from ramerge.searches.trials import Trial
 from tests.commands import ramerge as command
@@ -50,11 +53,11 @@ def recipe(**values: Any) -> Document:
 def found(out: Path, space: Space = GRID, scorer: Any = None, **options: Any) -> SearchResult:
     made = scorer or Fake(known, splits=True)
     given = {"sampler": "grid" if space.is_listed else "tpe", **options}
-    return search(candidates(), out, SearchRequest(space, **given), lambda *_: made)
+    return search(candidates(out), out, SearchRequest(space, **given), lambda *_: made)
 
 
-def candidates(**values: Any) -> PlannedPoints:
-    return PlannedPoints(recipe(**values), ramerge.Options())
+def candidates(out: Path, **values: Any) -> PlannedPoints:
+    return PlannedPoints(recipe(**values), ramerge.Options(), out)
 
 
 def tried(result: SearchResult) -> list[dict[str, Any]]:
@@ -107,7 +110,9 @@ def test_a_search_that_is_done_still_has_the_warnings_of_its_best(tmp_path: Path
     request = SearchRequest(GRID, trials=1, sampler="grid")
 
     def again() -> tuple[str, ...]:
-        return search(candidates(agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)).notes
+        return search(
+            candidates(tmp_path / "out", agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)
+        ).notes
 
     notes = again()
     assert any("same" in note and "adds nothing" in note for note in notes), notes
@@ -264,7 +269,7 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
-        points = candidates(agents=agents, **values)
+        points = candidates(tmp_path / "out", agents=agents, **values)
         return search(points, tmp_path / "out", request, lambda *_: Fake(known, splits=True))
 
     again()
@@ -490,7 +495,7 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
-        search(candidates(agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
+        search(candidates(tmp_path / "out", agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
 
 
 def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
@@ -499,8 +504,33 @@ def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
     agents = {name: str(models / name) for name in TASKS}
     document = Document({"method": "ram", "base": str(models / "base"), "agents": agents})
     request = SearchRequest(Space(("ram",), (Axis("dtype", Choices(("float32", "bfloat16"))),)), sampler="grid")
-    points = PlannedPoints(document, ramerge.Options())
+    points = PlannedPoints(document, ramerge.Options(), tmp_path / "work/out")
     search(points, tmp_path / "work/out", request, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
     shutil.move(tmp_path / "work", tmp_path / "moved")
     for written in ("recipe.yaml", "trials/1.yaml", "best/ramerge.yaml"):
         assert not ramerge.plan(tmp_path / "moved/out" / written).problems, written
+
+
+def test_every_candidate_is_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    make_plan = api.make_plan
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        plans.append(arguments[0])
+        return make_plan(*arguments, **options)
+
+    monkeypatch.setattr(api, "make_plan", counted)
+    found(tmp_path / "out")
+    assert len(plans) == len(list(GRID.listed())) + 1, "and the best for its own folder"
+
+
+class Backwards(StrategyKind):
+    """Points from the last to the first."""
+
+    def start(self, question: Question) -> Strategy:
+        return ListedPoints([*question.space.listed()][::-1])
+
+
+def test_a_strategy_of_a_plugin_names_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(STRATEGIES._loaded, "backwards", Backwards())
+    assert tried(found(tmp_path / "out", sampler="backwards")) == list(GRID.listed())[::-1]

@@ -75,7 +75,7 @@ class Candidates(Protocol):
     """The merges that the points of a contest stand for."""
 
     def plan(self, point: Point) -> Plan:
-        """The plan of a candidate's merge, made once."""
+        """The plan of a candidate's merge to `candidate` in the folder of the contest, or to nowhere."""
 
 
 class Journal(Protocol):
@@ -221,7 +221,7 @@ class Contest:
             assert self.scorer.merge is not None
             self.scorer.merge(plan)
         else:
-            plan.merge(self.root / "candidate")
+            plan.merge()
         place = self.root / "trials" if self.root is not None else None
         self.journal.begin(number, portable(plan.recipe, place).to_yaml())
 

@@ -137,10 +137,12 @@ class PlannedPoints:
     Attributes:
         recipe: what points change.
         options: how merges are carried out.
+        out: the folder of the search; None where merges are scored in memory.
     """
 
     recipe: Document
     options: Options
+    out: Path | None = None
     _plans: dict[str, Plan] = field(default_factory=dict)
 
     def plan(self, point: Point) -> Plan:
@@ -154,7 +156,8 @@ class PlannedPoints:
             if len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
             options = replace(self.options, overwrite=True)  # of the last candidate
-            self._plans[key] = ramerge.plan(document_of(self.recipe, point), options=options)
+            place = self.out / "candidate" if self.out is not None else None
+            self._plans[key] = ramerge.plan(document_of(self.recipe, point), place, options=options)
         return self._plans[key]
 
     def state_of_first(self, space: Space, methods: Iterable[str]) -> dict[str, str]:
@@ -295,7 +298,7 @@ def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches | Non
     for name in branches.agents:
         if name in known:
             continue
-        contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge(contest.candidate)
+        contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge()
         try:
             with closing(contest.scorer.parts(contest.candidate, "validation")) as parts:
                 scores = split_of(contest.scorer, joined(parts), "validation")

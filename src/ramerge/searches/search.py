@@ -129,7 +129,7 @@ def search(
         options=options,
         branches=None if branches is None else Branches(tuple(document.agents), *map(tuple, branches)),
     )
-    candidates = PlannedPoints(points_from, options)
+    candidates = PlannedPoints(points_from, options, place if score is not None else None)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
     if settings.generate and (prompts is None or score is not None or not prompts.settings.reward):
         raise EvaluationError("--generate: needs --prompts, and --reward, which scores the merges' own replies")

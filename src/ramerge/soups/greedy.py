@@ -121,7 +121,7 @@ def greedy_soup(
         )
         # what failed is tried again
         kept = [trial for trial in folder.trials.read() if trial.state == "complete"]
-        soups = _Soups(recipe, run, {one.name: one for one in taken}, options)
+        soups = _Soups(recipe, run, {one.name: one for one in taken}, options, folder.candidate)
         contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept)
         strategy = GreedySoup([one.name for one in taken], objective)
         try:
@@ -215,12 +215,13 @@ class _Soups:
     run: Sequence[RunCheckpoint]
     checkpoints: Mapping[str, RunCheckpoint]
     options: Options
+    candidate: Path
 
     def plan(self, point: Point) -> Plan:
         ordered = sorted((self.checkpoints[name] for name in point[_SOUP]), key=lambda one: one.step)
         agents = agents_of(ordered, self.run, self.recipe.stated("base"))
         document = self.recipe.replacing({"method": "uniform", "agents": agents})
-        return ramerge.plan(document, options=replace(self.options, overwrite=True))
+        return ramerge.plan(document, self.candidate, options=replace(self.options, overwrite=True))
 
 
 def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
