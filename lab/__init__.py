@@ -17,11 +17,9 @@ rules: a better rule for shared elements, chosen on a third of the seeds
 details: kinds of prompts within a task
 smollm: merges of the real agents, which lab/real/compare.py scores
 summary: what to take from all this, in a few sentences
-situations, variants: 23 kinds of tiny agents with rules without tuned parameters, and variants of `core` on them
 kinds: more kinds of real agents, and runs, which lab/real/kinds.py and lab/real/runs.py score
 lora: adapters, and what methods for whole matrices make of them
 published: what others have measured
-advice: what `ramerge recommend` knows
 prompted: merges of real agents with a few prompts, which lab/real/prompted.py scores
 chart: the picture of README.md
 overview: docs/findings.md, the short answer

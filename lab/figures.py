@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import altair as alt
 import numpy as np
@@ -17,7 +17,6 @@ from benchmarks.timing import spread
 from lab.results import Measured, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
-from lab.situations import COMMON, SITUATIONS
 from lab.statistics import nemenyi
 from lab.tables import ranks_of
 
@@ -40,8 +39,6 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
     }
     if len(counts) > 1:
         yield "lab-counts.svg", _drawn(_counts(counts))
-    if kept := results.kept("situations"):
-        yield "core-situations.svg", _drawn(_situations(kept))
 
 
 def _drawn(chart: alt.TopLevelMixin) -> str:
@@ -151,36 +148,3 @@ def _counts(measured: dict[int, Measured]) -> Layers:
         )
     )
     return alt.layer(lines).properties(width=360, height=240, title="More agents")
-
-
-_COMPARED = ("sum", "ram+", "rms", "swudi", "core+")
-
-
-def _situations(kept: Mapping[str, Any]) -> Layers:
-    """Rules against the best of the twelve common rules in each situation of the tiny agents."""
-    rows = []
-    for situation in SITUATIONS:
-        means = {
-            name: float(np.mean([one[situation.name][name] for one in kept.values()]))
-            for name in {row.name for row in COMMON} | set(_COMPARED)
-        }
-        best = max(means[row.name] for row in COMMON)
-        rows += [{"situation": situation.name, "rule": name, "points": means[name] - best} for name in _COMPARED]
-    order = [situation.name for situation in SITUATIONS]
-    dots = (
-        alt.Chart(alt.InlineData(values=rows))
-        .mark_point(filled=True, size=60, opacity=0.9)
-        .encode(
-            x=alt.X("points:Q", title="points to the best of twelve common rules, picked after the fact"),
-            y=alt.Y("situation:N", sort=order, title=None, axis=alt.Axis(grid=True, labelLimit=260)),
-            color=alt.Color(
-                "rule:N",
-                sort=list(_COMPARED),
-                title=None,
-                scale=alt.Scale(domain=list(_COMPARED), range=["#9a9a9a", "#c9803a", "#c9c08a", "#7f9fd0", _GREEN]),
-            ),
-            shape=alt.Shape("rule:N", sort=list(_COMPARED), title=None),
-        )
-    )
-    zero = alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color="#555").encode(x="x:Q")
-    return alt.layer(zero, dots).properties(width=430, height=17 * len(order), title="Which rule is safe")

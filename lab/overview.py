@@ -7,6 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from lab.prompted import CANDIDATES, KINDS, Kind, kinds, nll_of, reward_of
+from lab.published import TABLES, ahead_of_sum
+from lab.tables import of_published
 
 _RULES = {
     "sum": "`task_arithmetic`, the plain sum",
@@ -94,6 +96,20 @@ Three agents were merged, and a fourth task was scored that none of them was tra
 
 {_unseen(found)}
 
+## Why weights alone do not choose
+
+`ramerge recommend` once took the rule for each of seven kinds of agents from tables of 14 rules, scored on 23 kinds of
+tiny agents in ten trainings ([experiment 032](../lab/experiments/032-situations.md)) and on nine kinds of [real
+agents](findings-real-agents.md). Tiny and real agents disagreed on five of the six that had both. Chosen
+without one training, the
+rule was more than a point behind the best one there on 3 of 6 trainings of LoRA adapters, 3 of 6 of sparse agents and 7
+of 10 of near-copies; it held for pairs (7 of 7) and dense agents (3 of 3). Among sparse agents the sum times 0.8 was
+level with the best for those trained by RL, and 26 points behind it for fine-tuned ones of the other base; users had to
+say which theirs were. So the tables went: without prompts, `recommend` says what the weights show, and names RAM+, or
+`core+` for dense agents, where RAM+ averages nearly everything (77 against 84 % on three kinds of real agents).
+
+{_published()}
+
 ## Limits
 
 Two small bases, four short tasks, one or two trainings of each kind. The bases were dequantized from 4-bit files,
@@ -106,9 +122,20 @@ on your own tasks.
 - [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one,
   all methods, and better rules, on many trainings of tiny agents.
 - [Real agents](findings-real-agents.md): rules without prompts on nine kinds of real agents, and checkpoints along a
-  run.
-- [What recommend says](findings-recommend.md): how `ramerge recommend` chooses by weights alone, how often it was
-  right, and what others have published."""
+  run."""
+
+
+def _published() -> str:
+    ours, theirs = (f"{count} of {of}" for count, of in (ahead_of_sum("RAM", "RAM+"), ahead_of_sum("TIES")))
+    return f"""## What others have measured
+
+The table lists published averages over tasks, for agents that were trained with RL. Compare averages only within one
+source. The tables with RAM, PSA, BACAM and ResMerge are by the authors of these methods.
+
+{of_published(TABLES)}
+
+No method leads everywhere. Against Task Arithmetic, RAM or RAM+ is ahead in {ours} tables that have both (those with
+the agents of its paper), and TIES in {theirs}."""
 
 
 def _behind(found: Sequence[Kind]) -> str:

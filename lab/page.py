@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lab import advice, details, overview, predictions, rules, sections, smollm, summary, tables
-from lab.advice import ADVICE
+from lab import details, overview, predictions, rules, sections, smollm, summary, tables
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
-from lab.published import TABLES, ahead_of_sum
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
 from lab.settings import KINDS, MAIN, SETTINGS
@@ -33,7 +31,6 @@ def write(results: Results) -> None:
         write_file(FIGURES / name, content)
     for name, content in pages(results).items():
         write_file(DOCS / name, content)
-    write_file(ADVICE, advice.text(results))
 
 
 def pages(results: Results) -> dict[str, str]:
@@ -42,7 +39,6 @@ def pages(results: Results) -> dict[str, str]:
         "findings.md": [overview.text()],
         "findings-tiny-agents.md": _tiny(results),
         "findings-real-agents.md": _on_real(results),
-        "findings-recommend.md": ["# Findings: what recommend says", _advice(results), _published()],
     }
     whole = {name: "\n\n".join(each) for name, each in parts.items()}
     homes = {_anchor(heading): name for name, content in whole.items() for heading in _HEADING.findall(content)}
@@ -106,7 +102,6 @@ def _tiny(results: Results) -> Iterator[str]:
         yield _ablations(main)
     yield _counts(results)
     yield _better_rule(results)
-    yield sections.of_situations(results)
     yield _LIMITS
     yield _rules(made, main)
 
@@ -118,7 +113,6 @@ def _on_real(results: Results) -> Iterator[str]:
     yield sections.of_kinds(results)
     yield sections.of_second_base(results)
     yield sections.of_runs(results)
-    yield sections.of_variants(results)
 
 
 def _beginning(results: Results, main: Measured) -> str:
@@ -453,76 +447,6 @@ def _how_often(real: smollm.Real) -> str:
         f"Each agent was trained {real.trainings} (seeds {seeds}). Intervals are over trainings and prompts; with so\n"
         "few trainings they are too narrow. They say nothing about other tasks or larger models."
     )
-
-
-def _advice(results: Results) -> str:
-    choices = advice.choices(results)
-    if not choices:
-        return "## What recommend says\n\nNot measured yet."
-    return f"""## What recommend says
-
-`ramerge recommend` names a rule with fixed parameters for each of five situations. If the cosine of two agents is above
-0.9, they are *copies*; if all agents are LoRA adapters, they are *adapters*; if the mean density is 0.5 or more, they
-are *dense*; two others are a *pair*, and more are *sparse*. For sparse agents that were trained by RL, and for those
-that were fine-tuned (SFT), it names rules of their own, because the real ones disagree; their weights do not tell, so
-it assumes RL unless it is told (`--trained-by sft`, [experiment
-042](../lab/experiments/042-how-agents-were-trained.md)). The
-candidates are the {len(advice.CANDIDATES)} rules of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in
-these situations by their own densities and cosines, as means over seeds.
-
-Less than {advice.MARGIN:g} point counts as no difference. If candidates were scored on [real
-agents](#on-more-kinds-of-real-agents) of that situation, their means over these agents decide. If RAM+, the default, is
-level with the best there, nothing speaks for leaving it. Else, of the candidates that are level with the best there,
-those count that are level with the best of them on the tiny agents, and of these the best on the real agents is
-advised. Otherwise the best on the tiny agents is. Two real agents say little, so pairs are judged by four, too.
-[Experiment 038](../lab/experiments/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
-
-{tables.of_advice(choices)}
-
-The column *wrong* counts how often the advice would have failed: it is chosen without one training of the agents that
-decide (real ones if there are any), and fails if it is more than {advice.MARGIN:g} point below the best on that
-training. The last column is the difference from the best other merge of the real agents. Of their prompts only the
-first ones of each task count, which all trainings were asked. {_of_how_many(choices)}
-
-The score of a merge that was scored on fewer trainings than RAM+ is the mean of RAM+ plus the difference from it on the
-trainings that have both; this also applies to the last columns of the next table:
-
-{tables.of_all_candidates(results)}
-
-All this is for users who cannot score merges. With one score, that of the plain sum on the agents' own tasks, the
-choice between the sum and `swudi` was right on one new training of three kinds of real agents, as predicted
-([experiment
-043](../lab/experiments/043-score-the-sum-first.md))."""
-
-
-def _of_how_many(choices: Mapping[str, advice.Choice]) -> str:
-    """How much the real agents say."""
-    counts = {judge.name: len(judge.real.seeds) for one in choices.values() for judge in one.judges}
-    told = ", ".join(f'{count} of "{name}"' for name, count in counts.items())
-    return f"The trainings are few: {told}." if told else ""
-
-
-def _divided(choices: Mapping[str, advice.Choice]) -> str:
-    """Where tiny agents disagree with the real ones, and what `recommend` makes of it."""
-    told = []
-    for name, choice in choices.items():
-        scores = ", ".join(f"`{advice.label(one)}` {choice.mean[one]:.1f}" for one in (choice.name, choice.best))
-        if choice.divided:
-            told.append(f" For *{name}* agents the tiny ones disagree ({scores}), and the real ones decide.")
-    return "".join(told)
-
-
-def _published() -> str:
-    ours, theirs = (f"{count} of {of}" for count, of in (ahead_of_sum("RAM", "RAM+"), ahead_of_sum("TIES")))
-    return f"""## What others have measured
-
-The table lists published averages over tasks, for agents that were trained with RL. Compare averages only within one
-source. The tables with RAM, PSA, BACAM and ResMerge are by the authors of these methods.
-
-{tables.of_published(TABLES)}
-
-No method leads everywhere. Against Task Arithmetic, RAM or RAM+ is ahead in {ours} tables that have both (those with
-the agents of its paper), and TIES in {theirs}."""
 
 
 def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:

@@ -1,11 +1,10 @@
-"""Sections of docs/findings-*.md about safety: the tiny agents' situations, more kinds of real agents, and runs."""
+"""Sections of docs/findings-*.md about more kinds of real agents, and runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
-from lab import kinds, situations, variants
+from lab import kinds
 from lab.claims import signed
 from lab.kinds import Paired
 from lab.predictions import FAILED, NOT_SCORED
@@ -26,85 +25,6 @@ _ROWS_OF_RUNS = (
     ("cut 50", "checkpoint after 50 %"),
     ("relex 50", "RELEX from the first 50 %"),
 )
-
-
-def of_situations(results: Results) -> str:
-    """Tiny agents of many kinds, merged with rules without tuned parameters."""
-    head = "## Which rule is safe"
-    kept = results.kept("situations")
-    if not kept:
-        return f"{head}\n\nNo results are kept yet: `python -m lab.situations`."
-    seeds, count = ", ".join(kept), len(kept)
-    rows = [
-        (f"`{name}`", f"{one.mean:.1f}", _apart(kept, name), f"{one.behind:+.1f}", one.worst)
-        for name, one in sorted(situations.table(kept).items(), key=lambda item: -item[1].mean)
-    ]
-    return f"""{head}
-
-Which merge is best depends on the agents, so a rule is also judged by its worst situation. [Experiment
-032](../lab/experiments/032-situations.md) has 23 situations of 2 to 8 tiny agents of eight tasks: RL with SGD and
-Adam, in
-bfloat16 and float32, SFT, LoRA, agents given or trained several times, and mixtures. All rules have their default
-parameters. The bar in each situation is the best of twelve common rules there, picked after the fact, which favors it.
-
-These are results of {count} seed{"s" * (count > 1)} ({seeds}){_few(count)}. Intervals are over seeds only.
-
-```sh
-python -m lab.situations --seeds {" ".join(kept)}
-```
-
-{table(("rule", "mean", "difference to core+", "worst against the bar", "where"), rows)}
-
-The predictions were written before any merge was scored.
-{_count(line[4] for line in situations.predicted(kept))}
-
-{table(_PREDICTED, situations.predicted(kept))}
-
-The means over seeds in each situation, in per cent:
-
-{table(("situation", *_SHOWN), list(_by_situation(kept)))}"""
-
-
-def of_variants(results: Results) -> str:
-    """Variants of `core` on the tiny agents."""
-    head = "## Variants of core"
-    kept = variants.together(results.kept("variants"), results.kept("situations"))
-    if not kept:
-        return f"{head}\n\nNo results are kept yet: `python -m lab.variants`."
-    return f"""{head}
-
-Is [`core`](methods/core.md) better with stochastic rounding, with norms and embeddings summed, shorter, with a longer
-flow, or without the agents' small moves? [Experiment 037](../lab/experiments/037-variants-of-core.md) has the
-reasons and the
-predictions, which were written before. The agents and prompts are those of [Which rule is safe](#which-rule-is-safe),
-of the seeds {", ".join(kept)}. Intervals are over seeds only.
-
-```sh
-python -m lab.variants --seeds {" ".join(kept)}
-```
-
-{table(("variant", "mean of the 23 situations", "difference to core+"), list(variants.rows(kept)))}
-
-{_count(line[4] for line in variants.predicted(kept))}
-
-{table(_PREDICTED, variants.predicted(kept))}"""
-
-
-_SHOWN = ("agents", "sum", "sum x 0.8", "average", "ram+", "agree_max", "rms", "ties 0.2", "swudi", "core", "core+")
-
-
-def _by_situation(kept: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    for situation in situations.SITUATIONS:
-        scores = [one[situation.name] for one in kept.values()]
-        yield (situation.name, *(f"{sum(one[name] for one in scores) / len(scores):.1f}" for name in _SHOWN))
-
-
-def _few(count: int) -> str:
-    return "; with fewer than ten, intervals are too narrow" if count < 10 else ""
-
-
-def _apart(kept: dict[str, Any], name: str) -> str:
-    return "" if name == "core+" else signed(situations.difference(kept, name, "core+"))
 
 
 def _count(verdicts: Iterable[str]) -> str:

@@ -78,13 +78,6 @@ class Real:
         """The mean over trainings and tasks in per cent, with its interval."""
         return statistics.estimate(float(self.by_task(name).mean()), self.drawn[name])
 
-    def level(self, name: str, dtype: str) -> float:
-        """A merge's mean as if all trainings had it: RAM+ on all, and the difference to it where both were scored."""
-        reference = f"{REFERENCE}, {dtype}"
-        merge = f"{name}, {dtype}"
-        both = self.having_both(merge, reference)
-        return float(self.by_task(reference).mean()) + float((both.by_task(merge) - both.by_task(reference)).mean())
-
     @cached_property
     def whole(self) -> Real:
         """The same of the trainings on which all merges that sentences are about were scored."""
@@ -109,13 +102,9 @@ class Real:
 
     def difference(self, first: str, second: str) -> Estimate:
         """The first's mean less the second's, in points, on the same trainings and prompts."""
-        return statistics.estimate(*self.difference_drawn(first, second))
-
-    def difference_drawn(self, first: str, second: str) -> tuple[float, Floats]:
-        """The first's mean less the second's, and replicates of that."""
         both = self.having_both(first, second)
         value = float((both.by_task(first) - both.by_task(second)).mean())
-        return value, both.drawn[first] - both.drawn[second]
+        return statistics.estimate(value, both.drawn[first] - both.drawn[second])
 
     @cached_property
     def drawn(self) -> dict[str, Floats]:
@@ -149,39 +138,6 @@ def read(results: Results, kind: str = "real") -> Real | None:
     scored = {name: tuple(stored["seed"] for stored in known) for name, known in having.items()}
     real = Real(tasks, first["prompts"], rewards, scored)
     return real if real.merges else None
-
-
-def of_situation(results: Results, name: str, dtype: str, kept_as: str = FIRST_BASE) -> Real | None:
-    """What is kept of a situation of lab/experiments/035-real-agents.md, or of a second base; None without anything.
-
-    The four agents of `read` are in the situations `four, DTYPE`, with the first prompts of each task only, which are
-    the ones that were asked in all trainings.
-    """
-    kept = results.kept(kept_as)
-    trainings = {int(seed): models for seed, models in kept.get("situations", {}).get(name, {}).items()}
-    known = {
-        seed: {model if model == AGENTS else f"{model}, {dtype}": digits for model, digits in models.items()}
-        for seed, models in trainings.items()
-    }
-    if not known:
-        return None
-    tasks = tuple(next(iter(next(iter(known.values())).values())))
-    base = {task: kept["base"][task] for task in tasks}
-    if name == f"four, {dtype}":
-        for stored in results.kept_all("real-*"):
-            if BASE in stored["models"] and set(tasks) <= set(stored["agents"]):
-                found = {model: each for model, each in stored["models"].items() if model.endswith(f", {dtype}")}
-                known |= {stored["seed"]: found} if found else {}
-    first = {task: len(digits) for task, digits in base.items()}
-    rewards, scored = {BASE: [base] * len(known)}, {BASE: tuple(known)}
-    for model in dict.fromkeys(model for models in known.values() for model in models):
-        scored[model] = tuple(seed for seed, models in known.items() if model in models)
-        rewards[model] = [known[seed][model] for seed in scored[model]]
-    arrays = {
-        model: tuple(np.array([_quarters(one[task][: first[task]]) for one in each]) for task in tasks)
-        for model, each in rewards.items()
-    }
-    return Real(tasks, kept["prompts"], arrays, scored)
 
 
 def asked_merges() -> list[str]:

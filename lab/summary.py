@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
-from lab import advice, kinds, rules, smollm
+from lab import kinds, rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
 from lab.results import MODELS, SECOND_BASE, Measured, Results
 from lab.rows import ALL
@@ -41,23 +41,11 @@ def points(difference: Estimate) -> str:
     return f"{difference.value:+.1f} points, from {difference.low:+.1f} to {difference.high:+.1f}"
 
 
-_SITUATIONS = {
-    "adapters": "LoRA adapters",
-    "copies": "agents some of which are nearly copies of others",
-    "dense": "agents that moved most elements",
-    "pair": "two sparse agents",
-    "sparse": "three or more sparse agents",
-    "sparse, rl": "sparse agents that were trained by RL (`--trained-by rl`)",
-    "sparse, sft": "sparse agents that were fine-tuned (`--trained-by sft`)",
-}
-
-
 def lines(results: Results) -> Iterator[str]:
     """What to do, what real agents say, then what tiny agents say; each for what was measured."""
     main = results.setting(MAIN)
     if main is None or not {"ram", "ram+", "linear", "task_arithmetic"} <= main.best.keys():
         return
-    yield from _first(results)
     yield from _real(results)
     yield from _second_base(results)
     yield _best(main)
@@ -66,28 +54,6 @@ def lines(results: Results) -> Iterator[str]:
     yield from _untrained(main)
     yield from _rule(results)
     yield _how_sure(main)
-
-
-def _first(results: Results) -> Iterator[str]:
-    """What `ramerge recommend` says in each situation."""
-    choices = advice.choices(results)
-    told = [f"`{advice.label(choice.name)}` for {_SITUATIONS[name]}" for name, choice in choices.items()]
-    if told:
-        yield (
-            f"**What to try first.** `ramerge recommend` looks at your agents and names a merge: {'; '.join(told)} "
-            f"([its rule](#what-recommend-says)). {_divided(choices)}Then compare on your own tasks with `ramerge "
-            "search`, because no method is always best."
-        )
-
-
-def _divided(choices: Mapping[str, advice.Choice]) -> str:
-    """Where tiny agents prefer another rule."""
-    return "".join(
-        f"For {_SITUATIONS[name]} `{advice.label(one.best)}` is {one.mean[one.best] - one.mean[one.name]:.1f} points "
-        "better on the tiny agents, and the real ones decide. "
-        for name, one in choices.items()
-        if one.divided
-    )
 
 
 def _real(results: Results) -> Iterator[str]:

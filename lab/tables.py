@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 
 from lab import details, predictions
-from lab.advice import CANDIDATES, MARGIN, label, real_name
-from lab.advice import Choice as Advised
-from lab.advice import choices as advised
 from lab.claims import LEVEL, RULES, Claim, beyond, signed
 from lab.published import Published
 from lab.results import BASE, Measured, Model, Results
@@ -298,8 +295,8 @@ def of_predictions(real: Real) -> str:
 
 def _label(method: str) -> str:
     """A merge of the real agents in the words of a recipe."""
-    names = {real_name(name): name for name in CANDIDATES}
-    return label(names[method]) if method in names else method
+    rule, times, scale = method.partition(" x ")
+    return f"task_arithmetic scale={scale}" if rule == "sum" and times else method
 
 
 def of_served(real: Real, served: Real) -> str:
@@ -324,60 +321,6 @@ def of_candidates(choice: Choice) -> str:
         for name, scores in sorted(choice.scores.items(), key=lambda item: -float(np.mean(item[1])))
     ]
     return table(("candidate", *choice.settings, "mean"), rows)
-
-
-def of_advice(choices: Mapping[str, Advised]) -> str:
-    """What `ramerge recommend` says in each situation, and what it is chosen by."""
-    rows = []
-    for situation, choice in choices.items():
-        means, best, apart = choice.mean, choice.best, choice.difference
-        weakest, behind = choice.weakest
-        rows.append(
-            (
-                situation,
-                f"`{label(choice.name)}`",
-                "; ".join(one.name for one in choice.tiny),
-                f"{means[choice.name]:.1f}",
-                f"{means[REFERENCE]:.1f}",
-                f"{means[best]:.1f} (`{label(best)}`)",
-                f"{behind:+.1f} ({weakest})",
-                f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}",
-                f"{signed(apart)} to `{label(choice.rival)}`: {'; '.join(one.name for one in choice.judges)}"
-                if apart is not None
-                else "",
-            )
-        )
-    head = (
-        "situation",
-        "advice",
-        "tiny agents",
-        "advice, mean",
-        f"{REFERENCE}, mean",
-        "best, mean",
-        "advice at its worst",
-        "wrong",
-        "advice on the real agents",
-    )
-    return table(head, rows)
-
-
-def of_all_candidates(results: Results) -> str:
-    """Every candidate for advice: means on the tiny agents of each situation, and on the real ones."""
-    choices = advised(results)
-    real = {judge.name: judge.means() for choice in choices.values() for judge in choice.judges}
-    rows = [
-        (
-            f"`{label(name)}`",
-            *(f"{choice.mean[name]:.1f}" for choice in choices.values()),
-            *(_shown(means.get(name)) for means in real.values()),
-        )
-        for name in CANDIDATES
-    ]
-    return table(("candidate", *choices, *(f"real: {name}" for name in real)), rows)
-
-
-def _shown(score: float | None) -> str:
-    return "" if score is None else f"{score:.1f}"
 
 
 def of_published(published: Sequence[Published]) -> str:

@@ -1,4 +1,4 @@
-"""Tasks with exact answers: the demo's three, two more that share skills with them, and three for more agents.
+"""Tasks with exact answers: the demo's three, and two more that share skills with them.
 
 Numbers are smaller than the demo's, so that a base learns to carry in a minute.
 """
@@ -42,31 +42,6 @@ BY_NAME = {task.name: task for task in TASKS}
 NAMES = tuple(BY_NAME)
 
 
-def _swap(rng: random.Random) -> Example:
-    text = rng.choices(LETTERS, k=LENGTH)
-    swapped = [text[place ^ 1] if place ^ 1 < LENGTH else text[place] for place in range(LENGTH)]
-    return Example(f">>{''.join(text)}=", "".join(swapped))
-
-
-def _rotate(rng: random.Random) -> Example:
-    text = "".join(rng.choices(LETTERS, k=LENGTH))
-    return Example(f"<<{text}=", text[1:] + text[:1])
-
-
-def _complement(rng: random.Random) -> Example:
-    text = "".join(rng.choices(DIGITS, k=LENGTH))
-    return Example(f"##{text}=", "".join(str(9 - int(digit)) for digit in text))
-
-
-EIGHT: tuple[DemoTask, ...] = (
-    *TASKS,
-    DemoTask("swap", "swap neighboring letters: >>abcdefg= gives badcfeg", _swap),
-    DemoTask("rotate", "move the first letter to the end: <<abcdefg= gives bcdefga", _rotate),
-    DemoTask("complement", "nine minus each digit: ##5281704= gives 4718295", _complement),
-)
-"""The five tasks and three more, for a base of its own: see `lab.situations`."""
-
-
 def held_out(task: DemoTask, validation: int, test: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Prompts that no model was trained on, first those for validation and then those for the test."""
     drawn = prompts(task, "test", validation + test, seed)
@@ -85,7 +60,7 @@ def _subtract_without_borrow(prompt: str) -> str:
 
 
 def _echo(prompt: str) -> str:
-    return prompt.lstrip("<>#")[:-1]
+    return prompt.lstrip("<>")[:-1]
 
 
 def _sort_descending(prompt: str) -> str:
@@ -98,9 +73,6 @@ _SLIPS: dict[str, Callable[[str], str]] = {
     "sort": _sort_descending,
     "subtract": _subtract_without_borrow,
     "shift": _echo,
-    "swap": _echo,
-    "rotate": _echo,
-    "complement": _echo,
 }
 
 

@@ -46,12 +46,7 @@ class Practice:
     group: int = 8
 
 
-def school(
-    seed: int,
-    how: Schooling,
-    say: Callable[[str], None] = lambda _: None,
-    tasks: Sequence[DemoTask] = TASKS,
-) -> Weights:
+def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: None) -> Weights:
     """A base that has the skills of all tasks in part, on the grid of bfloat16."""
     weights = _trainable(fresh(seed))
     matrices = [weight for name, weight in weights.items() if "proj" in name]
@@ -66,7 +61,7 @@ def school(
             optimizer.param_groups[0]["lr"] = rate * part
         rng = random.Random(f"{seed}/{step}")
         asked, answers = [], []
-        for task in tasks:
+        for task in TASKS:
             drawn = prompts(task, "train", how.batch, _seed_of("base", seed, step))
             asked += [example.prompt for example in drawn]
             answers += [taught(task, example, rng) for example in drawn]
@@ -83,11 +78,10 @@ def train(
     seed: int,
     how: Practice,
     say: Callable[[str], None] = lambda _: None,
-    tasks: Sequence[DemoTask] = TASKS,
 ) -> Weights:
-    """An agent for one task of `tasks`, whose first rate is at the same place in `how.rates`."""
+    """An agent for one task of `TASKS`, whose first rate is at the same place in `how.rates`."""
     weights = _trainable(base)
-    rate = how.rates[tasks.index(task)]
+    rate = how.rates[TASKS.index(task)]
     parameters = list(weights.values())
     generator = torch.Generator().manual_seed(_seed_of("coins", seed, 0))
     optimizer: torch.optim.Optimizer = (
@@ -119,30 +113,21 @@ Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
 SCALING = 2.0
 
 
-def adapt(
-    base: Weights,
-    task: DemoTask,
-    seed: int,
-    how: Practice,
-    rank: int,
-    start: int,
-    tasks: Sequence[DemoTask] = TASKS,
-) -> Factors:
+def adapt(base: Weights, task: DemoTask, seed: int, how: Practice, rank: int, start: int) -> Factors:
     """A LoRA adapter for one task, by policy gradient with Adam.
 
     Args:
         base: the frozen weights.
         task: what it learns.
         seed: of prompts and samples.
-        how: steps, prompts and first rates.
+        how: steps, prompts, and first rates in the order of `TASKS`.
         rank: of all products.
         start: seed of A, which trainers set to the same number for all agents unless told otherwise; B starts as 0.
-        tasks: all tasks; first rates are in their order.
     """
     generator = torch.Generator().manual_seed(start)
     factors = {name: _factors(weight, rank, generator) for name, weight in base.items() if "proj" in name}
     trained = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
-    rate, draws = how.rates[tasks.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
+    rate, draws = how.rates[TASKS.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
     optimizer = torch.optim.Adam(trained.values(), lr=rate)
     for step in range(how.steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)

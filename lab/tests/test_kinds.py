@@ -119,5 +119,5 @@ def test_sections_have_tables_and_failed_predictions(results: Results, tmp_path:
     assert "Not scored in all of these trainings: `core`." in told and FAILED in told
     assert "| uniform 3 | mean of the last three" in sections.of_runs(results)
     empty = Results(tmp_path / "nothing")
-    for section in (sections.of_kinds, sections.of_second_base, sections.of_runs, sections.of_situations):
+    for section in (sections.of_kinds, sections.of_second_base, sections.of_runs):
         assert "No results are kept yet" in section(empty)

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab import advice, details, page, predictions, published, smollm, summary, tables
-from lab.claims import RULES, claims, signed
-from lab.results import FIRST_BASE, SECOND_BASE, Results
+from lab import details, page, predictions, published, smollm, summary, tables
+from lab.claims import RULES, claims
+from lab.results import Results
 from lab.rows import ALL, Row
 from lab.settings import MAIN
-from lab.situations import SITUATIONS
 from lab.statistics import Estimate, nemenyi
 
 pytestmark = pytest.mark.full  # torch
@@ -68,7 +67,6 @@ def test_merges_are_compared_on_the_trainings_that_have_both(tmp_path: Path, rea
     assert both is not None and both.having("ties, bfloat16").seeds == (2,)
     assert both.mean("ram+, bfloat16").value == pytest.approx(62.5)
     assert both.difference("ties, bfloat16", "ram+, bfloat16").value == pytest.approx(-25)
-    assert both.level("ties", "bfloat16") == pytest.approx(62.5 - 25)
     table = tables.of_real_merges(both, "bfloat16", both.merges["bfloat16"])
     assert "| `ties` | 75.0 | 75.0 | 75.0" in table and "| 2 |" in table and "| 1, 2 |" in table
     told = page._like_for_like(both, "bfloat16", both.merges["bfloat16"])
@@ -153,83 +151,6 @@ def test_words_follow_the_rule_for_differences(low: float, high: float, words: s
     assert summary.compared("x", "y", Estimate((low + high) / 2, low, high, 0.5)).startswith(words)
 
 
-@pytest.mark.parametrize(
-    ("real", "chosen"),
-    [
-        ({}, "first"),
-        ({"first": 80.0, "second": 80.9}, "second"),  # level on both: the real agents count more
-        ({"first": 80.0, "second": 81.1}, "second"),
-        ({"first": 80.0, "third": 85.0}, "third"),  # however far behind on tiny agents
-        ({"second": 80.0, "third": 80.9}, "second"),
-        ({"second": 80.0}, "second"),
-    ],
-)
-def test_real_agents_decide_where_there_are_any(real: dict[str, float], chosen: str) -> None:
-    assert advice.chosen_of({"first": 70.0, "second": 69.2, "third": 60.0}, real) == chosen
-
-
-def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> None:
-    kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
-    assert len(kinds) == len(advice.CANDIDATES)
-    known = advice.choices(kept)
-    trained = {"sparse, rl": "RL", "sparse, sft": "light SFT"}
-    assert {"adapters", "copies", "dense", "pair", "sparse", *trained} == known.keys()
-    assert all(one.mean.keys() == advice.CANDIDATES.keys() and one.name in one.mean for one in known.values())
-    for name, way in trained.items():
-        of_training = known.pop(name)
-        assert all(one.name.startswith(way) and "and" not in one.name for one in of_training.tiny)
-        assert {judge.kind for judge in of_training.judges} < {judge.kind for judge in known["sparse"].judges}
-    assert sorted(tiny.name for one in known.values() for tiny in one.tiny) == sorted(one.name for one in SITUATIONS)
-    assert [one.name for one in known["copies"].tiny] == ["RL, one of 3 given three times"]
-    assert {one.name for one in known["adapters"].tiny} == {f"LoRA, {count} agents" for count in (2, 3, 5)}
-    assert [judge.name for judge in known["dense"].judges] == ["four, float32", "eight, float32", "SFT"]
-    assert known["sparse"].judges and not known["copies"].judges
-
-
-def test_the_real_agents_of_both_files_are_one_table(kept: Results) -> None:
-    four = smollm.of_situation(kept, "four, bfloat16", "bfloat16")
-    first = smollm.read(kept)
-    assert four is not None and first is not None
-    assert set(first.seeds) < set(four.seeds) and set(four.prompts.values()) == {75}
-    # the same prompts in the same order: the base and RAM+ have the same rewards
-    for name, place in (("base", 0), ("ram+, bfloat16", four.scored["ram+, bfloat16"].index(1))):
-        for ours, theirs in zip(four.rewards[name], first.rewards[name], strict=True):
-            assert (ours[place] == theirs[0][:75]).all()
-    assert smollm.of_situation(kept, "nothing", "bfloat16") is None
-
-
-def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
-    known = advice.choices(kept)
-    sparse, seeds = known["sparse"], len(kept.kept("situations"))
-    assert sparse.deciding == "real" and sparse.judges
-    assert 0 < len(sparse.regrets) <= len({one for judge in sparse.judges for one in judge.trainings})
-    assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == seeds
-
-
-def test_agents_of_both_bases_decide(kept: Results) -> None:
-    sparse = advice.choices(kept)["sparse"]
-    assert [judge.name for judge in sparse.judges] == ["four, bfloat16", "eight, bfloat16", "SFT of Gemma 3 270M"]
-    first, *_, second = sparse.judges
-    assert second.trainings == [(SECOND_BASE, seed) for seed in (5, 6, 7)]
-    assert second.means(left_out=(FIRST_BASE, 5)) == second.means() != second.means(left_out=second.trainings[0])
-    assert first.means(only=second.trainings[0]) == {}
-    weakest, best, behind = sparse.weakest_on_real
-    assert weakest in {judge.name for judge in sparse.judges} and behind < 0 and best != sparse.name
-
-
-def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Results) -> None:
-    known = advice.choices(kept)
-    sparse = known["sparse"]
-    assert not sparse.divided and page._divided({"sparse": sparse}) == ""
-    scores = np.zeros((3, len(advice.CANDIDATES)))
-    scores[:, list(advice.CANDIDATES).index("average")] = 90.0
-    other = replace(sparse, tiny=(advice.Tiny("made up", scores),))
-    assert other.divided and other.best == "average" and other.weakest == ("made up", -90.0)
-    told = page._divided({"sparse": other})
-    assert "the real ones decide" in told
-    assert "For *sparse* agents the tiny ones disagree" in told and "`linear` 90.0" in told
-
-
 def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
     assert {"ties", "ties density=0.1"} <= set(smollm.asked_merges())
     assert "`ties density=0.1`" in page._unscored(real)
@@ -243,16 +164,6 @@ def test_published_tables_are_counted() -> None:
     assert published.ahead_of_sum("average") == (0, 1)
 
 
-def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
-    known = json.loads(advice.ADVICE.read_text(encoding="utf-8"))["situations"]
-    for name, choice in advice.choices(kept).items():
-        apart = choice.difference
-        assert (apart is None) == (known[name]["real"] is None)
-        if apart is not None:
-            value, low, high = known[name]["real"]["difference"]
-            assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" == signed(apart)
-
-
 def test_the_summary_is_short(kept: Results) -> None:
     assert 7 <= len(list(summary.lines(kept))) <= 10
 
@@ -260,11 +171,6 @@ def test_the_summary_is_short(kept: Results) -> None:
 def test_the_answer_comes_first_and_the_rules_last(findings: str) -> None:
     headings = [line for line in findings.splitlines() if line.startswith("## ")]
     assert headings[0] == "## In short" and headings[-1] == "## Appendix: the rules of the verdicts"
-
-
-def test_the_summary_begins_with_what_recommend_says(kept: Results) -> None:
-    first = next(iter(summary.lines(kept)))
-    assert all(f"`{advice.label(choice.name)}`" in first for choice in advice.choices(kept).values())
 
 
 def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab import advice, page
+from lab import page
 from lab.results import RESULTS, Results, keep
 from lab.run import run
 from lab.sizes import QUICK
@@ -91,10 +91,6 @@ def test_bits_survive() -> None:
 def test_pages_are_what_the_results_say(kept: Results) -> None:
     for name, text in page.pages(kept).items():
         assert (page.DOCS / name).read_text(encoding="utf-8") == text, "render it again: python -m lab page"
-
-
-def test_recommendations_are_what_the_results_say(kept: Results) -> None:
-    assert advice.ADVICE.read_text(encoding="utf-8") == advice.text(kept), "render it again: python -m lab page"
 
 
 def test_the_figures_are_what_the_results_say(kept: Results) -> None:

@@ -249,7 +249,7 @@ def plan(
 ) -> Plan | SweepPlan:
     """Plan a merge (with `vary`: a sweep): what it would read, write and need. Reads headers only, with two exceptions.
 
-    The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
+    The method `auto` is replaced by the one that `recommend` names with the recipe's prompts, which reads weights.
     Where the recipe has prompts and its method needs what they give, it is gathered first (`gather`).
 
     Args:
@@ -310,10 +310,10 @@ def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with what `recommend` names for its agents in place of the method `auto`, told in a note.
+    """A recipe with what `recommend` names with its prompts in place of the method `auto`, told in a note.
 
     Raises:
-        RecipeError: it is wrong, or has parameters, which are chosen, too.
+        RecipeError: it is wrong, has no prompts, or has parameters, which are chosen, too.
         RamergeError: the agents cannot be analyzed.
     """
     check_unchosen(document)
@@ -321,7 +321,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     rounding = None if document.stated("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
-    note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
+    note = f"auto: {told}, because {'; '.join(filter(None, (*found.why, found.rounding_loss)))}"
     made = document.with_values(asked, "auto: ")
     made.notes.append(note)
     return made.without("prompts") if METHODS[found.method].side is None else made  # they have chosen

@@ -30,6 +30,7 @@ from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.output.write import lay_out
 from ramerge.core.planning.model import MergePlan
+from ramerge.core.recipe.checks import advice_on_auto
 from ramerge.core.recipe.document import DEFAULT_METHOD, Document
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.storage.location import Remote
@@ -129,7 +130,7 @@ def merge_state_dicts(
     for label, value in (("agents", agents), ("recipe", recipe or {}), ("config", config or {})):
         _check_mapping(label, value)
     if method == AUTO:
-        raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
+        raise RecipeError(f"method: {advice_on_auto(agents)}")
     if options.ray is not None:
         raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
     if keys := [key for key in _KEYS if key in parameters]:

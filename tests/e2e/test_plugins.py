@@ -114,13 +114,6 @@ def test_the_example_is_searched(installed: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "found/best/ramerge.json").read_text())["method"] == "clipped_sum"
 
 
-def test_the_example_is_among_those_that_recommend_compares(installed: Path, tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
-    agents = [f"--agent={name}={tmp_path / name}" for name in names]
-    done = run(installed, "recommend", "--base", tmp_path / "base", *agents, "--json", "--quiet")
-    assert "clipped_sum" in json.loads(done.stdout)["compare"]
-
-
 BROKEN = "bad = bad:METHOD"
 METHOD = """
 from ramerge.sdk.methods import merge_method

@@ -57,13 +57,6 @@ def test_a_search_takes_a_function_or_its_name(tmp_path: Path, score: Any) -> No
     assert again == found
 
 
-def test_the_method_auto_is_chosen_before_the_search(tmp_path: Path) -> None:
-    recipe, vary = {**RECIPE, "method": "auto"}, {"rounding": ["nearest", "stochastic"]}
-    found = ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE)
-    assert ramerge.read_recipe(tmp_path / "out" / "recipe.yaml").method == ramerge.recommend(RECIPE).method
-    assert ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE) == found
-
-
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: os.truncate(path, 100)])
 def test_a_damaged_best_is_merged_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
     found = ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
@@ -233,7 +226,7 @@ def test_a_recommendation_can_be_merged(tmp_path: Path) -> None:
     """The recipe's own parameters, which may be of another method, do not stay."""
     own = RECIPE | {"parameters": {"r": 0.3, "shared": "sum"}, "dtype": "float32"}
     found = ramerge.recommend(own)
-    assert replace(found, notes=()) == ramerge.recommend(ramerge.analyze(own)) and found.reasons
+    assert replace(found, notes=()) == ramerge.recommend(ramerge.analyze(own)) and found.why
     assert "method and parameters in the recipe have no effect here" in found.notes[0]
     record = ramerge.merge(found.applied(own), tmp_path / "out")
     assert record.method == found.method and record.dtype == "float32"

@@ -287,10 +287,20 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     words = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
     done = command("recommend", "--base", "base", *models, *words)
     assert done.returncode == 0, done.stderr
-    first, why, _, last = done.stdout.splitlines()
+    _, first, why, last = done.stdout.splitlines()
     assert f"--method {found.method}" in first and ("--prompts" in first) == (found.method == "regmean")
     assert "mass" in why and "apart, 95 %)" in why
-    assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
+    assert last.startswith("search: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
+
+
+def test_a_search_takes_its_usual_space_for_auto(asked: dict[str, str]) -> None:
+    settings = ramerge.SearchSettings(trials=1, html=False, calibration=SETTINGS)
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    auto, usual = (
+        ramerge.search({**recipe, **more}, name, settings=settings)
+        for name, more in (("auto", {"method": "auto"}), ("usual", {}))
+    )
+    assert [point.point for point in auto.points] == [point.point for point in usual.points]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ results                  `Analysis`: the figures of all parts, as JSON, and read
 tables                   the rows of `--csv` and of data frames, for `results`; the CSV files, for `command_output`
 text                     an analysis as lines for the terminal; called by `commands`
 agent_figures            an agent's row in the table of agents, for `text` and `report/page`; shares as percentages
-recommend                which merge to try first, why, and the lines that say it; for `command_output` and `ui/look`
+recommend                which merge to try first, why, and the search that chooses; for `command_output` and `ui/look`
 finished                 a merge that is done, as its recipe and record, for `ramerge report` and `ui/share`
 report/                  an analysis as an HTML page and as files of figures
 """

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ramerge import Options, RecipeError
-from ramerge.analysis.recommend import Recommendation, recommend, summary
+from ramerge.analysis.recommend import by_weights
 from ramerge.analysis.report.write import figure_files, render
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
@@ -22,18 +22,9 @@ from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, open_recipe, reads_of
 
 
-def recommended(found: Recommendation, document: Document, options: Options, *, evidence: bool) -> list[str]:
-    """The lines of a recommendation for the agents of a recipe in any form."""
-    # the option is among the words, so it is no key of the recipe that they spell out
-    links = ["--allow-outside-links"] if options.allow_outside_links else []
-    return summary(found, open_recipe(document), links, start=Path.cwd(), evidence=evidence)
-
-
 def advice(analysis: Analysis, document: Document, options: Options) -> list[str]:
-    """The advice of `recommend` on the agents of an analysis, for its page; none for a single one."""
-    if len(analysis.model.agents) < 2:
-        return []
-    return recommended(recommend(analysis), document, options, evidence=True)
+    """The lines of `recommend` on the agents of an analysis by weights, for its page; none for a single one."""
+    return by_weights(analysis, open_recipe(document, options)).lines if len(analysis.model.agents) > 1 else []
 
 
 def check_outputs(flags: Mapping[str, object], recipe: Document, options: Options) -> None:

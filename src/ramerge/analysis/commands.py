@@ -31,7 +31,6 @@ from ramerge.sdk.commands import (
 
 if TYPE_CHECKING:
     from ramerge import Options
-    from ramerge.analysis.recommend import TrainedBy
 
 _RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", type=click.Path())
 _FILES = (
@@ -76,47 +75,29 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
 
 @command(short_help="Say which merge to try first.")
 @options(_RECIPE, *MODELS, PROMPTS, DTYPE)
-@option(
-    "models",
-    "--trained-by",
-    type=click.Choice(["rl", "sft"]),
-    default="rl",
-    show_default=True,
-    help="How all agents were trained: for three or more sparse agents the answer depends on it.",
-)
-@option("output", "--evidence", is_flag=True, help="Show also the measurements, and what is not known.")
 @options(printing("the recommendation"), run_options(*LIMITS, "cache", "ray"))
-def recommend(
-    paths: tuple[str, ...],
-    trained_by: TrainedBy,
-    evidence: bool,
-    quiet: bool,
-    as_json: bool,
-    options: Options,
-    **flags: Any,
-) -> None:
-    """Say which method and parameters to try first with these agents, from what `analyze` counts.
+def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
+    """Say what the weights of these agents show, which method to try first, why, and which search chooses better.
 
-    The answer is the command, the reason, how sure it is, and a search that compares it with others. The rule comes
-    from merges of real agents where there are any, and of tiny ones. With --prompts of each agent's task, a few merges
-    are compared by how likely they find the agents' own replies; statistics and replies are kept in the user's cache.
+    No method on weights is best everywhere. With --prompts of each agent's task, a few merges are compared by how
+    likely they find the agents' own replies; statistics and replies are kept in the user's cache.
     """
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.command_output import recommended
     from ramerge.analysis.recommend import check_prompts, of_recipe, warnings_for
     from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import open_recipe
 
-    document = recipe_of_words(paths, flags)
+    document = open_recipe(recipe_of_words(paths, flags), options)
     check_prompts(document, options)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
-        found = of_recipe(analysis, document, trained_by, options, listen)
-    warn([*warnings_for(analysis, found.method), *found.notes])
+        advice = of_recipe(analysis, document, options, listen)
+    warn([*warnings_for(analysis, advice.method), *advice.notes])
     if as_json:
-        click.echo(found.to_json(), nl=False)
+        click.echo(advice.to_json(), nl=False)
     else:
-        say(recommended(found, document, options, evidence=evidence))
+        say(advice.lines)
 
 
 @command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})

@@ -310,7 +310,7 @@ METHOD: Decorator = option(
     "method",
     "--method",
     metavar="NAME",
-    help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+. "
+    help="A method of `ramerge methods`, or auto, which chooses by --prompts; default: the recipe's, or ram+. "
     "Another one replaces the recipe's parameters.",
 )
 SET: Decorator = option(

@@ -7,7 +7,6 @@
 38
 """
 
-from ramerge.api import with_chosen_method
 from ramerge.core.planning import cached_counts, requirements
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.findings import PlanFinding, note, problem
@@ -39,5 +38,4 @@ __all__ = [
     "read_headers",
     "requirements",
     "scope_of",
-    "with_chosen_method",
 ]

@@ -16,8 +16,7 @@ from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.outputs import claim_folder
-from ramerge.sdk.plans import with_chosen_method
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, models_only, open_recipe, reads_of
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, check_unchosen, models_only, open_recipe, reads_of
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder, search_folder
@@ -109,7 +108,8 @@ def search(
         require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
         prompts = AgentPrompts.of(document, settings.calibration)
     if document.method == AUTO:
-        document = _with_method_by_weights(document, options)
+        check_unchosen(document)
+        document = document.without("method")  # the space has methods, or there is the default
     is_usual = not vary and space is None
     whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
     if is_usual:
@@ -164,11 +164,6 @@ def search(
 
 def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:
     return [] if space is None or isinstance(space, Mapping) else [Path(space)]
-
-
-def _with_method_by_weights(document: Document, options: Options) -> Document:
-    """A recipe with the method that the agents' weights suggest in place of `auto`; its prompts are for the search."""
-    return with_chosen_method(document.without("prompts"), options).replacing({"prompts": document.stated("prompts")})
 
 
 def _check_before_asking(

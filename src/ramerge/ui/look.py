@@ -9,7 +9,7 @@ import gradio as gr
 
 from ramerge import RecipeError
 from ramerge.analysis.agent_figures import percent
-from ramerge.analysis.recommend import recommend, summary
+from ramerge.analysis.recommend import by_weights
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
@@ -138,14 +138,9 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
     """Advice on the first merge to try, as lines and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
-    found = recommend(analysis)
-    lines = summary(found, document, start=desk.roots.home, evidence=True)
-    return lines, {
-        "method": found.method,
-        "parameters": found.parameters,
-        "preset": None,
-        "rounding": found.rounding,
-    }
+    advice = by_weights(analysis, document, desk.roots.home)
+    method = {"method": advice.method, "parameters": advice.parameters, "preset": None}
+    return advice.lines, {**method, "rounding": advice.rounding}
 
 
 def _tensors(values: Values | None, words: str) -> str:

@@ -193,6 +193,7 @@ def test_the_page_of_the_command_has_the_recommendation(tmp_path: Path) -> None:
     agents = [word for name in NAMES for word in ("--agent", f"{name}={AGENTS / name}")]
     ramerge("analyze", "--base", AGENTS / "base", *agents, "--html", tmp_path / "page.html")
     said = ramerge("recommend", "--base", AGENTS / "base", *agents).stdout.splitlines()
+    assert 4 <= len(said) <= 5
     text = Elements((tmp_path / "page.html").read_text(encoding="utf-8")).text
     for line in said:
         assert line.partition(": ")[2] in text

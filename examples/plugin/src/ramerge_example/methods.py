@@ -11,7 +11,6 @@ from ramerge.sdk.methods import ZERO, PerAgent, Range, merge_method
     "clipped_sum",
     source="an example",
     formula="sum_t w_t tau_t, at most limit * max_t |tau_t| long",
-    compared=True,  # named by `ramerge recommend` among those to compare with
     interface=1,
 )
 def clipped_sum(

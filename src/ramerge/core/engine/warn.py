@@ -29,7 +29,7 @@ class AboutMethod(str):
     """A warning about what the recipe's method does with these agents; other methods may do otherwise.
 
     Attributes:
-        says_where_to_begin: whether it names another method, without all the evidence of `recommend`.
+        says_where_to_begin: whether it says where to begin instead, as `recommend` does.
     """
 
     __slots__ = ()

@@ -360,7 +360,6 @@ class Method(ABC, Generic[P, R]):
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         side: what every agent needs in addition to its weights; None for nothing.
         columns: the figures of `report`.
-        compared: whether `ramerge recommend` names it among those to compare with.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
     """
@@ -386,7 +385,6 @@ class Method(ABC, Generic[P, R]):
     takes_base: bool = False
     side: SideInput | None = None
     columns: tuple[Column, ...] = ()
-    compared: bool = False
     for_sparse: bool = False
     interface: int | None = None
 

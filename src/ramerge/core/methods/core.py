@@ -154,7 +154,6 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 class Core(_CoreMethod[CoreParameters]):
     name = "core"
     is_transposable = True
-    compared = True
     title = "Core coefficients"
     source = "not published; docs/methods/core.md derives it"
     formula = "scale * sum_j w_j tau_j, with coefficients that keep what each agent does in its leading directions"

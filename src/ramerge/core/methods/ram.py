@@ -314,7 +314,6 @@ class Ram(_Reinforced[RamParameters]):
 
 class RamPlus(_Reinforced[ClippedParameters]):
     name = "ram+"
-    compared = True
     title = "Reinforced Agent Merging with clipped rescaling"
     source = f"{SOURCE}, equations 6 and 7"
     formula = "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged"

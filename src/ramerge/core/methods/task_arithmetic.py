@@ -51,7 +51,6 @@ class _TaskArithmetic(FormulaMethod):
 @merge_method(
     "task_arithmetic",
     family="sums",
-    compared=True,
     title="Task Arithmetic",
     source="Editing Models with Task Arithmetic, arXiv 2212.04089; RAM paper, appendix D",
     formula="scale * sum_t w_t tau_t",

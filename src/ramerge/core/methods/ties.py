@@ -131,7 +131,6 @@ class Trimmed(Election[TiesP]):
 
 class Ties(Trimmed[TiesParameters]):
     name = "ties"
-    compared = True
     title = "TIES-Merging"
     source = "TIES-Merging: Resolving Interference When Merging Models, arXiv 2306.01708; RAM paper, appendix D"
     formula = "trim to the largest `density`, elect the sign of the sum, scale * mean of those that agree"

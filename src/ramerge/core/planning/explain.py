@@ -15,7 +15,7 @@ from ramerge.core.recipe.document import DEFAULT_METHOD
 
 _FEW = 8
 _BY_DEFAULT = (
-    f"Using the default, {DEFAULT_METHOD.upper()}. Other methods often score higher; compare with `ramerge recommend`."
+    f"Using the default, {DEFAULT_METHOD.upper()}. Other methods often score higher; `ramerge search` compares them."
 )
 
 

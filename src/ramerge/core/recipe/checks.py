@@ -5,6 +5,7 @@ Problems are collected, so that a user sees all of them at once, each with its l
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 
 from pydantic import ValidationError
@@ -38,7 +39,7 @@ def check_unchosen(document: Document) -> None:
     """Check a recipe as `check` does, also where its method is `auto`, which is chosen later.
 
     Raises:
-        RecipeError: as for `check`; or there are parameters next to `auto`, which chooses them, too.
+        RecipeError: as for `check`; or next to `auto` there are parameters, which it chooses, too, or no prompts.
     """
     if document.method == AUTO:
         if wrong := [key for key in ("parameters", "preset") if document.stated(key)]:
@@ -46,8 +47,23 @@ def check_unchosen(document: Document) -> None:
                 document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
                 for key in wrong
             )
+        if not document.stated("prompts"):
+            raise RecipeError(document.where(("method",), advice_on_auto(document.agents)))
         document = for_method(document, DEFAULT_METHOD)  # in whose place another method may take it
     check(document)
+
+
+def advice_on_auto(agents: Iterable[str]) -> str:
+    """What is to be done where nothing chooses in place of `auto`.
+
+    Args:
+        agents: names of those to merge; may be empty.
+    """
+    prompts = shlex.join(word for name in agents for word in ("--prompts", f"{name}=FILE")) or "--prompts NAME=FILE"
+    return (
+        f"auto chooses with prompts of each agent's task: run `ramerge merge --method auto {prompts} ...`, or name a "
+        "method; `ramerge recommend` says what fits the weights"
+    )
 
 
 def as_yaml(document: Document) -> str:
@@ -65,6 +81,8 @@ def _method_problems(document: Document) -> list[str]:
     if not isinstance(name, str):
         return []
     given = given if isinstance(given, dict) else {}
+    if name == AUTO:
+        return [document.where(("method",), advice_on_auto(document.agents))]
     if name not in METHODS:
         problems.append(document.unknown(("method",), "method", name, list(METHODS)))
         name = nearest(name, METHODS)
