@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     "teachers",
     metavar="NAME=MODEL",
     multiple=True,
-    help="The checkpoint that stands in for an agent, where its own is an adapter or a delta, or has moved; repeatable.",
+    help="The checkpoint that stands in for an agent, where its own is an adapter, a delta or missing; repeatable.",
 )
 @option(
     "output",

@@ -25,7 +25,7 @@ _OPTIONS = Options()
 
 @dataclass(frozen=True, repr=False)
 class Handoff(Displayed):
-    """What was handed to a trainer: the content of `handoff.json`.
+    """Record of a handoff to a trainer: the content of `handoff.json`.
 
     Attributes:
         trainer: the trainer and the version whose formats the files have.
@@ -111,14 +111,14 @@ def handoff(
         ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
     """
     if trainer not in TRAINERS:
-        raise RecipeError(unknown("trainer", trainer, TRAINERS))
+        raise RecipeError(unknown("trainer", trainer, [*TRAINERS]))
     if max_new < 1 or (hardest is not None and hardest < 1):
         raise InputError(f"{'max_new' if max_new < 1 else 'hardest'}: must be at least 1")
     chosen = TRAINERS[trainer]
     source, folder = Path(merged).expanduser(), path_of(Path(out))
     student = open_merged(source)
     agents = [*student.recipe.agents]
-    files = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
+    files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:
         files = {**student.prompts, **files}
     check_agents(agents, files)

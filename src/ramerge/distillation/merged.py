@@ -37,15 +37,13 @@ class Merged:
     def prompts(self) -> dict[str, tuple[Path, ...]]:
         """The files of prompts of each agent: those of the recipe, or those that its search has read."""
         if self.recipe.prompts or self.search is None:
-            return {
-                name: (self.recipe.folder / Path(path).expanduser(),) for name, path in self.recipe.prompts.items()
-            }
-        replies = {name: self.search / _CALIBRATION / name / REPLIES for name in self.recipe.agents}
-        places = {name: [each.place for each in read_exchanges(path)] for name, path in replies.items() if path.exists()}
-        return {
-            name: tuple(dict.fromkeys(Path(place.rpartition(": ")[0]) for place in each))
-            for name, each in places.items()
-        }
+            return {name: (self.recipe.folder / Path(path).expanduser(),) for name, path in self.recipe.prompts.items()}
+        files: dict[str, tuple[Path, ...]] = {}
+        for name in self.recipe.agents:
+            if (path := self.search / _CALIBRATION / name / REPLIES).exists():
+                places = [each.place.rpartition(": ")[0] for each in read_exchanges(path)]
+                files[name] = tuple(map(Path, dict.fromkeys(places)))
+        return files
 
 
 def open_merged(path: Path) -> Merged:
@@ -62,6 +60,11 @@ def open_merged(path: Path) -> Merged:
     folder = path / _BEST if (path / _SEARCH).is_file() else path
     if (path / "asked.json").is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
+    if kind := _change_in(folder):
+        raise RecipeError(
+            f"{folder}: is {kind}, which no trainer loads as the student; merge again without --as-delta or "
+            f"--as-adapter, or make a checkpoint of it: ramerge convert {shlex.quote(str(folder))} STUDENT --base BASE"
+        )
     if not (folder / RECORDS[0]).is_file() or not (folder / RECIPE).is_file():
         raise RecipeError(
             f"{folder}: has no {RECORDS[0]} and {RECIPE}, which say what was merged; give the folder that `ramerge "
@@ -70,11 +73,7 @@ def open_merged(path: Path) -> Merged:
     read_record(folder / RECORDS[0])
     recipe = check(read_document(folder / RECIPE))
     if (lacking := _lacking(folder)) is not None:
-        base = f" --base {shlex.quote(recipe.base)}" if recipe.base else ""
-        raise RecipeError(
-            f"{folder}: {lacking}, so no trainer can load it as the student; make a checkpoint of it: "
-            f"ramerge convert {shlex.quote(str(folder))} STUDENT{base}, or merge {folder / RECIPE} again as a checkpoint"
-        )
+        raise RecipeError(f"{folder}: {lacking}, so no trainer loads it as the student; merge again")
     return Merged(folder.absolute(), recipe, path.absolute() if folder != path else None)
 
 
@@ -88,9 +87,12 @@ def teachers_of(merged: Merged, others: Mapping[str, str]) -> dict[str, str]:
     Raises:
         RecipeError: a checkpoint is missing, or is none that trainers load; with all problems and commands.
     """
-    teachers, problems = {}, []
-    for name in others.keys() - merged.recipe.agents.keys():
-        problems.append(f"--teacher {name}: the merge has no such agent; it has {', '.join(merged.recipe.agents)}")
+    teachers: dict[str, str] = {}
+    problems = [
+        f"--teacher {name}: the merge has no such agent; it has {', '.join(merged.recipe.agents)}"
+        for name in others
+        if name not in merged.recipe.agents
+    ]
     for name, agent in merged.recipe.agents.items():
         try:
             if name in others:
@@ -112,7 +114,7 @@ def _teacher(name: str, agent: Agent, merged: Merged) -> str:
     )
     if agent.model is None:
         what = "a delta" if agent.delta else "a soup"
-        raise ValueError(f"teacher {name}: {agent.written} is {what}, and no checkpoint that a trainer loads; {command}")
+        raise ValueError(f"teacher {name}: {agent.written} is {what}, which no trainer loads; {command}")
     try:
         return _loadable(name, agent.model, merged.recipe.folder)
     except ValueError as error:
@@ -123,26 +125,33 @@ def _loadable(name: str, model: str, folder: Path) -> str:
     """A model as trainers name it. Raises `ValueError` if they cannot load it."""
     parts = parts_of(model, folder)
     if len(parts) > 1:
-        raise ValueError(f"teacher {name}: {model} has adapters on top, and is no checkpoint that a trainer loads")
+        raise ValueError(f"teacher {name}: {model} has adapters on top, which no trainer loads")
     path = parts[0].path
     if path is None:
         if is_hub_id(model):
             return model.partition("@")[0]
         raise ValueError(f"teacher {name}: {model} is {'remote' if is_remote(model) else 'not there'}")
     if (lacking := _lacking(path)) is not None:
-        raise ValueError(f"teacher {name}: {path} {lacking}, and is no checkpoint that a trainer loads")
+        raise ValueError(f"teacher {name}: {path} {lacking}, so no trainer loads it")
     return str(path.resolve())
 
 
 def _lacking(folder: Path) -> str | None:
-    """What keeps trainers from loading a folder; None if nothing does."""
+    """The reason why trainers cannot load a folder; None if they can."""
     if not folder.is_dir():
         return "is no folder"
-    if (folder / DELTA_INDEX).is_file():
-        return "is a delta"
+    if kind := _change_in(folder):
+        return f"is {kind}"
     if not (folder / "config.json").is_file():
-        return "is an adapter" if (folder / "adapter_config.json").is_file() else "has no config.json"
+        return "has no config.json"
     return None if any(any(folder.glob(each)) for each in _WEIGHTS) else f"has no {' or '.join(_WEIGHTS)}"
+
+
+def _change_in(folder: Path) -> str | None:
+    """The kind of change that a folder holds in place of a model; None if it holds no change."""
+    if (folder / DELTA_INDEX).is_file():
+        return "a delta"
+    return "an adapter" if (folder / "adapter_config.json").is_file() else None
 
 
 def check_tokens(recipe: Recipe) -> list[str]:

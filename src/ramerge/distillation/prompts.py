@@ -1,9 +1,10 @@
-"""The dataset of a distillation: prompts of each agent's task as conversations, and those that a merge finds hardest."""
+"""The dataset of a distillation: prompts of each agent's task, as conversations; those that a merge finds hardest."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from ramerge import InputError, RecipeError
 from ramerge.calibration.agreement import replies_of
 from ramerge.calibration.prompts import Prompt, read_prompts
 from ramerge.distillation.trainer import Task
-from ramerge.sdk.text import RECORD, read_object
+from ramerge.sdk.text import JsonLimits, read_object
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import read_search
 
 _AS_IS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 _TRUTH = "ground_truth"
+_TOKENIZER = JsonLimits(size=1 << 28, signs=1 << 26)
 
 
 def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
@@ -85,17 +87,14 @@ def _form(prompt: Prompt) -> str:
 def _beginning(student: Path) -> str:
     """The special tokens that a tokenizer puts in front of plain text."""
     try:
-        processor = read_object(student / "tokenizer.json", RECORD).get("post_processor")
-    except (OSError, ValueError):
+        processor: Any = read_object(student / "tokenizer.json", _TOKENIZER).get("post_processor") or {}
+        steps = processor.get("processors", [processor])
+        pieces: list[Any] = next((step["single"] for step in steps if step["type"] == "TemplateProcessing"), [])
+        return "".join(
+            piece["SpecialToken"]["id"] for piece in takewhile(lambda piece: "SpecialToken" in piece, pieces)
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
-    steps: list[Any] = processor.get("processors", [processor]) if isinstance(processor, dict) else []
-    for step in steps:
-        begins = []
-        for piece in step.get("single", []) if isinstance(step, dict) and step.get("type") == "TemplateProcessing" else []:
-            if "SpecialToken" not in piece:
-                return "".join(begins)
-            begins.append(str(piece["SpecialToken"]["id"]))
-    return ""
 
 
 def hardest(
@@ -151,7 +150,5 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
                 f"{search}: has no score of each prompt of {name}; --hardest takes searches that were scored by prompts"
             )
         values = [sign * top / below if below else math.nan for top, below in items.tolist()]
-        likelihoods[name] = {
-            exchange.key.partition("\n")[0]: value for exchange, value in zip(exchanges, values, strict=True)
-        }
+        likelihoods[name] = {exchange.key: value for exchange, value in zip(exchanges, values, strict=True)}
     return likelihoods

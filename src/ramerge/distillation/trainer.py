@@ -1,4 +1,4 @@
-"""What is handed to a trainer, and the registry of trainers: each is an entry point in `ramerge.trainers`."""
+"""A lesson, which is handed to a trainer, and the registry of trainers: entry points in `ramerge.trainers`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a trainer needs in order to distill teachers into a student.
+    """Everything that a trainer needs in order to distill teachers into a student.
 
     Attributes:
         student: the folder of the merge, absolute.
@@ -99,5 +99,5 @@ def as_yaml(values: Mapping[str, object], comment: str = "") -> str:
 
 
 def script(name: str) -> str:
-    """A file that is written as it is, from `trainers/scripts/`."""
-    return (resources.files("ramerge.distillation.trainers") / "scripts" / name).read_text(encoding="utf-8")
+    """A file that is written as it is, from `trainers/_scripts/`."""
+    return (resources.files("ramerge.distillation.trainers") / "_scripts" / name).read_text(encoding="utf-8")

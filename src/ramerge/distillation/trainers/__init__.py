@@ -1,4 +1,4 @@
-"""One file per trainer: which files it reads, and the command that starts it. `scripts/` has what is written as it is.
+"""One file per trainer: which files it reads, and the command that starts it. `_scripts/` has what is written as it is.
 
 trl       TRL: `DistillationTrainer` with all teachers in one process, and `AsyncDistillationTrainer` with servers
 verl      verl: `main_ppo` with `distillation.teacher_models`

@@ -1,7 +1,7 @@
 """NeMo-RL: GRPO with `adv_estimator: opd`. NeMo Gym rolls out, and the name of an agent there finds its teacher.
 
-Read from NeMo-RL 0.6.0: `nemo_rl/algorithms/opd.py`, `nemo_rl/utils/config.py`, `docs/about/algorithms/mopd.md`; and from
-NeMo Gym: `resources_servers/string_match`, `responses_api_agents/simple_agent`.
+Read from NeMo-RL 0.6.0: `nemo_rl/algorithms/opd.py`, `nemo_rl/utils/config.py`, `docs/about/algorithms/mopd.md`; and
+from NeMo Gym: `resources_servers/string_match`, `responses_api_agents/simple_agent`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TRL. Its synchronous trainer has one teacher; a small subclass in `train.py` gives each completion that of its prompt.
+"""TRL. Its synchronous trainer has one teacher; a subclass in `train.py` gives each completion that of its prompt.
 
 Read from TRL 1.16.0: `trl/trainer/distillation_trainer.py`, `trl/experimental/async_distillation/`.
 """
@@ -46,7 +46,7 @@ def _local(lesson: Lesson) -> Mapping[str, str]:
         "teacher_model_init_kwargs": {"dtype": "auto"},
         "beta": 1.0,
     }
-    text = f"DistillationConfig of TRL 1.16, and student, teachers and prompts of train.py. beta 1: reverse KL.\n{_EDIT}"
+    text = f"DistillationConfig of TRL 1.16; student, teachers and prompts are train.py's. beta 1: reverse KL.\n{_EDIT}"
     return {"prompts.jsonl": _rows(lesson), "config.yaml": as_yaml(config, text), "train.py": script("trl_train.py")}
 
 
@@ -60,7 +60,7 @@ def _served(lesson: Lesson) -> Mapping[str, str]:
     )
     lines = [
         "#!/usr/bin/env bash",
-        "# The vLLM servers of the teachers, and of the student, which the trainer updates; one GPU each. Edit the GPUs.",
+        "# vLLM servers of the student, which the trainer updates, and of the teachers: one GPU each. Edit the GPUs.",
         "set -euo pipefail",
         "CUDA_VISIBLE_DEVICES=0 VLLM_SERVER_DEV_MODE=1 vllm serve "
         f"{shlex.quote(str(lesson.student))} --port {_FIRST_PORT - 1} --logprobs-mode processed_logprobs "
@@ -83,7 +83,7 @@ TRL = Trainer(
     "TRL 1.16 (DistillationTrainer)",
     _local,
     "python {out}/train.py --config {out}/config.yaml",
-    "pip install 'trl==1.16.*'; all teachers are loaded beside the student",
+    "pip install 'trl==1.16.*'; all teachers are loaded next to the student",
 )
 TRL_ASYNC = Trainer(
     "TRL 1.16 (AsyncDistillationTrainer)",

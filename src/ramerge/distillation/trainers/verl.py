@@ -1,7 +1,7 @@
 """verl: `main_ppo` with a teacher of each agent in `distillation.teacher_models`, found by `data_source`.
 
-Read from verl 0.10.0.dev: `verl/workers/config/distillation.py`, `verl/trainer/config/`, `verl/utils/dataset/rl_dataset.py`
-and `examples/on_policy_distillation_trainer/run_qwen3_8b_mopd_fsdp.sh`.
+Read from verl 0.10.0.dev: `verl/workers/config/distillation.py`, `verl/trainer/config/`,
+`verl/utils/dataset/rl_dataset.py` and `examples/on_policy_distillation_trainer/run_qwen3_8b_mopd_fsdp.sh`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "name": "vllm",
         "tensor_model_parallel_size": 1,
         "gpu_memory_utilization": 0.4,
+        "prompt_length": _MOST_OF_PROMPT,
+        "response_length": lesson.max_new,
         "max_model_len": length,
     }
     config = {
@@ -102,9 +104,9 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         },
     }
     text = (
-        "Overrides of verl's ppo_trainer.yaml. The student trains on trainer.n_gpus_per_node GPUs, and each teacher has\n"
-        "one more: distillation.n_gpus_per_node is the sum of num_replicas x tensor_model_parallel_size.\n"
-        "For a reward beside the teachers, write reward.py and set use_task_rewards."
+        "Overrides of verl's ppo_trainer.yaml. The student trains on trainer.n_gpus_per_node GPUs, and each teacher\n"
+        "has one more: distillation.n_gpus_per_node is the sum of num_replicas x tensor_model_parallel_size.\n"
+        "For a reward next to the teachers, write reward.py and set use_task_rewards."
     )
     return {"prompts.jsonl": _rows(lesson), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
 

@@ -44,8 +44,9 @@ class MultiTeacherTrainer(DistillationTrainer):
         if num_items_in_batch is None:
             num_items_in_batch = inputs["completion_mask"].sum()
         parts = []
-        for place, self.teacher_model in enumerate(self._teachers):
+        for place, teacher in enumerate(self._teachers):
             if (rows := inputs["teacher"] == place).any():
+                self.teacher_model = teacher
                 own = {key: value[rows] if getattr(value, "ndim", 0) else value for key, value in inputs.items()}
                 parts.append(super()._compute_loss(student, own, num_items_in_batch))
         loss, entropy, tokens = (sum(each) for each in zip(*parts, strict=True))

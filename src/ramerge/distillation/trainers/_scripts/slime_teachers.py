@@ -12,7 +12,7 @@ from slime.rollout import on_policy_distillation
 URLS = json.loads(Path(__file__).with_name("teachers.json").read_text())
 
 
-async def reward_func(args, sample, **kwargs):  # noqa: ANN001, ANN003, ANN201
+async def reward_func(args, sample, **kwargs):
     own = copy.copy(args)
     own.rm_url = URLS[sample.metadata["teacher"]]
     return await on_policy_distillation.reward_func(own, sample, **kwargs)
