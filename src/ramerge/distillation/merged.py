@@ -132,7 +132,7 @@ def _loadable(name: str, model: str, folder: Path) -> str:
             return model.partition("@")[0]
         raise ValueError(f"teacher {name}: {model} is {'remote' if is_remote(model) else 'not there'}")
     if (lacking := _lacking(path)) is not None:
-        raise ValueError(f"teacher {name}: {path} {lacking}, so no trainer loads it")
+        raise ValueError(f"teacher {name}: {path.resolve()} {lacking}, so no trainer loads it")
     return str(path.resolve())
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines
+from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines, script
 
 _RECIPE = "examples/configs/recipes/llm/mopd-qwen3-1.7b-3n8g-megatron-pack.yaml"
 _SERVER = "string_match"
@@ -92,12 +92,16 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "Overrides of NeMo-RL's reference recipe for MOPD, in the checkout that the variable NEMO_RL names. One node\n"
         "trains, one samples, and each teacher has one more. Parallelism and lengths are the recipe's: edit them."
     )
-    return {"prompts.jsonl": _rows(lesson), "mopd.yaml": as_yaml(config, text)}
+    return {
+        "prompts.jsonl": _rows(lesson),
+        "mopd.yaml": as_yaml(config, text),
+        "run.sh": script("nemo_rl_run.sh"),
+    }
 
 
 NEMO_RL = Trainer(
     "NeMo-RL 0.6",
     _files,
-    "cd $NEMO_RL && uv run examples/nemo_gym/run_grpo_nemo_gym.py --config {out}/mopd.yaml",
+    "bash {out}/run.sh",
     "export NEMO_RL=a checkout of NeMo-RL with NeMo Gym; nodes of GPUs for the student, its sampling and each teacher",
 )
