@@ -30,7 +30,9 @@ class Worker:
         self.metrics_queue: queue.Queue[dict[str, float]] = queue.Queue()
         self.scored: dict[str, int] = {}
         self._version = 0
-        self._made = lambda: [self._sample(n, row, tokenizer, student, teachers, top) for n, row in enumerate(dataset)]
+        self._made = lambda: [
+            self._sample(n, row, tokenizer, student, teachers, top) for n, row in enumerate([*dataset] * 2)
+        ]
 
     def start(self) -> None:
         for sample in self._made():
@@ -80,10 +82,18 @@ class NoTransfer:
 
 
 if __name__ == "__main__":
+    torch.cuda.get_device_name = lambda *_: "a CPU"  # TRL 1.16 looks its peak up without asking whether there is a GPU
     out = Path(sys.argv[1])
     program = runpy.run_path(str(out / "train.py"))
     words = ["--config", str(out / "config.yaml"), "--use_cpu", "true", "--bf16", "false", "--max_steps", "2"]
-    words += ["--token_budget", "256", "--model_init_kwargs", '{"attn_implementation": "eager"}']
+    words += [
+        "--token_budget",
+        "0",
+        "--gradient_accumulation_steps",
+        "1",
+        "--model_init_kwargs",
+        '{"attn_implementation": "eager"}',
+    ]
     models, args = TrlParser((program["Models"], AsyncDistillationConfig)).parse_args_and_config(words)
     tokenizer = AutoTokenizer.from_pretrained(models.student)
     tokenizer.chat_template = models.chat_template
