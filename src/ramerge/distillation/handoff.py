@@ -15,6 +15,7 @@ from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
+from ramerge.sdk.machine import check_options
 from ramerge.sdk.outputs import claim_folder, path_of
 from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
 
@@ -110,6 +111,7 @@ def handoff(
         >>> handoff.files
         ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
     """
+    check_options(options)
     if trainer not in TRAINERS:
         raise RecipeError(unknown("trainer", trainer, [*TRAINERS]))
     if max_new < 1 or (hardest is not None and hardest < 1):

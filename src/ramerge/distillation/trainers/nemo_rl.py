@@ -7,6 +7,7 @@ from NeMo Gym: `resources_servers/string_match`, `responses_api_agents/simple_ag
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines, script
 
@@ -32,18 +33,6 @@ def _rows(lesson: Lesson) -> str:
 
 
 def _files(lesson: Lesson) -> Mapping[str, str]:
-    agents = {
-        _name(name): {
-            "responses_api_agents": {
-                "simple_agent": {
-                    "entrypoint": "app.py",
-                    "resources_server": {"type": "resources_servers", "name": _SERVER},
-                    "model_server": {"type": "responses_api_models", "name": "policy_model"},
-                }
-            }
-        }
-        for name in lesson.teachers
-    }
     prompts = lesson.place("prompts.jsonl")
     tokenizer = {"tokenizer": {"chat_template": lesson.template}} if lesson.template is not None else {}
     config = {
@@ -56,37 +45,9 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "grpo": {"adv_estimator": {"name": "opd"}, "max_num_steps": 100},
         "checkpointing": {"enabled": True, "checkpoint_dir": lesson.place("trained"), "save_period": 20},
         "data": {"train": {"data_path": prompts}, "validation": {"data_path": prompts}},
-        "env": {
-            "_override_": True,
-            "should_use_nemo_gym": True,
-            "nemo_gym": {
-                "config_paths": [
-                    "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml",
-                    f"resources_servers/{_SERVER}/configs/{_SERVER}.yaml",
-                ],
-                **agents,
-            },
-        },
+        "env": _environment(lesson),
         "cluster": {"gpus_per_node": 8, "num_nodes": 2 + len(lesson.teachers)},
-        "on_policy_distillation": {
-            "_override_": True,
-            "enabled": True,
-            "teacher_model_by_agent_name": {_name(name): model for name, model in lesson.teachers.items()},
-            "strict_agent_name_match": True,
-            "deduplicate_shared_teacher_checkpoints": True,
-            "non_colocated_teachers": {
-                "enabled": True,
-                "default_teacher_cfg": {
-                    "tensor_model_parallel_size": 2,
-                    "pipeline_model_parallel_size": 1,
-                    "context_parallel_size": 1,
-                    "num_nodes": 1,
-                    "gpus_per_node": 8,
-                    "precision": "bf16",
-                    "micro_batch_size": 1,
-                },
-            },
-        },
+        "on_policy_distillation": _teachers(lesson),
     }
     text = (
         "Overrides of NeMo-RL's reference recipe for MOPD, in the checkout that the variable NEMO_RL names. One node\n"
@@ -96,6 +57,48 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "prompts.jsonl": _rows(lesson),
         "mopd.yaml": as_yaml(config, text),
         "run.sh": script("nemo_rl_run.sh"),
+    }
+
+
+def _environment(lesson: Lesson) -> dict[str, object]:
+    """An agent of NeMo Gym for each teacher, all of them with one server, whose rewards are not used."""
+    agent = {
+        "entrypoint": "app.py",
+        "resources_server": {"type": "resources_servers", "name": _SERVER},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    return {
+        "_override_": True,
+        "should_use_nemo_gym": True,
+        "nemo_gym": {
+            "config_paths": [
+                "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml",
+                f"resources_servers/{_SERVER}/configs/{_SERVER}.yaml",
+            ],
+            **{_name(name): {"responses_api_agents": {"simple_agent": deepcopy(agent)}} for name in lesson.teachers},
+        },
+    }
+
+
+def _teachers(lesson: Lesson) -> dict[str, object]:
+    return {
+        "_override_": True,
+        "enabled": True,
+        "teacher_model_by_agent_name": {_name(name): model for name, model in lesson.teachers.items()},
+        "strict_agent_name_match": True,
+        "deduplicate_shared_teacher_checkpoints": True,
+        "non_colocated_teachers": {
+            "enabled": True,
+            "default_teacher_cfg": {
+                "tensor_model_parallel_size": 2,
+                "pipeline_model_parallel_size": 1,
+                "context_parallel_size": 1,
+                "num_nodes": 1,
+                "gpus_per_node": 8,
+                "precision": "bf16",
+                "micro_batch_size": 1,
+            },
+        },
     }
 
 

@@ -28,68 +28,12 @@ def _rows(lesson: Lesson) -> str:
 
 def _files(lesson: Lesson) -> Mapping[str, str]:
     length = _MOST_OF_PROMPT + lesson.max_new + 1
-    batch = min(128, len(lesson.tasks))
-    template = {"apply_chat_template_kwargs": {"chat_template": lesson.template}} if lesson.template is not None else {}
-    inference = {
-        "name": "vllm",
-        "tensor_model_parallel_size": 1,
-        "gpu_memory_utilization": 0.4,
-        "prompt_length": _MOST_OF_PROMPT,
-        "response_length": lesson.max_new,
-        "max_model_len": length,
-    }
     config = {
         "defaults": ["ppo_trainer", "_self_"],
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
-        "data": {
-            "train_files": [lesson.place("prompts.jsonl")],
-            "val_files": [lesson.place("prompts.jsonl")],
-            "train_batch_size": batch,
-            "max_prompt_length": _MOST_OF_PROMPT,
-            "max_response_length": lesson.max_new,
-            "filter_overlong_prompts": True,
-            **template,
-        },
-        "actor_rollout_ref": {
-            "model": {
-                "path": str(lesson.student),
-                "use_remove_padding": True,
-                "enable_gradient_checkpointing": True,
-            },
-            "actor": {
-                "optim": {"lr": 1e-6},
-                "ppo_mini_batch_size": batch,
-                "use_dynamic_bsz": True,
-                "ppo_max_token_len_per_gpu": max(24576, length),
-            },
-            "rollout": {
-                "name": "vllm",
-                "n": 1,
-                "tensor_model_parallel_size": 1,
-                "gpu_memory_utilization": 0.4,
-                "max_model_len": length,
-                "log_prob_use_dynamic_bsz": True,
-                "log_prob_max_token_len_per_gpu": max(24576, length),
-            },
-        },
+        **_student(lesson, length),
         "reward": {"custom_reward_function": {"path": lesson.place("reward.py"), "name": "compute_score"}},
-        "distillation": {
-            "enabled": True,
-            "n_gpus_per_node": len(lesson.teachers),
-            "nnodes": 1,
-            "teacher_key": "data_source",
-            "teacher_models": {
-                f"teacher_{number}": {"key": name, "model_path": model, "num_replicas": 1, "inference": dict(inference)}
-                for number, (name, model) in enumerate(lesson.teachers.items(), 1)
-            },
-            "distillation_loss": {
-                "loss_mode": "k1",
-                "use_policy_gradient": True,
-                "use_task_rewards": False,
-                "loss_max_clamp": 10.0,
-                "log_prob_min_clamp": -10.0,
-            },
-        },
+        "distillation": _teachers(lesson, length),
         "trainer": {
             "project_name": "ramerge_mopd",
             "experiment_name": lesson.out.name,
@@ -109,6 +53,77 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "For a reward next to the teachers, write reward.py and set use_task_rewards."
     )
     return {"prompts.jsonl": _rows(lesson), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
+
+
+def _student(lesson: Lesson, length: int) -> dict[str, object]:
+    """Dataset, policy and sampling; `length` is that of prompt, reply and one more token."""
+    batch, most = min(128, len(lesson.tasks)), max(24576, length)
+    template = {"apply_chat_template_kwargs": {"chat_template": lesson.template}} if lesson.template is not None else {}
+    return {
+        "data": {
+            "train_files": [lesson.place("prompts.jsonl")],
+            "val_files": [lesson.place("prompts.jsonl")],
+            "train_batch_size": batch,
+            "max_prompt_length": _MOST_OF_PROMPT,
+            "max_response_length": lesson.max_new,
+            "filter_overlong_prompts": True,
+            **template,
+        },
+        "actor_rollout_ref": {
+            "model": {
+                "path": str(lesson.student),
+                "use_remove_padding": True,
+                "enable_gradient_checkpointing": True,
+            },
+            "actor": {
+                "optim": {"lr": 1e-6},
+                "ppo_mini_batch_size": batch,
+                "use_dynamic_bsz": True,
+                "ppo_max_token_len_per_gpu": most,
+            },
+            "rollout": {
+                **_engine(length),
+                "n": 1,
+                "log_prob_use_dynamic_bsz": True,
+                "log_prob_max_token_len_per_gpu": most,
+            },
+        },
+    }
+
+
+def _teachers(lesson: Lesson, length: int) -> dict[str, object]:
+    inference = {"prompt_length": _MOST_OF_PROMPT, "response_length": lesson.max_new}
+    return {
+        "enabled": True,
+        "n_gpus_per_node": len(lesson.teachers),
+        "nnodes": 1,
+        "teacher_key": "data_source",
+        "teacher_models": {
+            f"teacher_{number}": {
+                "key": name,
+                "model_path": model,
+                "num_replicas": 1,
+                "inference": {**_engine(length), **inference},
+            }
+            for number, (name, model) in enumerate(lesson.teachers.items(), 1)
+        },
+        "distillation_loss": {
+            "loss_mode": "k1",
+            "use_policy_gradient": True,
+            "use_task_rewards": False,
+            "loss_max_clamp": 10.0,
+            "log_prob_min_clamp": -10.0,
+        },
+    }
+
+
+def _engine(length: int) -> dict[str, object]:
+    return {
+        "name": "vllm",
+        "tensor_model_parallel_size": 1,
+        "gpu_memory_utilization": 0.4,
+        "max_model_len": length,
+    }
 
 
 VERL = Trainer(
