@@ -91,8 +91,6 @@ def _teachers(lesson: Lesson) -> dict[str, object]:
             "enabled": True,
             "default_teacher_cfg": {
                 "tensor_model_parallel_size": 2,
-                "pipeline_model_parallel_size": 1,
-                "context_parallel_size": 1,
                 "num_nodes": 1,
                 "gpus_per_node": 8,
                 "precision": "bf16",

@@ -30,7 +30,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
     length = _MOST_OF_PROMPT + lesson.max_new + 1
     config = {
         "defaults": ["ppo_trainer", "_self_"],
-        "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+        "algorithm": {"adv_estimator": "grpo"},
         **_student(lesson, length),
         "reward": {"custom_reward_function": {"path": lesson.place("reward.py"), "name": "compute_score"}},
         "distillation": _teachers(lesson, length),
@@ -70,11 +70,7 @@ def _student(lesson: Lesson, length: int) -> dict[str, object]:
             **template,
         },
         "actor_rollout_ref": {
-            "model": {
-                "path": str(lesson.student),
-                "use_remove_padding": True,
-                "enable_gradient_checkpointing": True,
-            },
+            "model": {"path": str(lesson.student)},
             "actor": {
                 "optim": {"lr": 1e-6},
                 "ppo_mini_batch_size": batch,
@@ -118,12 +114,8 @@ def _teachers(lesson: Lesson, length: int) -> dict[str, object]:
 
 
 def _engine(length: int) -> dict[str, object]:
-    return {
-        "name": "vllm",
-        "tensor_model_parallel_size": 1,
-        "gpu_memory_utilization": 0.4,
-        "max_model_len": length,
-    }
+    size = {"tensor_model_parallel_size": 1, "gpu_memory_utilization": 0.4}
+    return {"name": "vllm", **size, "max_model_len": length}
 
 
 VERL = Trainer(
