@@ -329,6 +329,7 @@ def results() -> dict[str, Displayed]:
         *(ramerge.plan(recipe), ramerge.plan(recipe, vary={"parameters.r": [0, 0.1]}), ramerge.recommend(analysis)),
         ramerge.delta("base", "coder", "delta"),
         ramerge.merge_state_dicts(w, {"code": w}, method="task_arithmetic"),
+        ramerge.Handoff("trl", HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: 8}, (), "python"),
         ramerge.Ranking({HOSTILE: {"code": agreement}}, True, ()),
         ramerge.ReplySet({"code": []}, True, ()),
         ramerge.SearchResult(

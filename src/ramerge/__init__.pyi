@@ -28,6 +28,7 @@ from .core.recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
 from .deltas.kinds import AsAdapter
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
+from .distillation.handoff import Handoff, handoff
 from .evaluation.models import EvaluationTarget, ModelAccess
 from .evaluation.run import EvaluationRequest, evaluate
 from .evaluation.serving import ModelServer
@@ -54,6 +55,7 @@ __all__ = [
     "EvaluationError",
     "EvaluationRequest",
     "EvaluationTarget",
+    "Handoff",
     "InputError",
     "MergedStateDict",
     "MergedTensor",
@@ -94,6 +96,7 @@ __all__ = [
     "delta",
     "evaluate",
     "gather",
+    "handoff",
     "merge",
     "merge_state_dicts",
     "merge_tensors",

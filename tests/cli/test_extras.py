@@ -34,6 +34,7 @@ WORDS: dict[str, list[tuple[str, str]]] = {
         ("LOGS --task ramerge/tool --model x=base --serve transformers", "eval"),
         ("LOGS --task ramerge/tool --model x=base --endpoint http://127.0.0.1:1/v1 --served-name x", "eval"),
     ],
+    "handoff": [(f"MERGED HANDOFF {PROMPTS}", "")],
     "merge": [
         (f"{MODELS} MERGED_TOO", ""),
         (f"{MODELS} OUT --ray", "ray"),

@@ -15,9 +15,10 @@ from tests.checkpoints import write_simple
 from tests.commands import ramerge as command
 
 READS = {
-    *(f"{name} --base" for name in COMMANDS if name not in ("clean", "demo", "methods", "report", "table")),
+    *(f"{name} --base" for name in COMMANDS if name not in ("clean", "demo", "handoff", "methods", "report", "table")),
     *(f"{name} paths" for name in ("analyze", "recommend")),
     "convert model",
+    "handoff merged",
     "search --space",
     "soup --scores",
     "table logs",
@@ -34,6 +35,7 @@ WRITES = {
     "demo --models": "demo --models PATH",
     "demo --out": "demo --out PATH",
     "eval logs": "eval PATH --task ramerge/tool --base base --model merged=code",
+    "handoff out": "handoff out PATH --prompts code=code.jsonl --prompts tool=code.jsonl --overwrite",
     "merge paths": "merge r.yaml PATH --overwrite",
     "plan paths": "plan r.yaml PATH --overwrite",
     "plan --write-recipe": "plan r.yaml --write-recipe PATH",

@@ -372,6 +372,7 @@ NO_CONSUMERS = {
     "clean": "reads no model",
     "demo": "merges models of its own with `merge`",
     "eval": "asks servers of models",
+    "handoff": "names the models of a finished merge for a trainer, and opens none",
     "methods": "reads no model",
     "table": "reads scores",
     "ui": "runs the functions of the other commands",

@@ -62,6 +62,8 @@ MODELS = {name: name for name in COPIED} | {"Qwen/Qwen2.5-7B-Instruct": "base"}
 COPY = "ramerge demo --models ."
 ENVIRONMENT = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"]]
 LANGUAGES = {"py", "pycon", "toml", "sh", "python", "yaml", "json", "mermaid", "text"}
+THEIR_PROGRAMS = {"STUDENT/train.py", "OUT/train.py", "verl.trainer.main_ppo"}
+"""Programs that `ramerge handoff` writes, and a trainer's."""
 NOT_RUN = re.compile(r"# (needs|takes) \w+")
 # flags that pages mention and that are not ours
 THEIRS = {
@@ -76,6 +78,7 @@ THEIRS = {
     "--dtype": "vLLM",
     "--port": "transformers",
     "--save-hf": "slime",
+    "--use-opd": "slime",
     "--write": "benchmarks",
     "--only": "benchmarks",
     "--temperature": "Inspect",
@@ -212,6 +215,8 @@ def run(words: list[str], block: Block) -> str:
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), block
     elif words in ENVIRONMENT:
         pass
+    elif program == "python" and {*arguments[:2]} & THEIR_PROGRAMS:
+        assert not block.runs
     elif program == "python" and arguments[0] == "-m":
         assert find_spec(arguments[1]) is not None, block
     elif program == "python":

@@ -20,6 +20,7 @@ records   records of merges, and other JSON files as dataclasses
 commands  commands: options, words and messages
 flags     recipes by flags, and flags of a recipe
 options   settings that are declared once
+registry  objects by name, of plug-ins too
 progress  events of long work, how they are shown, and delayed signals
 errors    reasons of errors, and warnings that are no errors
 text      untrusted text and JSON, made safe to show

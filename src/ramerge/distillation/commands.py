@@ -1,0 +1,112 @@
+"""The command `handoff`. It holds no logic, and imports when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ramerge.sdk.commands import (
+    OUT,
+    PATH,
+    PROMPTS,
+    command,
+    named,
+    option,
+    options,
+    printing,
+    run_options,
+    say,
+    warn,
+)
+
+if TYPE_CHECKING:
+    from ramerge import Options
+
+
+@command(short_help="Hand a merge to a trainer, to distill its agents into it.")
+@click.argument("merged", metavar="MERGED", type=PATH)
+@OUT
+@options(PROMPTS)
+@option(
+    "prompts",
+    "--hardest",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Keep the N prompts of each agent to which the merge is least likely to give the agent's reply; for the "
+    "folder of a search with prompts.",
+)
+@option(
+    "models",
+    "--teacher",
+    "teachers",
+    metavar="NAME=MODEL",
+    multiple=True,
+    help="The checkpoint that stands in for an agent, where its own is an adapter, a delta or missing; repeatable.",
+)
+@option(
+    "output",
+    "--for",
+    "trainer",
+    default="trl",
+    show_default=True,
+    metavar="TRAINER",
+    help="The trainer: trl, trl-async, verl, nemo-rl, slime, or one of a plug-in.",
+)
+@option(
+    "output",
+    "--max-new",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    metavar="N",
+    help="Tokens of a reply at most.",
+)
+@options(printing("what was written"), run_options("overwrite"))
+def handoff(
+    merged: Path,
+    out: Path,
+    prompts: tuple[str, ...],
+    teachers: tuple[str, ...],
+    trainer: str,
+    hardest: int | None,
+    max_new: int,
+    quiet: bool,
+    as_json: bool,
+    options: Options,
+) -> None:
+    """Write to OUT what a trainer needs to distill the agents of a merge into the merge.
+
+    MERGED is the folder of a merge, or of a search, whose best merge is taken. The merge is the student: a warm start
+    that took seconds. Each agent is the teacher of its own prompts (multi-teacher on-policy distillation). OUT gets
+    one dataset with the teacher of each prompt, and a configuration of the trainer; no weights are copied.
+
+    \b
+    ramerge handoff MERGED OUT --prompts code=code.jsonl --prompts tool=tool.jsonl
+    ramerge handoff SEARCH OUT --for verl
+    """
+    from ramerge.distillation.handoff import handoff as run
+
+    record = run(
+        merged,
+        out,
+        trainer=trainer,
+        prompts=named("--prompts", prompts, "NAME=PATH"),
+        teachers=named("--teacher", teachers, "NAME=MODEL"),
+        hardest=hardest,
+        max_new=max_new,
+        options=options,
+    )
+    warn(record.notes)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        counts = ", ".join(f"{name} {count:,}" for name, count in record.prompts.items())
+        say(
+            [
+                f"{out}: {record.trainer}: {len(record.teachers)} teachers, prompts: {counts}",
+                *([f"before: {record.needs}"] if record.needs else []),
+                f"next: {record.command}",
+            ]
+        )

@@ -1,0 +1,165 @@
+"""From a merge to a folder that a trainer starts from: student, teachers, prompts and configuration."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge import InputError, Options, RecipeError, __version__
+from ramerge.distillation.merged import check_agents, check_tokens, open_merged, teachers_of
+from ramerge.distillation.prompts import hardest as hardest_of
+from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
+from ramerge.distillation.trainer import TRAINERS, Lesson
+from ramerge.sdk.files import check_state, write_texts
+from ramerge.sdk.machine import check_options
+from ramerge.sdk.outputs import claim_folder, path_of
+from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
+
+RECORD = "handoff.json"
+SCHEMA = "ramerge.handoff/1"
+_OPTIONS = Options()
+
+
+@dataclass(frozen=True, repr=False)
+class Handoff(Displayed):
+    """Record of a handoff to a trainer: the content of `handoff.json`.
+
+    Attributes:
+        trainer: the trainer and the version whose formats the files have.
+        student: the folder of the merge, from which the distillation starts.
+        teachers: name of each agent to its folder or hub id.
+        prompts: how many prompts of each teacher the dataset has.
+        files: names of the files in the folder.
+        command: the command that starts the trainer.
+        needs: what must be there before; empty if nothing but the trainer.
+        notes: what a reader must know.
+
+    Example:
+        >>> prompts = {name: f"{name}.jsonl" for name in ("code", "tool", "memory")}
+        >>> merged = ramerge.merge("recipe.yaml", "merged")
+        >>> handoff = ramerge.handoff("merged", "student", prompts=prompts)
+        >>> handoff.prompts["code"]
+        8
+    """
+
+    trainer: str
+    student: str
+    teachers: Mapping[str, str]
+    prompts: Mapping[str, int]
+    files: tuple[str, ...]
+    command: str
+    needs: str = ""
+    notes: tuple[str, ...] = ()
+
+    def _summary(self) -> Mapping[str, object]:
+        return {"trainer": self.trainer, "student": self.student, "teachers": len(self.teachers), **self.prompts}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain values."""
+        return {"schema": SCHEMA, "ramerge_version": __version__, **asdict(self)}
+
+    def to_json(self) -> str:
+        """The text of `handoff.json`."""
+        return dumped(self.to_dict())
+
+
+def handoff(
+    merged: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    trainer: str = "trl",
+    prompts: Mapping[str, str | os.PathLike[str]] | None = None,
+    teachers: Mapping[str, str | os.PathLike[str]] | None = None,
+    hardest: int | None = None,
+    max_new: int = 1024,
+    options: Options = _OPTIONS,
+) -> Handoff:
+    """Write what a trainer needs to distill the agents of a merge (teachers) into the merge (student).
+
+    No weights are read or copied: files name the student and the teachers where they are.
+
+    Args:
+        merged: the folder of a merge, or of a search, whose best merge is taken.
+        out: the folder to write; a new or empty one, or with `options.overwrite` one that `handoff` has written.
+        trainer: its name in the registry `ramerge.trainers`: `trl`, `trl-async`, `verl`, `nemo-rl` or `slime`.
+        prompts: name of an agent to a file or folder of prompts of its task; by default those that the recipe of the
+            merge names, or that its search has read.
+        teachers: name of an agent to the checkpoint that stands in for it, where its own is an adapter, a delta or
+            moved; by default those of the recipe.
+        hardest: keep this many prompts of each agent, those to which the merge is least likely to give the agent's
+            reply; for the folder of a search with prompts. By default all prompts.
+        max_new: tokens of a reply at most, at least 1.
+        options: `overwrite` applies.
+
+    Returns:
+        What was written, and the command that starts the trainer.
+
+    Raises:
+        RecipeError: there is no merge with its record, an agent's checkpoint is none that trainers load, or `out` is
+            one of the inputs or holds something else; all problems of teachers are listed.
+        InputError: there are no prompts, an agent has none, or a file is wrong.
+        OutputError: a file cannot be written.
+
+    Example:
+        >>> merged = ramerge.merge("recipe.yaml", "merged")
+        >>> prompts = {name: f"{name}.jsonl" for name in ("code", "tool", "memory")}
+        >>> handoff = ramerge.handoff("merged", "for-verl", trainer="verl", prompts=prompts)
+        >>> handoff.files
+        ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
+    """
+    check_options(options)
+    if trainer not in TRAINERS:
+        raise RecipeError(unknown("trainer", trainer, [*TRAINERS]))
+    if max_new < 1 or (hardest is not None and hardest < 1):
+        raise InputError(f"{'max_new' if max_new < 1 else 'hardest'}: must be at least 1")
+    chosen = TRAINERS[trainer]
+    source, folder = Path(merged).expanduser(), path_of(Path(out))
+    student = open_merged(source)
+    agents = [*student.recipe.agents]
+    files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
+    if not files.keys() >= {*agents}:
+        files = {**student.prompts, **files}
+    check_agents(agents, files)
+    names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
+    _claim(folder, [source, *(path for each in files.values() for path in each), *map(Path, names.values())], options)
+    drawn, notes = read_files(files), check_tokens(student.recipe)
+    if hardest is not None:
+        likelihoods = likelihoods_of(student.search)
+        counts = {name: len(each) for name, each in drawn.items()}
+        drawn = hardest_of(drawn, likelihoods, hardest)
+        scored = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in drawn])
+        notes.append(f"hardest: chosen among prompts that the search has scored: {scored}")
+    tasks, template = tasks_of(drawn, student.folder)
+    lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
+    contents = chosen.files(lesson)
+    result = Handoff(
+        chosen.title,
+        str(lesson.student),
+        names,
+        {name: len(each) for name, each in drawn.items()},
+        (*sorted(contents), RECORD),
+        chosen.command.format(out=shlex.quote(str(lesson.out))),
+        chosen.needs,
+        tuple(notes),
+    )
+    # the record comes last: a folder with one is whole
+    write_texts([*((folder / name, text) for name, text in contents.items()), (folder / RECORD, result.to_json())])
+    return result
+
+
+def _claim(folder: Path, inputs: list[Path], options: Options) -> None:
+    """Refuse a folder that the command reads, or that holds anything but an earlier handoff."""
+    claim_folder(folder, inputs)
+    check_state(folder)
+    if folder.exists() and not folder.is_dir():
+        raise RecipeError(f"{folder}: is a file; choose a folder")
+    if not folder.exists() or not any(folder.iterdir()):
+        return
+    if not (folder / RECORD).is_file():
+        raise RecipeError(f"{folder}: holds files that `ramerge handoff` did not write; choose another folder")
+    if not options.overwrite:
+        raise RecipeError(f"{folder}: holds an earlier handoff; choose another folder, or replace it: --overwrite")

@@ -1,0 +1,185 @@
+"""The merge that becomes the student, and its agents that become the teachers, as far as trainers can load them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramerge import Agent, InputError, Recipe, RecipeError
+from ramerge.calibration.exchanges import REPLIES, read_exchanges
+from ramerge.sdk.files import no_such_folder
+from ramerge.sdk.recipes import check, parts_of, read_document
+from ramerge.sdk.records import read_record
+from ramerge.sdk.storage import DELTA_INDEX, RECORDS, is_hub_id, is_remote
+
+RECIPE = "ramerge.yaml"
+_SEARCH, _BEST, _CALIBRATION = "search.json", "best", "calibration"
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+@dataclass(frozen=True)
+class Merged:
+    """A merge on this machine.
+
+    Attributes:
+        folder: of its checkpoint.
+        recipe: that it was merged by.
+        search: the folder of the search that chose it; None of a merge without one.
+    """
+
+    folder: Path
+    recipe: Recipe
+    search: Path | None
+
+    @property
+    def prompts(self) -> dict[str, tuple[Path, ...]]:
+        """The files of prompts of each agent: those of the recipe, or those that its search has read."""
+        if self.recipe.prompts or self.search is None:
+            return {name: (self.recipe.folder / Path(path).expanduser(),) for name, path in self.recipe.prompts.items()}
+        files: dict[str, tuple[Path, ...]] = {}
+        for name in self.recipe.agents:
+            if (path := self.search / _CALIBRATION / name / REPLIES).exists():
+                places = [each.place.rpartition(": ")[0] for each in read_exchanges(path)]
+                files[name] = tuple(map(Path, dict.fromkeys(places)))
+        return files
+
+
+def open_merged(path: Path) -> Merged:
+    """The merge in a folder, which is that of a merge or of a search.
+
+    Raises:
+        RecipeError: it is remote or missing, or has no record; or it is a delta or an adapter, which trainers cannot
+            load; with the command that makes a checkpoint.
+    """
+    if is_remote(str(path)):
+        raise RecipeError(f"{path}: is remote, and a trainer reads the student from a disk; download it first")
+    if not path.is_dir():
+        raise RecipeError(no_such_folder(path))
+    folder = path / _BEST if (path / _SEARCH).is_file() else path
+    if (path / "asked.json").is_file() and folder == path:
+        raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
+    if kind := _change_in(folder):
+        raise RecipeError(
+            f"{folder}: is {kind}, which no trainer loads as the student; merge again without --as-delta or "
+            f"--as-adapter, or make a checkpoint of it: ramerge convert {shlex.quote(str(folder))} STUDENT --base BASE"
+        )
+    if not (folder / RECORDS[0]).is_file() or not (folder / RECIPE).is_file():
+        raise RecipeError(
+            f"{folder}: has no {RECORDS[0]} and {RECIPE}, which say what was merged; give the folder that `ramerge "
+            "merge` or `ramerge search` wrote, complete"
+        )
+    read_record(folder / RECORDS[0])
+    recipe = check(read_document(folder / RECIPE))
+    if (lacking := _lacking(folder)) is not None:
+        raise RecipeError(f"{folder}: {lacking}, so no trainer loads it as the student; merge again")
+    return Merged(folder.absolute(), recipe, path.absolute() if folder != path else None)
+
+
+def teachers_of(merged: Merged, others: Mapping[str, str]) -> dict[str, str]:
+    """The teacher of each agent, as trainers load it: an absolute folder, or a hub id.
+
+    Args:
+        merged: the merge.
+        others: teachers that stand in for an agent's own checkpoint, by name of the agent.
+
+    Raises:
+        RecipeError: a checkpoint is missing, or is none that trainers load; with all problems and commands.
+    """
+    teachers: dict[str, str] = {}
+    problems = [
+        f"--teacher {name}: the merge has no such agent; it has {', '.join(merged.recipe.agents)}"
+        for name in others
+        if name not in merged.recipe.agents
+    ]
+    for name, agent in merged.recipe.agents.items():
+        try:
+            if name in others:
+                teachers[name] = _loadable(name, others[name], Path())
+            else:
+                teachers[name] = _teacher(name, agent, merged)
+        except ValueError as error:
+            problems.append(str(error))
+    if problems:
+        raise RecipeError(problems)
+    return teachers
+
+
+def _teacher(name: str, agent: Agent, merged: Merged) -> str:
+    """The checkpoint of an agent. Raises `ValueError` with what to do where there is none."""
+    command = (
+        f"make one: ramerge merge {shlex.quote(str(merged.folder / RECIPE))} TEACHER --method passthrough "
+        f"--set {shlex.quote(f'parameters.agent={name}')}; and give it: --teacher {shlex.quote(f'{name}=TEACHER')}"
+    )
+    if agent.model is None:
+        what = "a delta" if agent.delta else "a soup"
+        raise ValueError(f"teacher {name}: {agent.written} is {what}, which no trainer loads; {command}")
+    try:
+        return _loadable(name, agent.model, merged.recipe.folder)
+    except ValueError as error:
+        raise ValueError(f"{error}; {command}") from error
+
+
+def _loadable(name: str, model: str, folder: Path) -> str:
+    """A model as trainers name it. Raises `ValueError` if they cannot load it."""
+    parts = parts_of(model, folder)
+    if len(parts) > 1:
+        raise ValueError(f"teacher {name}: {model} has adapters on top, which no trainer loads")
+    path = parts[0].path
+    if path is None:
+        if is_hub_id(model):
+            return model.partition("@")[0]
+        raise ValueError(f"teacher {name}: {model} is {'remote' if is_remote(model) else 'not there'}")
+    if (lacking := _lacking(path)) is not None:
+        raise ValueError(f"teacher {name}: {path.resolve()} {lacking}, so no trainer loads it")
+    return str(path.resolve())
+
+
+def _lacking(folder: Path) -> str | None:
+    """The reason why trainers cannot load a folder; None if they can."""
+    if not folder.is_dir():
+        return "is no folder"
+    if kind := _change_in(folder):
+        return f"is {kind}"
+    if not (folder / "config.json").is_file():
+        return "has no config.json"
+    return None if any(any(folder.glob(each)) for each in _WEIGHTS) else f"has no {' or '.join(_WEIGHTS)}"
+
+
+def _change_in(folder: Path) -> str | None:
+    """The kind of change that a folder holds in place of a model; None if it holds no change."""
+    if (folder / DELTA_INDEX).is_file():
+        return "a delta"
+    return "an adapter" if (folder / "adapter_config.json").is_file() else None
+
+
+def check_tokens(recipe: Recipe) -> list[str]:
+    """Notes where teachers may have other tokens than the student."""
+    if recipe.allow.different_tokens or recipe.allow.vocabulary:
+        return [
+            "the recipe allows models with other tokens (allow.different_tokens, allow.vocabulary); trainers compare "
+            "teachers and student token id by token id, so check that the ids mean the same"
+        ]
+    return []
+
+
+def check_agents(names: Sequence[str], prompts: Mapping[str, object]) -> None:
+    """Check that each agent has prompts, and that prompts belong to agents.
+
+    Raises:
+        InputError: an agent has none, or a name is no agent's.
+    """
+    if not prompts:
+        raise InputError(
+            "no prompts: neither the recipe of the merge nor its search names any; give a file of prompts of each "
+            f"agent's task: {' '.join(f'--prompts {name}=FILE' for name in names)}"
+        )
+    problems = [f"agent {name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
+    problems += [
+        f"--prompts {name}: the merge has no such agent; it has {', '.join(names)}"
+        for name in prompts
+        if name not in names
+    ]
+    if problems:
+        raise InputError(problems)

@@ -1,0 +1,154 @@
+"""The dataset of a distillation: prompts of each agent's task, as conversations; those that a merge finds hardest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from ramerge import InputError, RecipeError
+from ramerge.calibration.agreement import replies_of
+from ramerge.calibration.prompts import Prompt, read_prompts
+from ramerge.distillation.trainer import Task
+from ramerge.sdk.text import JsonLimits, read_object
+from ramerge.searches.folder import Folder
+from ramerge.searches.results import read_search
+
+_AS_IS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+_TRUTH = "ground_truth"
+_TOKENIZER = JsonLimits(size=1 << 28, signs=1 << 26)
+
+
+def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
+    """The prompts of each agent, each once.
+
+    Raises:
+        InputError: a file cannot be read, or prompts have lost their special tokens; all agents are listed.
+    """
+    prompts: dict[str, list[Prompt]] = {}
+    problems: list[str] = []
+    for name, paths in files.items():
+        try:
+            found = [prompt for path in paths for prompt in read_prompts(path)]
+        except InputError as error:
+            problems += [f"prompts of {name}: {problem}" for problem in error.problems]
+            continue
+        if lost := [prompt for prompt in found if prompt.state == "decoded"]:
+            problems.append(
+                f"prompts of {name}: {lost[0].place}: is a rollout whose prompt was decoded without its special "
+                "tokens, so a trainer would ask something else; give the training set with messages: "
+                f"--prompts {name}=FILE"
+            )
+        prompts[name] = list({prompt.key: prompt for prompt in found}.values())
+    if problems:
+        raise InputError(problems)
+    return prompts
+
+
+def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[list[Task], str | None]:
+    """The prompts as conversations, and the chat template that they need; None for that of the tokenizer.
+
+    Text is written as it is, after the special tokens that the student's tokenizer puts in front of plain text.
+
+    Raises:
+        InputError: some prompts are text and others messages, or some have their special tokens and others have not:
+            one template cannot write both.
+    """
+    forms = {_form(prompt): (name, prompt) for name, each in prompts.items() for prompt in each}
+    if len(forms) > 1:
+        shown = "; ".join(f"{prompt.place} ({name}): {form}" for form, (name, prompt) in forms.items())
+        raise InputError(
+            f"prompts have several forms, and a trainer writes all of them with one chat template: {shown}; give all "
+            "of them as messages"
+        )
+    tasks = [
+        Task(
+            name,
+            prompt.messages if prompt.text is None else [{"role": "user", "content": prompt.text}],
+            prompt.about.get(_TRUTH),
+        )
+        for name, each in prompts.items()
+        for prompt in each
+    ]
+    form = next(iter(forms))
+    if form == "messages":
+        return tasks, None
+    return tasks, (_beginning(student) if form == "text" else "") + _AS_IS
+
+
+def _form(prompt: Prompt) -> str:
+    if prompt.text is None:
+        return "messages"
+    return "text" if prompt.state == "plain" else "text with special tokens"
+
+
+def _beginning(student: Path) -> str:
+    """The special tokens that a tokenizer puts in front of plain text."""
+    try:
+        processor: Any = read_object(student / "tokenizer.json", _TOKENIZER).get("post_processor") or {}
+        steps = processor.get("processors", [processor])
+        pieces: list[Any] = next((step["single"] for step in steps if step["type"] == "TemplateProcessing"), [])
+        return "".join(
+            piece["SpecialToken"]["id"] for piece in takewhile(lambda piece: "SpecialToken" in piece, pieces)
+        )
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return ""
+
+
+def hardest(
+    prompts: Mapping[str, Sequence[Prompt]], likelihoods: Mapping[str, Mapping[str, float]], count: int
+) -> dict[str, list[Prompt]]:
+    """The prompts of each agent to which the merge is least likely to give the agent's reply.
+
+    Args:
+        prompts: by agent.
+        likelihoods: for each agent, the key of a prompt to a value that is higher the likelier the merge gives the
+            agent's reply; prompts without one are left out.
+        count: how many prompts of each agent to keep; all that have a value if they are fewer.
+
+    Raises:
+        InputError: no prompt of an agent has a value.
+    """
+    chosen = {
+        name: sorted(
+            (prompt for prompt in each if prompt.key in likelihoods.get(name, {})),
+            key=lambda prompt, name=name: likelihoods[name][prompt.key],  # type: ignore[misc]  # a default binds it
+        )[:count]
+        for name, each in prompts.items()
+    }
+    if empty := [name for name, each in chosen.items() if not each]:
+        raise InputError(
+            f"--hardest: the search has scored none of the prompts of {name}; leave --hardest out, or give the "
+            "prompts that were searched with"
+            for name in empty
+        )
+    return chosen
+
+
+def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
+    """How likely the best merge of a search gives the replies of the agents: for each agent, by key of the prompt.
+
+    Values are only compared with one another: whatever the search has scored by, higher is likelier here.
+
+    Raises:
+        RecipeError: there is no search, or none by prompts.
+    """
+    if search is None or not (search / "calibration").is_dir():
+        raise RecipeError(
+            "--hardest: needs scores of prompts, which a search has; give the folder of `ramerge search` with --prompts"
+        )
+    result = read_search(search / "search.json")
+    sign = -1.0 if result.objectives[0].lower else 1.0
+    scores = Folder(search).scores(result.best) or {}
+    likelihoods: dict[str, dict[str, float]] = {}
+    for name, exchanges in replies_of(search / "calibration").exchanges.items():
+        items = scores[name].items if name in scores else None
+        if items is None or len(items) != len(exchanges):
+            raise RecipeError(
+                f"{search}: has no score of each prompt of {name}; --hardest takes searches that were scored by prompts"
+            )
+        values = [sign * top / below if below else math.nan for top, below in items.tolist()]
+        likelihoods[name] = {exchange.key: value for exchange, value in zip(exchanges, values, strict=True)}
+    return likelihoods

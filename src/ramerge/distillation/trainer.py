@@ -1,0 +1,103 @@
+"""A lesson, which is handed to a trainer, and the registry of trainers: entry points in `ramerge.trainers`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from ramerge.sdk.registry import Registry
+
+
+@dataclass(frozen=True)
+class Task:
+    """A prompt of the dataset.
+
+    Attributes:
+        teacher: the agent that knows the task.
+        messages: the conversation up to the reply; text is the content of one message, and `Lesson.template` writes it
+            as it is.
+        truth: what a reward function compares a reply with; None if that is not known.
+    """
+
+    teacher: str
+    messages: Sequence[Mapping[str, str]]
+    truth: object = None
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Everything that a trainer needs in order to distill teachers into a student.
+
+    Attributes:
+        student: the folder of the merge, absolute.
+        teachers: name of each agent to its absolute folder or hub id.
+        tasks: all prompts.
+        template: the chat template that writes the messages as they are; None for that of the tokenizer.
+        max_new: tokens of a reply at most.
+        out: the folder that will hold the files, absolute.
+    """
+
+    student: Path
+    teachers: Mapping[str, str]
+    tasks: Sequence[Task]
+    template: str | None
+    max_new: int
+    out: Path
+
+    def place(self, name: str) -> str:
+        """The absolute path of a file of the folder."""
+        return str(self.out / name)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A trainer that distills several teachers into one student, on replies that the student samples.
+
+    Attributes:
+        title: its name and the version whose formats are written.
+        files: the files that it reads, by name in OUT.
+        command: the command that starts it, with `{out}` for the folder.
+        needs: what must be there before the command runs; empty if nothing but the trainer itself.
+        interface: the version of the plug-in interface that it is written for.
+
+    Example:
+        >>> from ramerge.distillation.trainer import Trainer, json_lines
+        >>> mine = Trainer("mine 1.0", lambda lesson: {"teachers.json": json_lines([lesson.teachers])}, "mine {out}")
+        >>> mine.command.format(out="student")
+        'mine student'
+    """
+
+    title: str
+    files: Callable[[Lesson], Mapping[str, str]]
+    command: str
+    needs: str = ""
+    interface: int | None = None
+
+
+TRAINERS: Registry[Trainer] = Registry("ramerge.trainers", Trainer)
+"""Every trainer, by the name that `--for` takes."""
+
+
+def json_lines(rows: Iterable[Mapping[str, object]]) -> str:
+    """JSON Lines: one object a line."""
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def as_yaml(values: Mapping[str, object], comment: str = "") -> str:
+    """YAML with a comment at its head, of one or more lines."""
+    stream, yaml = io.StringIO(), YAML()
+    yaml.default_flow_style = False
+    yaml.width = 1_000_000  # no paths are folded
+    yaml.dump(dict(values), stream)
+    return "".join(f"# {line}\n" for line in comment.splitlines()) + stream.getvalue()
+
+
+def script(name: str) -> str:
+    """A file that is written as it is, from `trainers/_scripts/`."""
+    return (resources.files("ramerge.distillation.trainers") / "_scripts" / name).read_text(encoding="utf-8")

@@ -1,0 +1,62 @@
+"""slime: `--use-opd` with a server of each teacher. Its reward function asks one server; `teachers.py` chooses which.
+
+Read from slime 0.3.1: `docs/en/advanced/on-policy-distillation.md`, `slime/rollout/on_policy_distillation.py`,
+`slime/utils/arguments.py`, `slime/utils/data.py`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+
+from ramerge.distillation.trainer import Lesson, Trainer, json_lines, script
+from ramerge.sdk.text import dumped
+
+_FIRST_PORT = 13141
+
+
+def _rows(lesson: Lesson) -> str:
+    return json_lines(
+        {
+            "prompt": task.messages if lesson.template is None else task.messages[0]["content"],
+            "label": "" if task.truth is None else str(task.truth),
+            "metadata": {"teacher": task.teacher},
+        }
+        for task in lesson.tasks
+    )
+
+
+def _files(lesson: Lesson) -> Mapping[str, str]:
+    ports = {name: port for port, name in enumerate(lesson.teachers, _FIRST_PORT)}
+    servers = "\n".join(
+        f"CUDA_VISIBLE_DEVICES=$((FIRST_TEACHER_GPU + {number})) python3 -m sglang.launch_server --model-path "
+        f"{shlex.quote(model)} --host 0.0.0.0 --port {ports[name]} --mem-fraction-static 0.6 &"
+        for number, (name, model) in enumerate(lesson.teachers.items())
+    )
+    values = {
+        "OUT": shlex.quote(str(lesson.out)),
+        "STUDENT": shlex.quote(str(lesson.student)),
+        "TEMPLATE": "   --apply-chat-template\n" if lesson.template is None else "",
+        "MAX_NEW": str(lesson.max_new),
+        "BATCH": str(min(16, len(lesson.tasks))),
+        "SERVERS": servers,
+        "PORTS": " ".join(map(str, ports.values())),
+    }
+    text = script("slime_run.sh")
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    urls = {name: f"http://127.0.0.1:{port}/generate" for name, port in ports.items()}
+    return {
+        "prompts.jsonl": _rows(lesson),
+        "run.sh": text,
+        "teachers.py": script("slime_teachers.py"),
+        "teachers.json": dumped(urls),
+    }
+
+
+SLIME = Trainer(
+    "slime 0.3",
+    _files,
+    "bash {out}/run.sh",
+    "export SLIME=a checkout of slime, MODEL=a file of its scripts/models, such as qwen3-4B; GPUs as in run.sh",
+)

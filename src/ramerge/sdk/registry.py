@@ -1,0 +1,11 @@
+"""Registries: things that plug-ins add by entry point, such as the trainers of `ramerge handoff`.
+
+>>> import click
+>>> from ramerge.sdk.registry import Registry
+>>> "merge" in Registry("ramerge.commands", click.Command, versioned=False)
+True
+"""
+
+from ramerge.core.registry import Registry
+
+__all__ = ["Registry"]

@@ -1,0 +1,273 @@
+"""`ramerge handoff`: what is written for each trainer, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+import ramerge
+from ramerge.calibration.prompts import Prompt
+from ramerge.distillation import handoff as handoff_module
+from ramerge.distillation.prompts import hardest, tasks_of
+from ramerge.distillation.trainer import TRAINERS, Lesson, Trainer, json_lines
+from tests.commands import in_process
+from tests.distillation.models import AGENTS, PROMPTS
+from tests.distillation.models import merged as merged  # a fixture
+
+OVERWRITE = ramerge.Options(overwrite=True)
+TEACHER_OF: dict[str, Callable[[dict[str, Any]], str]] = {
+    "trl": lambda row: row["teacher_id"],
+    "trl-async": lambda row: row["teacher_id"],
+    "verl": lambda row: row["data_source"],
+    "nemo-rl": lambda row: row["agent_ref"]["name"].removeprefix("ramerge_"),
+    "slime": lambda row: row["metadata"]["teacher"],
+}
+TEXT_OF: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "nemo-rl": lambda row: row["responses_create_params"]["input"][0]["content"],
+    "slime": lambda row: row["prompt"],
+}
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
+
+
+def prompts_of(name: str) -> list[str]:
+    return [json.loads(line)["prompt"] for line in Path(PROMPTS[name]).read_text().splitlines()]
+
+
+@pytest.mark.parametrize("trainer", [*TRAINERS])
+def test_the_dataset_has_the_teacher_of_each_prompt(trainer: str, merged: Path) -> None:
+    result = ramerge.handoff(merged, "out", trainer=trainer, prompts=PROMPTS)
+    rows = rows_of(Path("out"))
+    text_of = TEXT_OF.get(trainer, lambda row: row["prompt"][0]["content"])
+    for name in AGENTS:
+        assert [text_of(row) for row in rows if TEACHER_OF[trainer](row) == name] == prompts_of(name)
+    assert len(rows) == sum(result.prompts.values()) == 24
+    assert result.teachers == {name: str(Path(model).resolve()) for name, model in AGENTS.items()}
+    assert result.student == str(merged.resolve())
+    assert sorted(result.files) == sorted(path.name for path in Path("out").iterdir())
+    assert json.loads(Path("out/handoff.json").read_text()) == json.loads(json.dumps(result.to_dict()))
+    named = "".join(path.read_text() for path in Path("out").iterdir() if path.name != "handoff.json")
+    assert all(model in named for model in (result.student, *result.teachers.values()))
+    program = shlex.split(result.command)
+    assert all(Path(word).exists() for word in program if word.startswith("/"))
+
+
+def test_the_command_says_how_to_start(merged: Path) -> None:
+    words = [word for name, path in PROMPTS.items() for word in ("--prompts", f"{name}={path}")]
+    output, _ = in_process("handoff", merged, "out", *words, "--for", "verl", "--max-new", 64)
+    assert "3 teachers, prompts: code 8, tool 8, memory 8" in output
+    assert "next: python -m verl.trainer.main_ppo --config-dir out --config-name mopd" in output
+    config = YAML(typ="safe").load(Path("out/mopd.yaml"))
+    assert config["data"]["max_response_length"] == 64
+    record, _ = in_process("handoff", merged, "other", *words, "--json")
+    assert json.loads(record)["teachers"].keys() == AGENTS.keys()
+
+
+def test_the_recipe_names_the_prompts(merged: Path) -> None:
+    recipe = Path("merged/ramerge.yaml")
+    recipe.write_text(recipe.read_text() + "prompts:\n" + "".join(f"  {n}: ../{p}\n" for n, p in PROMPTS.items()))
+    assert ramerge.handoff(merged, "out").prompts == {"code": 8, "tool": 8, "memory": 8}
+    Path("few.jsonl").write_text('{"prompt": "1+1="}\n')
+    assert ramerge.handoff(merged, "few", prompts={"code": "few.jsonl"}).prompts == {"code": 1, "tool": 8, "memory": 8}
+
+
+def test_conversations_need_no_template(merged: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    Path("chat.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    ramerge.handoff(merged, "out", prompts=dict.fromkeys(AGENTS, "chat.jsonl"))
+    assert rows_of(Path("out"))[0] == {"prompt": messages, "teacher_id": "code"}
+    assert "chat_template" not in YAML(typ="safe").load(Path("out/config.yaml"))
+    with pytest.raises(ramerge.InputError, match=r"several forms.*chat\.jsonl: line 1 \(code\): messages.*: text"):
+        ramerge.handoff(merged, "new", prompts={**PROMPTS, "code": "chat.jsonl"})
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("processor", "begins"),
+    [
+        (None, ""),
+        ({"type": "ByteLevel"}, ""),
+        ({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}, "<s>"),
+        (
+            {
+                "type": "Sequence",
+                "processors": [
+                    {"type": "ByteLevel"},
+                    {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<b>"}}, {"Sequence": {}}]},
+                ],
+            },
+            "<b>",
+        ),
+        ({"type": "TemplateProcessing", "single": "?"}, ""),
+    ],
+)
+def test_text_begins_as_the_tokenizer_begins_it(processor: Any, begins: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
+    tasks, template = tasks_of({"code": [Prompt("a", "1+1=")]}, tmp_path)
+    assert template is not None and template.startswith(f"{begins}{{%")
+    _, complete = tasks_of({"code": [Prompt("a", f"{begins}1+1=", state="rendered")]}, tmp_path)
+    assert complete is not None and complete.startswith("{%")
+    assert [task.messages[0]["content"] for task in tasks] == ["1+1="]
+
+
+def test_the_hardest_prompts_are_kept() -> None:
+    prompts = {"code": [Prompt(f"{n}", f"{n}") for n in range(5)], "tool": [Prompt("t", "t")]}
+    values = {"code": {prompts["code"][n].key: value for n, value in enumerate([0.5, 0.1, 0.9, 0.2])}}
+    values["tool"] = {prompts["tool"][0].key: 1.0}
+    assert [each.text for each in hardest(prompts, values, 2)["code"]] == ["1", "3"]
+    assert [each.text for each in hardest(prompts, values, 9)["code"]] == ["1", "3", "0", "2"]
+    assert [each.text for each in hardest(prompts, values, 9)["tool"]] == ["t"]
+    with pytest.raises(ramerge.InputError, match="none of the prompts of tool"):
+        hardest(prompts, {"code": values["code"]}, 1)
+
+
+@pytest.mark.needs("torch", "transformers", "optuna")
+def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
+    settings = ramerge.SearchSettings(
+        html=False, calibration=ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
+    )
+    recipe = {"base": "base", "agents": AGENTS, "prompts": PROMPTS}
+    ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
+    result = ramerge.handoff("found", "out")
+    assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
+    every = [ramerge.handoff("found", f"hard{count}", hardest=count) for count in (1, 2, 3)]
+    assert [each.prompts["code"] for each in every] == [1, 2, 3]
+    assert "chosen among prompts that the search has scored: 3 of 8 of code" in every[0].notes[0]
+    texts = [[row["prompt"][0]["content"] for row in rows_of(Path(f"hard{count}"))] for count in (1, 2, 3)]
+    assert set(texts[0]) < set(texts[1]) < set(texts[2])
+    scored = ramerge.replies_of("found/calibration").exchanges["code"]
+    assert {text for text in texts[2] if text in prompts_of("code")} == {json.loads(each.key)[0] for each in scored}
+
+
+# --- teachers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_delta_becomes_a_teacher_by_the_command_of_the_message(merged: Path) -> None:
+    ramerge.delta("base", "coder", "delta")
+    agents = {"code": {"delta": "delta"}, "tool": "tool"}
+    ramerge.merge({"base": "base", "agents": agents}, "merged", options=OVERWRITE)
+    prompts = {name: PROMPTS[name] for name in agents}
+    with pytest.raises(ramerge.RecipeError, match=r"teacher code: .*delta is a delta, so no trainer loads") as error:
+        ramerge.handoff(merged, "out", prompts=prompts)
+    command = re.search(r"make one: ramerge (.*?); and give it", str(error.value))
+    assert command is not None
+    in_process(*shlex.split(command[1]))
+    assert Path("TEACHER/model.safetensors").read_bytes() == Path("coder/model.safetensors").read_bytes()
+    result = ramerge.handoff(merged, "out", prompts=prompts, teachers={"code": "TEACHER"})
+    assert result.teachers["code"] == str(Path("TEACHER").resolve())
+
+
+def test_every_teacher_that_cannot_be_loaded_is_named(merged: Path) -> None:
+    Path("weights").mkdir()
+    Path("weights/config.json").write_text("{}")
+    Path("adapter").mkdir()
+    Path("adapter/adapter_config.json").write_text("{}")
+    teachers = {"code": "adapter", "tool": "weights", "memory": "s3://bucket/memory", "who": "coder"}
+    with pytest.raises(ramerge.RecipeError) as error:
+        ramerge.handoff(merged, "out", prompts=PROMPTS, teachers=teachers)
+    assert [problem.partition(";")[0] for problem in error.value.problems] == [
+        "--teacher who: the merge has no such agent",
+        f"teacher code: {Path('adapter').resolve()} is an adapter, so no trainer loads it",
+        f"teacher tool: {Path('weights').resolve()} has no *.safetensors or pytorch_model*.bin, so no trainer loads it",
+        "teacher memory: s3://bucket/memory is remote",
+    ]
+
+
+def test_a_teacher_of_the_hub_is_named_as_trainers_name_it(merged: Path) -> None:
+    result = ramerge.handoff(merged, "out", prompts=PROMPTS, teachers={"code": "owner/name@abc123"})
+    assert result.teachers["code"] == "owner/name"
+
+
+def test_a_model_with_an_adapter_is_no_teacher(merged: Path) -> None:
+    Path("adapter").mkdir()
+    recipe = Path("merged/ramerge.yaml")
+    recipe.write_text(recipe.read_text().replace("../coder", "../base+../adapter"))
+    with pytest.raises(ramerge.RecipeError, match=r"has adapters on top.*--set parameters\.agent=code"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS)
+
+
+def test_models_with_other_tokens_are_noted(merged: Path) -> None:
+    recipe = Path("merged/ramerge.yaml")
+    recipe.write_text(recipe.read_text() + "allow: {different_tokens: true}\n")
+    assert "check that the ids mean the same" in ramerge.handoff(merged, "out", prompts=PROMPTS).notes[0]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("merged out", "no prompts: neither the recipe of the merge nor its search names any"),
+        ("merged out --prompts code=code.jsonl", "agent tool: has no prompts; give --prompts tool=FILE"),
+        ("merged out ALL --prompts who=code.jsonl", "--prompts who: the merge has no such agent; it has code, tool"),
+        ("merged out ALL --hardest 3", "--hardest: needs scores of prompts, which a search has"),
+        ("merged out ALL --for axolotl", "unknown trainer 'axolotl'"),
+        ("merged merged ALL --overwrite", "merged: is one of the inputs"),
+        ("merged merged/new ALL", "merged/new: is inside the input merged"),
+        ("merged coder ALL --overwrite", "coder: is one of the inputs"),
+        ("merged . ALL --overwrite", ".: holds the input"),
+        ("merged other ALL --overwrite", "other: holds files that `ramerge handoff` did not write"),
+        ("merged code.jsonl ALL", "code.jsonl: is one of the inputs"),
+        ("merged demo_reward.py ALL", "demo_reward.py: is a file"),
+        ("coder out ALL", "coder: has no ramerge.json and ramerge.yaml, which say what was merged"),
+        ("mergd out ALL", "mergd: no such folder; did you mean merged?"),
+        ("s3://bucket/merged out ALL", "is remote, and a trainer reads the student from a disk"),
+        ("unfinished out ALL", "unfinished: holds a search that has not ended"),
+        ("as-delta out ALL", "as-delta: is a delta, which no trainer loads as the student"),
+        ("merged out ALL --prompts code=missing.jsonl", "prompts of code: missing.jsonl: cannot be read"),
+        ("merged out ALL --prompts code=decoded.jsonl", "decoded without its special tokens"),
+    ],
+)
+def test_refusals(words: str, message: str, merged: Path) -> None:
+    Path("other").mkdir()
+    Path("other/notes.txt").write_text("mine")
+    Path("unfinished").mkdir()
+    Path("unfinished/asked.json").write_text("{}")
+    Path("decoded.jsonl").write_text(json.dumps({"input": "user\n1+1=", "output": "2", "score": 1.0, "step": 1}) + "\n")
+    if "as-delta" in words:
+        in_process("merge", "merged/ramerge.yaml", "as-delta", "--as-delta", "--quiet")
+    named = [word.partition("=")[0] for word in words.split()]
+    rest = " ".join(f"--prompts {name}={path}" for name, path in PROMPTS.items() if name not in named)
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    with pytest.raises((ramerge.RamergeError, SystemExit)) as error:
+        in_process("handoff", *words.replace("ALL", rest).split())
+    assert message in str(error.value)
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_an_earlier_handoff_is_replaced_on_request(merged: Path) -> None:
+    ramerge.handoff(merged, "out", prompts=PROMPTS)
+    with pytest.raises(ramerge.RecipeError, match="holds an earlier handoff; choose another folder, or replace it"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS)
+    Path("code.jsonl").write_text('{"prompt": "1+1="}\n')
+    assert ramerge.handoff(merged, "out", prompts=PROMPTS, options=OVERWRITE).prompts["code"] == 1
+    assert len(rows_of(Path("out"))) == 17
+
+
+def test_numbers_are_checked(merged: Path) -> None:
+    with pytest.raises(ramerge.InputError, match="max_new: must be at least 1"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, max_new=0)
+    with pytest.raises(ramerge.InputError, match="hardest: must be at least 1"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, hardest=0)
+
+
+def test_a_plugin_adds_a_trainer(merged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(lesson: Lesson) -> dict[str, str]:
+        return {"tasks.jsonl": json_lines({"of": task.teacher, "truth": task.truth} for task in lesson.tasks)}
+
+    monkeypatch.setattr(handoff_module, "TRAINERS", {"mine": Trainer("mine 1.0", files, "mine {out}", interface=1)})
+    result = ramerge.handoff(merged, "a folder", trainer="mine", prompts=PROMPTS)
+    assert result.files == ("tasks.jsonl", "handoff.json")
+    assert shlex.split(result.command) == ["mine", str(Path("a folder").resolve())]
+    first = json.loads(Path("a folder/tasks.jsonl").read_text().splitlines()[0])
+    assert first == {"of": "code", "truth": json.loads(Path("code.jsonl").read_text().splitlines()[0])["ground_truth"]}
