@@ -12,14 +12,17 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
+from ramerge.calibration import agreement
 from ramerge.calibration.agreement import ReplySet
+from ramerge.calibration.exchanges import Exchange
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
 from ramerge.searches import mass
+from ramerge.searches.mass import nll_by_prompt
 from ramerge.searches.prompted import Prompted, branches_after_sum, usual_space
 from ramerge.searches.run import PlannedPoints
-from ramerge.searches.scores import ScoreFailedError
+from ramerge.searches.scores import ScoreFailedError, joined, of_items
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import mapped_space
 from tests.checkpoints import write_simple
@@ -135,3 +138,21 @@ def test_a_method_that_the_recipe_names_is_tried_in_any_case(recipe: Document) -
     good, poor = branches_after_sum(space, summed)
     assert [point.get("parameters.scale") for point in good] == [1.3, 1.6, 1.5]
     assert [point.get("parameters.scale") for point in poor] == [0.8, 1.5, None, None, None]
+
+
+def test_measurements_belong_to_their_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts take every fourth reply, so they are joined in another order than that of the prompts."""
+    numbers = {"code": range(9), "tool": range(5)}
+    exchanges = {
+        name: [Exchange("x", (1, 2), 1, "", key=f"{name} {number}") for number in each]
+        for name, each in numbers.items()
+    }
+    replies = ReplySet(exchanges, True, (), {"code": (9, 12), "tool": (5, 5)})
+    monkeypatch.setattr(agreement, "_one", lambda _live, _name, each: (float(each.key.split()[1]), 1.0))
+    parts = list(agreement.likelihoods(None, replies, 4))
+    assert [len(part["code"]) for part in parts] == [4, 3, 3, 2]
+    measured = joined([{name: of_items(items) for name, items in part.items()} for part in parts])
+    by_prompt = nll_by_prompt(measured, replies)
+    assert by_prompt == {name: {f"{name} {number}": number for number in each} for name, each in numbers.items()}
+    with pytest.raises(ValueError, match="tool"):
+        nll_by_prompt({"code": measured["code"]}, replies)

@@ -95,10 +95,20 @@ class ReplySet(Displayed):
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     least: float | None = None
 
-    def wrong(self, name: str) -> int:
-        """The number of an agent's prompts whose reply is wrong, and counts 0."""
+    def in_parts(self, name: str, parts: int) -> list[list[Exchange | None]]:
+        """The replies of an agent in the order in which they are scored, some of every kind in each part.
+
+        Args:
+            name: of the agent.
+            parts: how many; fewer if an agent has fewer right replies.
+
+        Returns:
+            In each part right replies first, then a None for each prompt whose reply is wrong.
+        """
+        parts = min(parts, *map(len, self.exchanges.values()))
         right, count = self.counts.get(name, (0, 0))
-        return count - right
+        wrong: list[Exchange | None] = [None] * (count - right)
+        return [[*self.exchanges[name][part::parts], *wrong[part::parts]] for part in range(parts)]
 
     def _summary(self) -> Mapping[str, object]:
         return {"replies": {name: len(each) for name, each in self.exchanges.items()}, "rewarded": self.rewarded}
@@ -182,17 +192,12 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
     Raises:
         WeightsError: a likelihood is not finite.
     """
-    parts = min(parts, *map(len, replies.exchanges.values()))
-    for part in range(parts):
+    for part in zip(*(replies.in_parts(name, parts) for name in replies.exchanges), strict=True):
         yield {
             name: np.array(
-                [
-                    *(_one(live, name, each) for each in exchanges[part::parts]),
-                    *((0.0, 0.0) for _ in range(part, replies.wrong(name), parts)),
-                ],
-                np.float64,
+                [(0.0, 0.0) if exchange is None else _one(live, name, exchange) for exchange in exchanges], np.float64
             ).reshape(-1, 2)
-            for name, exchanges in replies.exchanges.items()
+            for name, exchanges in zip(replies.exchanges, part, strict=True)
         }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -14,6 +13,8 @@ from ramerge.calibration.prompts import Prompt, read_prompts
 from ramerge.distillation.trainer import Task
 from ramerge.sdk.text import JsonLimits, read_object
 from ramerge.searches.folder import Folder
+from ramerge.searches.mass import nll_by_prompt
+from ramerge.searches.prompted import CALIBRATION
 from ramerge.searches.results import read_search
 
 _AS_IS = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -135,20 +136,16 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
     Raises:
         RecipeError: there is no search, or none by prompts.
     """
-    if search is None or not (search / "calibration").is_dir():
+    if search is None or not (search / CALIBRATION).is_dir():
         raise RecipeError(
             "--hardest: needs scores of prompts, which a search has; give the folder of `ramerge search` with --prompts"
         )
-    result = read_search(search / "search.json")
-    sign = -1.0 if result.objectives[0].lower else 1.0
-    scores = Folder(search).scores(result.best) or {}
-    likelihoods: dict[str, dict[str, float]] = {}
-    for name, exchanges in replies_of(search / "calibration").exchanges.items():
-        items = scores[name].items if name in scores else None
-        if items is None or len(items) != len(exchanges):
-            raise RecipeError(
-                f"{search}: has no score of each prompt of {name}; --hardest takes searches that were scored by prompts"
-            )
-        values = [sign * top / below if below else math.nan for top, below in items.tolist()]
-        likelihoods[name] = {exchange.key: value for exchange, value in zip(exchanges, values, strict=True)}
-    return likelihoods
+    best = read_search(search / "search.json").best
+    trial = next((trial for trial in Folder(search).trials.read() if trial.number == best), None)
+    try:
+        likelihoods = nll_by_prompt(trial.measured if trial is not None else {}, replies_of(search / CALIBRATION))
+    except ValueError as error:
+        raise RecipeError(
+            f"{search}: has no score of each prompt of {error}; --hardest takes searches that were scored by prompts"
+        ) from error
+    return {name: {key: -nll for key, nll in each.items()} for name, each in likelihoods.items()}

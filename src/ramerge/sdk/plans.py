@@ -15,7 +15,7 @@ from ramerge.core.planning.inputs import OpenedInputs, open_model, open_models
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
-from ramerge.core.registry import FEATURES, Registry
+from ramerge.core.registry import FEATURES
 
 __all__ = [
     "BASELINE_BYTES",
@@ -27,7 +27,6 @@ __all__ = [
     "OpenedInputs",
     "PlanFinding",
     "PlannedKind",
-    "Registry",
     "TensorPlan",
     "cached_counts",
     "make_plan",

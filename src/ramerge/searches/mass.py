@@ -66,6 +66,24 @@ class MassScorer(Scorer):
         }
 
 
+def nll_by_prompt(measured: Scores, replies: ReplySet) -> dict[str, dict[str, float]]:
+    """The negative log-likelihood of each right reply that a `MassScorer` measured, by agent and key of the prompt.
+
+    Raises:
+        ValueError: these replies are not those that were measured.
+    """
+    likelihoods: dict[str, dict[str, float]] = {}
+    for name in replies.exchanges:
+        exchanges = [exchange for part in replies.in_parts(name, _PARTS) for exchange in part]
+        items = measured[name].items if name in measured else None
+        if items is None or len(items) != len(exchanges):
+            raise ValueError(name)
+        likelihoods[name] = {
+            exchange.key: nll for exchange, (nll, _) in zip(exchanges, items.tolist(), strict=True) if exchange
+        }
+    return likelihoods
+
+
 def nll_of(measured: Scores) -> float:
     """The mean over agents of the negative log-likelihood per token, in nats, of what a `MassScorer` measured."""
     return fmean(measure.value for measure in measured.values())

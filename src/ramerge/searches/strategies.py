@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.sdk.plans import Registry
+from ramerge.sdk.registry import Registry
 from ramerge.searches.contest import Standing, Strategy, key_of
 from ramerge.searches.scores import Objective
 from ramerge.searches.space import Point, Space
