@@ -176,15 +176,12 @@ def any_shards(family: Family) -> dict[str, Side]:
 
 @relation("order of two agents")
 def order(family: Family) -> dict[str, Side] | None:
-    """Sums of two agents do not depend on their order."""
+    """Sums of two agents do not depend on their order; soups do in float32, as they start at their first checkpoint."""
     agents = family.recipe["agents"]
-    symmetric = ("ram", "ram+", "ram+s", "task_arithmetic", "linear", "uniform", "fisher", "ties")
+    symmetric = ("ram", "ram+", "ram+s", "task_arithmetic", "linear", "fisher", "ties")
     if len(agents) != 2 or family.recipe["method"] not in symmetric:
         return None
     if any(isinstance(agent, dict) and "over" in agent for agent in agents.values()):
-        return None
-    # a soup starts at its first checkpoint, which float32 shows
-    if family.recipe["method"] == "uniform" and "base_in_float32" in family.features:
         return None
     changed = {**family.recipe, "agents": dict(reversed(agents.items()))}
     return {
