@@ -373,6 +373,17 @@ def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Pa
     assert "# A delta on base+below" in text and "if BASE is base+below, each by" in text
 
 
+def test_the_delta_of_an_adapter_on_shards_gives_an_index(tmp_path: Path) -> None:
+    """The adapter has no index of its own that the delta could hold."""
+    write_base(tmp_path / "one")
+    ramerge.convert(tmp_path / "one", tmp_path / "base", values={"shard_size": 1000})
+    write_adapter(tmp_path / "a", factors(*UP))
+    ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
+    ramerge.apply(tmp_path / "base", tmp_path / "d", tmp_path / "back")
+    assert len(list((tmp_path / "back").glob("*.safetensors"))) > 1
+    assert {*read_checkpoint(tmp_path / "back")} == {*read_checkpoint(tmp_path / "base")}
+
+
 @pytest.mark.needs("altair")
 def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))

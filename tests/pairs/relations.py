@@ -176,9 +176,9 @@ def any_shards(family: Family) -> dict[str, Side]:
 
 @relation("order of two agents")
 def order(family: Family) -> dict[str, Side] | None:
-    """Sums of two agents do not depend on their order."""
+    """Sums of two agents do not depend on their order; soups do in float32, as they start at their first checkpoint."""
     agents = family.recipe["agents"]
-    symmetric = ("ram", "ram+", "ram+s", "task_arithmetic", "linear", "uniform", "fisher", "ties")
+    symmetric = ("ram", "ram+", "ram+s", "task_arithmetic", "linear", "fisher", "ties")
     if len(agents) != 2 or family.recipe["method"] not in symmetric:
         return None
     if any(isinstance(agent, dict) and "over" in agent for agent in agents.values()):
@@ -607,8 +607,15 @@ def as_adapter(family: Family) -> dict[str, Side] | None:
 
     def applied() -> Mapping[str, Any]:
         place, out = family.folder / "as-adapter", family.folder / "applied"
-        ramerge.merge({**family.recipe, "dtype": "float32", "rounding": "nearest"}, place, kind=kind, options=OPTIONS)
-        ramerge.convert(place, out, base=family.recipe["base"], dtype="float32", options=OPTIONS)
+        base, recipe = family.recipe["base"], {**family.recipe, "dtype": "float32", "rounding": "nearest"}
+        try:
+            ramerge.merge(recipe, place, kind=kind, options=OPTIONS)
+        except ramerge.WeightsError as error:  # breadcrumbs of few numbers may drop them all: the merge is the base
+            if "changes nothing of the base" not in str(error):
+                raise
+            ramerge.convert(base, out, dtype="float32", options=OPTIONS)
+        else:
+            ramerge.convert(place, out, base=base, dtype="float32", options=OPTIONS)
         return near(out)
 
     return {"merge": whole, "applied": applied}
@@ -675,7 +682,8 @@ def is_surveyed(family: Family) -> bool:
 @relation("consumers end")
 def consumers(family: Family) -> dict[str, Side] | None:
     """Whoever reads what a merge reads ends with a result where the merge does."""
-    if not is_surveyed(family):
+    # importances of another vocabulary are refused by the merge, and an analysis reads none
+    if not is_surveyed(family) or (family.recipe["method"] == "fisher" and "more_tokens" in family.features):
         return None
     page = family.folder / "analysis.json"
 

@@ -97,7 +97,8 @@ def write_agent(
         finally:
             writer.close()
     index_name = index_of(shard.name for shard in shards)
-    if staging.needs_index and index_name not in index.companions:
+    is_one_file = [shard.name for shard in shards] == [index_name.removesuffix(".index.json")]
+    if (staging.needs_index or not is_one_file) and index_name not in index.companions:
         staging.write(index_name, _index_of(shards))
     check_unchanged(agent.files)
     return index
