@@ -54,7 +54,7 @@ class LiveModel:
             self.model.to(device)
         if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen
             self.model.set_experts_implementation("eager")
-        self.targets = _targets(self.model)
+        self.targets: dict[str, torch.Tensor] = _targets(self.model)
         self._rows: Mapping[str, int] = {}
         self._untied = False
         self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)

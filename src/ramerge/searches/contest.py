@@ -262,7 +262,8 @@ class TooManyFailuresError(EvaluationError):
 
     def __init__(self, trial: Trial, count: int) -> None:
         super().__init__(f"{count} candidates in a row failed; the last: {trial.failure}")
-        self.trial, self.count = trial, count
+        self.trial: Trial = trial
+        self.count: int = count
 
 
 def split_of(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:

@@ -2,7 +2,7 @@
 
 A new sampler is made for each draw, with a seed that follows from the search's and from how many draws there were. So
 what is drawn depends on the seed and the trials only, and an interrupted search resumes as if it had not been: it draws
-all points again, and trials of earlier runs are told at once.
+all points again, and gets the results of earlier runs at once.
 """
 
 from __future__ import annotations
