@@ -32,12 +32,12 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
 	$(ONE_THREAD) $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
-rest: $(VENV)/.dev $(SITE) browser sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
+rest: $(VENV)/.dev $(SITE) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
 
 test-all: test rest  ## run all tests but those that take minutes
 
-thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
+thorough: $(VENV)/.dev $(VENV)/.eval sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.
@@ -57,13 +57,13 @@ browser:
 	  || echo "no chromium here: the browser tests cannot run"
 
 # Programs written by a model are tested in a real sandbox, and skipped likewise.
-sandbox:
+sandbox: browser  # after it, because only one apt-get runs at a time
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } \
 	  || echo "no bubblewrap here: tests of the sandbox cannot run"
 
 .PHONY: coverage
-coverage: $(VENV)/.dev $(SITE) browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
+coverage: $(VENV)/.dev $(SITE) sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.

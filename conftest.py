@@ -5,6 +5,7 @@ itself: `pytestmark = pytest.mark.full`.
 """
 
 import contextlib
+import gc
 import os
 import re
 import shutil
@@ -88,6 +89,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not _uses_cluster(item))
 
 
+def pytest_collection_finish() -> None:
+    """The garbage collector leaves out what has been imported: going through it takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Look for the libraries that a test needs."""
     for library in (name for mark in item.iter_markers("needs") for name in mark.args):
@@ -122,7 +129,8 @@ def _is_fast(config: pytest.Config) -> bool:
 
 def _uses_cluster(item: pytest.Item) -> bool:
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "cluster" in getattr(item, "fixturenames", ()) or any(value == "ray" for value in values)
+    names = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
+    return not names.isdisjoint(("cluster", "ray"))
 
 
 @pytest.fixture
