@@ -13,8 +13,8 @@ PROCESSORS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 TESTERS = $(shell expr $(PROCESSORS) + 2)
 FAST_TESTERS = $(shell expr $(PROCESSORS) + 1)
 
-# The site, which the search of its pages is tested on, and what it is built from.
-SITE := build/docs/searchindex.js
+# The index of the site, on which its search is tested, and what the site is built from.
+INDEX := build/docs/searchindex.js
 PAGES := $(shell find docs src lab benchmarks examples *.md -type f \( -name '*.md' -o -name '*.py' -o -name '*.js' -o -name '*.svg' -o -name '*.png' \))
 
 export OMP_WAIT_POLICY := passive
@@ -32,7 +32,7 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
 	$(ONE_THREAD) $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
-rest: $(VENV)/.dev $(SITE) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
+rest: $(VENV)/.dev $(INDEX) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
 
 test-all: test rest  ## run all tests but those that take minutes
@@ -63,7 +63,7 @@ sandbox: browser  # after it, because only one apt-get runs at a time
 	  || echo "no bubblewrap here: tests of the sandbox cannot run"
 
 .PHONY: coverage
-coverage: $(VENV)/.dev $(SITE) sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
+coverage: $(VENV)/.dev $(INDEX) sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.
@@ -89,9 +89,9 @@ lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and 
 
 # Warnings are errors, and so is a link inside the site that leads nowhere. Nothing is fetched from the network.
 # Sphinx loses the index entries of pages that it does not write again.
-docs: $(SITE)  ## build the documentation's site into build/docs
+docs: $(INDEX)  ## build the documentation's site into build/docs
 
-$(SITE): $(VENV)/.docs $(PAGES)
+$(INDEX): $(VENV)/.docs $(PAGES)
 	$(BIN)/sphinx-build --quiet --write-all --fail-on-warning --keep-going -d build/doctrees docs build/docs
 	touch $@
 

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,11 @@ settings.register_profile("few", settings.get_profile("ramerge"), max_examples=2
 FULL_FIXTURES = {"cluster", "installed", "s3"}
 FULL_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.full\b", re.MULTILINE)
 
-_OF_THE_DEVELOPER = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_")
+# The last one: tests start hundreds of processes, and each would compile anew what it imports.
+_OF_THE_DEVELOPER = (
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_"),
+    "PYTHONDONTWRITEBYTECODE",
+)
 _home = pytest.StashKey[Path]()
 _connection = contextlib.ExitStack()
 
@@ -56,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_home] = home
     for name in [name for name in os.environ if name.startswith(_OF_THE_DEVELOPER)]:
         del os.environ[name]
+    sys.dont_write_bytecode = False
     cache = home / "cache" / "ramerge"
     cache.mkdir(parents=True)
     if config.pluginmanager.hasplugin("cacheprovider"):
