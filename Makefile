@@ -13,6 +13,10 @@ PROCESSORS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 TESTERS = $(shell expr $(PROCESSORS) + 2)
 FAST_TESTERS = $(shell expr $(PROCESSORS) + 1)
 
+# The index of the site, on which its search is tested, and what the site is built from.
+INDEX := build/docs/searchindex.js
+PAGES := $(shell find docs src lab benchmarks examples *.md -type f \( -name '*.md' -o -name '*.py' -o -name '*.js' -o -name '*.svg' -o -name '*.png' \))
+
 export OMP_WAIT_POLICY := passive
 # Tests run side by side, on small matrices and models: threads of BLAS and torch would only wait for one another.
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
@@ -28,12 +32,12 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
 	$(ONE_THREAD) $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
-rest: $(VENV)/.dev browser sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
+rest: $(VENV)/.dev $(INDEX) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
 
 test-all: test rest  ## run all tests but those that take minutes
 
-thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
+thorough: $(VENV)/.dev $(VENV)/.eval sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.
@@ -53,13 +57,13 @@ browser:
 	  || echo "no chromium here: the browser tests cannot run"
 
 # Programs written by a model are tested in a real sandbox, and skipped likewise.
-sandbox:
+sandbox: browser  # after it, because only one apt-get runs at a time
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } \
 	  || echo "no bubblewrap here: tests of the sandbox cannot run"
 
 .PHONY: coverage
-coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
+coverage: $(VENV)/.dev $(INDEX) sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.
@@ -84,8 +88,12 @@ lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and 
 	$(BIN)/towncrier build --draft --version unreleased >/dev/null
 
 # Warnings are errors, and so is a link inside the site that leads nowhere. Nothing is fetched from the network.
-docs: $(VENV)/.docs  ## build the documentation's site into build/docs
+# Sphinx loses the index entries of pages that it does not write again.
+docs: $(INDEX)  ## build the documentation's site into build/docs
+
+$(INDEX): $(VENV)/.docs $(PAGES)
 	$(BIN)/sphinx-build --quiet --write-all --fail-on-warning --keep-going -d build/doctrees docs build/docs
+	touch $@
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -20,10 +20,15 @@ from ramerge.cli.main import cli
 from ramerge.cli.options import Session
 from ramerge.core.foundation.errors import RamergeError
 
+_LARGE = ("torch", "transformers.modeling_utils")
+"""What takes seconds to import: forks of a process that tests torch find it imported."""
+
 # It reads a command a line, runs it in a fork, and says the fork's exit code.
 _FORKING = """
-import json, os, sys
+import importlib, json, os, sys
 import ramerge.analysis.analyze, ramerge.api, ramerge.cli.main, ramerge.core.engine.execute
+for name in sys.argv[1:]:
+    importlib.import_module(name)
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()
@@ -42,16 +47,17 @@ for line in sys.stdin:
 
 
 @cache
-def _forking() -> subprocess.Popen[str]:
+def _forking(*imported: str) -> subprocess.Popen[str]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", _FORKING], **pipes, text=True)
+    return subprocess.Popen([sys.executable, "-c", _FORKING, *imported], **pipes, text=True)
 
 
 def ramerge(
     *arguments: object, cwd: Path | None = None, without: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in `cwd`, where the modules `without` cannot be imported; what it said, and its exit code."""
-    process, words = _forking(), [str(argument) for argument in arguments]
+    large = () if without else tuple(name for name in _LARGE if name in sys.modules)
+    process, words = _forking(*large), [str(argument) for argument in arguments]
     to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         files = {"cwd": str(cwd or Path.cwd()), "out": out.name, "err": err.name, "without": without}

@@ -27,7 +27,7 @@ from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.layers import layer_of
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
-from tests.tiers import at_most
+from tests.tiers import at_most, some
 
 EPSILONS = (1e-3, 1e-4, 1e-5, 0.0)
 
@@ -366,7 +366,9 @@ def test_isolate_names_an_agent(tmp_path: Path) -> None:
         ramerge.plan(recipe(tmp_path, names, "isolate", parameters={"agent": "cod"}))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(
+    "dtype", some(["float16", "bfloat16", "float32", "float64"], fast=["bfloat16"], full=["float16"])
+)
 def test_stochastic_rounding_to_any_dtype_counts_the_same(dtype: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     plain, drawn = (

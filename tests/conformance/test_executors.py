@@ -1,4 +1,4 @@
-"""Every method on every executor: the bytes of threads."""
+"""Every method on a cluster: the bytes of threads."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,40 +23,29 @@ BLOCK = 512
 Merge = Callable[..., None]
 
 
-def on_ray(request: pytest.FixtureRequest) -> Merge:
+@pytest.fixture
+def on_ray(connected: Any) -> Merge:
     """Two nodes of a cluster."""
-    ray: Any = request.getfixturevalue("connected")
-    return lambda source, out, **more: cluster.merge(ray, source, out, **{"block": BLOCK, **more})
+    return lambda source, out, **more: cluster.merge(connected, source, out, **{"block": BLOCK, **more})
 
 
-EXECUTORS = {"ray": on_ray}
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_the_bytes_of_threads(method: str, on_ray: Merge, tmp_path: Path) -> None:
+    source = plain(tmp_path, method)[0]
+    kills.merge(source, tmp_path / "threads", block=BLOCK)  # first, because it compiles what the others load
+    on_ray(source, tmp_path / "ray")
+    assert kills.weights(tmp_path / "ray") == kills.weights(tmp_path / "threads")
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_every_method_gives_the_bytes_of_threads(executor: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    merge = EXECUTORS[executor](request)
-    for method in METHODS:  # in one test, because a cluster would start in each process of tests
-        folder = tmp_path / method
-        folder.mkdir()
-        source = plain(folder, method)[0]
-        kills.merge(source, folder / "threads", block=BLOCK)  # first, because it compiles what the others load
-        merge(source, folder / executor)
-        assert kills.weights(folder / executor) == kills.weights(folder / "threads"), method
-
-
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_a_merge_as_a_delta_gives_the_bytes_of_threads(
-    executor: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_a_merge_as_a_delta_gives_the_bytes_of_threads(on_ray: Merge, tmp_path: Path) -> None:
     """Blocks that are compared at once, and blocks that are not blocks of a delta."""
-    merge = EXECUTORS[executor](request)
     for name, moved in (("base", 0), ("a", 0.1), ("b", 0.3)):
         large(tmp_path / name, len(name) + int(100 * moved), moved)
     source = recipe(tmp_path, ["a", "b"])
     for block in (1 << 19, 100_000):
         kills.merge(source, tmp_path / f"threads {block}", block=block, kind="delta")
-        merge(source, tmp_path / f"{executor} {block}", block=block, kind="delta")
-        found = [kills.weights(tmp_path / f"{each} {block}") for each in ("threads", executor)]
+        on_ray(source, tmp_path / f"ray {block}", block=block, kind="delta")
+        found = [kills.weights(tmp_path / f"{each} {block}") for each in ("threads", "ray")]
         assert found[0] == found[1]
 
 

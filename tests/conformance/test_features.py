@@ -24,7 +24,7 @@ from tests.conformance.test_merge import same
 from tests.tiers import some
 
 pytestmark = pytest.mark.filterwarnings("ignore::ramerge.core.foundation.errors.ContinueNote")
-by_method = pytest.mark.parametrize("method", some(OTHER_PARAMETERS, fast=("ram+",)))
+by_method = pytest.mark.parametrize("method", some(OTHER_PARAMETERS, fast=("ram+",), full=("ties", "fisher")))
 
 
 def pairs(features: Iterable[Callable[[Case], None]]) -> list[Any]:

@@ -13,6 +13,7 @@ import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,11 @@ from hypothesis import strategies as st
 import ramerge
 from ramerge.core.methods.registry import all_parameters
 from tests.checkpoints import KINDS, families, read_checkpoint, simple, write_checkpoint
-from tests.conformance.methods import ROWS, by_tier
+from tests.conformance.methods import REPRESENTATIVES, ROWS, by_tier
 from tests.conformance.test_merge import as_many_as_it_takes, plain, written
 from tests.formats.quantized import SAMPLES, write_quantized
 from tests.reference import NUMBERS, Stored
-from tests.tiers import at_most
+from tests.tiers import at_most, some
 
 _TYPES: dict[str, Any] = {
     **NUMBERS,
@@ -109,9 +110,14 @@ def test_bytes_of_the_merge_of_folders(method: str, data: st.DataObject) -> None
         assert repr(figures[0]) == repr(figures[1])  # NaN is itself here
 
 
+_WITH_DTYPES = list(product(ROWS, ("BF16", "F16", "F32", "F64")))
+
+
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
-@pytest.mark.parametrize("method", ROWS)
+@pytest.mark.parametrize(
+    ("method", "dtype"),
+    some(_WITH_DTYPES, full=[pair for pair in _WITH_DTYPES if pair[0] in REPRESENTATIVES or pair[1] == "BF16"]),
+)
 def test_tensors_of_torch(method: str, dtype: str, tmp_path: Path) -> None:
     import torch
 

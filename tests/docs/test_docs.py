@@ -146,7 +146,7 @@ def name_of(page: Path) -> str:
 every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, agent in MODELS.items():
         shutil.copytree(demo.AGENTS / agent, tmp_path / name)
@@ -165,6 +165,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @every_page
+@pytest.mark.usefixtures("models")
 def test_blocks_run(page: Path) -> None:
     values: dict[str, Any] = {}
     if any(COPY in block.text for block in blocks(page)):  # then its readers need no other models either
@@ -343,6 +344,7 @@ def test_every_key_of_a_file_is_described(model: Any) -> None:
     assert {*model.__dataclass_fields__} <= described
 
 
+@pytest.mark.usefixtures("models")
 def test_every_key_of_a_plan_is_described() -> None:
     text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8").partition("## The JSON of a plan")[2]
     described = {
@@ -358,6 +360,7 @@ def test_the_page_of_recipes_names_the_methods_that_need_no_base() -> None:
     assert set(re.findall("`(.*?)`", named)) == {name for name, method in METHODS.items() if not method.needs_base}
 
 
+@pytest.mark.usefixtures("models")
 def test_every_figure_of_an_agent_is_described() -> None:
     text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
     for method in ("ram+", "ties"):

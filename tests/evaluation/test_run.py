@@ -35,6 +35,7 @@ from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from ramerge.evaluation.serving import ModelServer, RunningServer
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
 from tests.evaluation.test_memory_suite import hotpot, squad
+from tests.tiers import some
 
 # Inspect's own code and that of its servers warns of many things
 pytestmark = [
@@ -263,7 +264,7 @@ def test_kill_9_in_the_middle_loses_nothing_and_asks_nothing_twice(place: Path) 
     assert len(only().tasks["rewards", "prompts"].keys) == 40
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", some([signal.SIGINT, signal.SIGTERM], full=[signal.SIGTERM]))
 def test_a_signal_ends_a_run_whose_endpoint_is_gone(place: Path, number: signal.Signals) -> None:
     def only_twice(_body: dict[str, Any]) -> Answer:
         return completion("yes") if len(server.asked) <= 2 else refusal(503, "overloaded")

@@ -303,6 +303,7 @@ def _finer(tensor: reference.Stored, rng: np.random.Generator) -> reference.Stor
     return floats(values + np.where(np.abs(values) < 1, rng.normal(0, 1e-4, values.shape), 0), "F32")
 
 
+@pytest.mark.full  # compiles for 10 seconds
 def test_stochastic_rounding_is_no_advice_for_a_quantized_output(tmp_path: Path) -> None:
     """As it is refused there."""
     from tests.formats.quantized import quantize_model, write_quantized

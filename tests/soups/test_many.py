@@ -36,7 +36,9 @@ def write_many(folder: Path, count: int, dtypes: tuple[str, ...]) -> tuple[dict,
     return agents, {name: read_checkpoint(Path(place)) for name, place in agents.items()}
 
 
-@pytest.mark.parametrize("dtypes", [("F32",), ("BF16",), ("BF16", "F32", "F16")])
+@pytest.mark.parametrize(
+    "dtypes", [pytest.param(("F32",), marks=pytest.mark.thorough), ("BF16",), ("BF16", "F32", "F16")]
+)
 @pytest.mark.parametrize("method", ["linear", "task_arithmetic", "relex", "model_stock", "karcher", "multislerp"])
 def test_many_agents_are_merged_as_the_reference_does(method: str, dtypes: tuple[str, ...], tmp_path: Path) -> None:
     agents, models = write_many(tmp_path, 2 * FEW + 5, dtypes)

@@ -37,6 +37,7 @@ from tests.engine.executors.test_threads import Blocks, runs
 from tests.plans import planned
 from tests.soups.test_soup import write_run
 from tests.storage import seaweed
+from tests.tiers import some
 
 pytestmark = pytest.mark.full  # Ray
 
@@ -158,7 +159,7 @@ def test_a_lost_node_s_blocks_are_done_by_others(
         elif losses and node in cluster.worker_nodes:
             cluster.remove_node(node, allow_graceful=False)
 
-    merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.1)
+    merge(connected, large, tmp_path / "ray", kill, block=SMALL, seconds=0.05)
     assert node not in cluster.worker_nodes
     second_of(cluster)
     assert weights(tmp_path / "ray") == by_threads(large, tmp_path / "threads")
@@ -221,7 +222,9 @@ except StoppedError as error:
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", some([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], full=[signal.SIGKILL, signal.SIGTERM])
+)
 def test_a_stopped_driver_s_work_goes_on(
     number: signal.Signals, cluster: Any, connected: Any, large: dict, tmp_path: Path
 ) -> None:
