@@ -39,6 +39,8 @@ from ramerge.core.storage.memory import Extent, MemoryFolder
 _DEFAULTS = Options()
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 """Safetensors' names by those of NumPy and ml_dtypes, which are torch's."""
+_OF_FILES = ("config", "different_tokens", "outside_links")
+"""Keys of `allow` that state dicts cannot meet: they have no configuration, no tokenizer and no links."""
 _KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "allow")
 """Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
 
@@ -140,6 +142,9 @@ def merge_state_dicts(
         raise RecipeError(f"parameters: are keywords of their own here; write {brief(keywords)}")
     if others := (recipe or {}).keys() - set(_KEYS):
         raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
+    allowed = (recipe or {}).get("allow")
+    if isinstance(allowed, Mapping) and (files_only := [key for key in _OF_FILES if allowed.get(key)]):
+        raise RecipeError(f"allow.{key}: is for models in files; leave it out for state dicts" for key in files_only)
     entries = {name: _entry(agent) for name, agent in agents.items()}
     models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
     own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})

@@ -469,8 +469,9 @@ def _analyze(folder: Path, recipe: dict[str, Any]) -> Outcome:
 def _recommend(folder: Path, recipe: dict[str, Any]) -> Outcome:
     output = in_process("recommend", as_file(folder, recipe), "--json", "--no-cache")
     results = json.loads(output[0])
-    kept = {name: value for name, value in results.items() if name not in ("command", "seconds", "search", "notes")}
-    return Outcome(_without_paths(kept, recipe), "\n".join([output[1], *results.get("notes", [])]))
+    kept = {name: value for name, value in results.items() if name not in ("merge", "search", "notes")}
+    command = results["merge"].partition(" OUT")[0].replace(str(folder), "")
+    return Outcome(_without_paths(kept, recipe), "\n".join([output[1], *results["notes"]]), places=command)
 
 
 def _without_paths(results: Any, recipe: Mapping[str, Any]) -> Any:

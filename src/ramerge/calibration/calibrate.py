@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 UNUSED = (
     *("method", "parameters", "preset", "dtype", "rounding", "rounding_seed", "rules", "companions", "shard_size"),
-    *("importance", "inputs"),
+    *("importance", "inputs", "allow.swapped_base", "allow.other_base"),
 )
 """Keys of a recipe that a calibration has no use for."""
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")

@@ -176,6 +176,7 @@ def _contents(
         *checks.note_ruled_dtypes(tensors, recipe),
         *checks.note_statistics(tensors),
         *checks.note_rounding(recipe, tensors),
+        *checks.note_unchecked(points[0]),
         *checks.check_rules(recipe, tensors, inputs.base.folder),
         *checks.check_shards(recipe, tensors),
     ]

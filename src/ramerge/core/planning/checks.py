@@ -381,6 +381,14 @@ def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
         )
 
 
+def note_unchecked(point: Point) -> Iterator[PlanFinding]:
+    """Note what is allowed although nothing is compared with the base."""
+    allow = point.recipe.allow
+    for key, value in (("swapped_base", allow.swapped_base), ("other_base", allow.other_base)):
+        if value and not point.uses_base:
+            yield note(f"allow.{key} has no effect: {point.method.name} does not compare agents with the base")
+
+
 def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Note what `rounding: stochastic` does."""
     if recipe.seed is None:

@@ -233,13 +233,16 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
 
     Args:
         document: the recipe.
-        keys: of a recipe, or side inputs of its agents.
+        keys: of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
         command: the command's name.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     stated = []
     for key in keys:
-        value = document.stated(key)
+        first, _, inner = key.partition(".")
+        value = document.stated(first)
+        if inner:
+            value = value.get(inner) or None if isinstance(value, Mapping) else None
         if key == "rules" and isinstance(value, list | tuple):
             inside = dict.fromkeys(name for rule in value if isinstance(rule, Mapping) for name in rule)
             stated += [f"rules ({', '.join(map(str, inside))})"] if inside else []
