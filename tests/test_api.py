@@ -330,7 +330,7 @@ def results() -> dict[str, Displayed]:
         ramerge.delta("base", "coder", "delta"),
         ramerge.merge_state_dicts(w, {"code": w}, method="task_arithmetic"),
         ramerge.Handoff("trl", HOSTILE, {HOSTILE: HOSTILE}, {HOSTILE: 8}, (), "python"),
-        ramerge.Ranking({HOSTILE: {"code": agreement}}, True, ()),
+        ramerge.Ranking({HOSTILE: {"code": 0.5}}, {HOSTILE: 0.1}, {"code": 8}, True, ()),
         ramerge.ReplySet({"code": []}, True, ()),
         ramerge.SearchResult(
             *((), "grid", 0, {}, {}, (point,), 1, 0, (0,), (), None, None, None, {"score": 0.5}, {}),

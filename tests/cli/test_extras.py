@@ -47,9 +47,11 @@ WORDS: dict[str, list[tuple[str, str]]] = {
     "recommend": [(MODELS, ""), (f"{MODELS} {PROMPTS}", "torch")],
     "report": [("MERGED", "report")],
     "search": [
-        (f"{MODELS} OUT --score scores.py:score --vary method=ram,ties", "search"),
-        (f"{MODELS} OUT --score ramerge/tool --serve transformers --vary method=ram,ties", "search"),
-        (f"{MODELS} {PROMPTS} OUT", "torch,search"),
+        (f"{MODELS} OUT --score scores.py:score --vary method=ram,ties", ""),
+        (f"{MODELS} OUT --score scores.py:score --vary method=ram,ties --sampler tpe", "search"),
+        (f"{MODELS} OUT --score ramerge/tool --serve transformers --vary method=ram,ties", "eval-serve"),
+        (f"{MODELS} {PROMPTS} OUT", "torch"),
+        (f"{MODELS} {PROMPTS} OUT --sampler tpe", "torch,search"),
     ],
     "soup": [
         ("runs/code SOUP", ""),

@@ -176,7 +176,9 @@ def test_what_a_closed_standard_output_loses_is_a_failure(working: Path) -> None
 def test_an_analysis_is_said_before_it_is_written(working: Path) -> None:
     """A file that grows beyond the limit of the process is like a full disk."""
     for flag in ("--html page.html --json-file numbers.json", "--csv tables --html page.html", "--figures drawn"):
-        done = shell(f"trap '' XFSZ; ulimit -f 8; ramerge analyze {AGENTS} {flag} --no-cache", working)
+        # Python would keep compiled modules that the limit has cut off
+        limited = "export PYTHONDONTWRITEBYTECODE=1; trap '' XFSZ; ulimit -f 8"
+        done = shell(f"{limited}; ramerge analyze {AGENTS} {flag} --no-cache", working)
         assert done.returncode == 1 and "cannot be written: File too large" in done.stderr
         assert "code" in done.stdout and "3 tensors" in done.stdout
         assert not list(working.iterdir())

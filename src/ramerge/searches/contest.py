@@ -9,10 +9,9 @@ and gets their results.
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -283,11 +282,6 @@ def finite(objective: Objective, scores: Scores) -> float:
     if not math.isfinite(value):
         raise ScoreFailedError(f"{objective.name}: has no value, because there are no items to divide by")
     return value
-
-
-def key_of(point: Mapping[str, object]) -> str:
-    """What tells points apart."""
-    return json.dumps(point, sort_keys=True)
 
 
 def write_best(folder: Folder, plan: Plan, number: int) -> tuple[str, ...]:

@@ -94,6 +94,10 @@ class Prompted:
         """The scorer of merges by mass."""
         return MassScorer(self.live, self.replies, self.fingerprints)
 
+    def judge_if(self, stated: bool | None) -> OwnReplies | None:
+        """The judge, if it is stated that candidates reply; by default they do on a GPU."""
+        return self.judge if stated or (stated is None and self.live.device.type != "cpu") else None
+
     def make_scorer(self, *_: object) -> MassScorer:
         """The same, as a search makes its scorer, whatever its folder."""
         return self.scorer()

@@ -17,7 +17,7 @@ from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
-from ramerge.searches.contest import Contest, Strategy, TooManyFailuresError, finite, key_of, split_of, write_best
+from ramerge.searches.contest import Contest, Strategy, TooManyFailuresError, finite, split_of, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer, nll_of, temper_in
 from ramerge.searches.own_replies import OwnReplies, Shares
@@ -33,7 +33,7 @@ from ramerge.searches.scores import (
     joined,
 )
 from ramerge.searches.space import Point, Space
-from ramerge.searches.strategies import STRATEGIES, Question, SumFirst
+from ramerge.searches.strategies import STRATEGIES, Question, SumFirst, key_of
 from ramerge.searches.trials import Trial
 
 TRIALS = 30

@@ -115,20 +115,11 @@ def search(
     if is_usual:
         points_from = whole.without("parameters", "preset")
     chosen = _space_of(document, whole, points_from, vary, space, options)
-    sum_first = prompts is None and is_usual and not settings.objectives
-    branches = branches_after_sum(chosen, document) if sum_first else None
     is_grid = space is None or (score is None and chosen.is_listed)
-    request = SearchRequest(
-        space=chosen,
-        objectives=_objectives(settings.objectives, by_mass=score is None),
-        trials=settings.trials,
-        sampler=settings.sampler or ("grid" if is_grid else "tpe"),
-        seed=settings.seed,
-        prune=settings.prune,
-        most_failures=settings.most_failures,
-        options=options,
-        branches=None if branches is None else Branches(tuple(document.agents), *map(tuple, branches)),
-    )
+    request = _request(chosen, settings, options, by_mass=score is None, sampler="grid" if is_grid else "tpe")
+    if prompts is None and is_usual and not settings.objectives:
+        good, poor = branches_after_sum(chosen, document)
+        request = replace(request, branches=Branches(tuple(document.agents), tuple(good), tuple(poor)))
     candidates = PlannedPoints(points_from, options, place if score is not None else None)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
     if settings.generate and (prompts is None or score is not None or not prompts.settings.reward):
@@ -149,8 +140,7 @@ def search(
             notes = found.notes
             if make_scorer is None:
                 make_scorer = found.make_scorer
-                is_on = settings.generate or (settings.generate is None and found.live.device.type != "cpu")
-                judge = found.judge if is_on else None
+                judge = found.judge_if(settings.generate)
             else:
                 ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
                 request = replace(request, space=ordered)
@@ -160,6 +150,20 @@ def search(
     if settings.html and no_page() is None:
         write_file(place / "search.html", render(result, Folder(place).text("recipe.yaml") or ""))
     return result
+
+
+def _request(space: Space, settings: SearchSettings, options: Options, *, by_mass: bool, sampler: str) -> SearchRequest:
+    """What a search is asked for by its settings; with a sampler unless they name one."""
+    return SearchRequest(
+        space=space,
+        objectives=_objectives(settings.objectives, by_mass=by_mass),
+        trials=settings.trials,
+        sampler=settings.sampler or sampler,
+        seed=settings.seed,
+        prune=settings.prune,
+        most_failures=settings.most_failures,
+        options=options,
+    )
 
 
 def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ramerge.sdk.registry import Registry
-from ramerge.searches.contest import Standing, Strategy, key_of
-from ramerge.searches.scores import Objective
-from ramerge.searches.space import Point, Space
+
+if TYPE_CHECKING:  # the names of strategies are options, and all else takes long to import
+    from pathlib import Path
+
+    from ramerge.searches.contest import Standing, Strategy
+    from ramerge.searches.scores import Objective
+    from ramerge.searches.space import Point, Space
+
+
+def key_of(point: Mapping[str, object]) -> str:
+    """What tells points apart."""
+    return json.dumps(point, sort_keys=True)
 
 
 @dataclass(frozen=True)

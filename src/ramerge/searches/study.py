@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from typing_extensions import override
 
-from ramerge.searches.contest import Standing, Strategy, key_of
+from ramerge.searches.contest import Standing, Strategy
 from ramerge.searches.space import Axis, Choices, Point, Space
-from ramerge.searches.strategies import ListedPoints, Question, StrategyKind
+from ramerge.searches.strategies import ListedPoints, Question, StrategyKind, key_of
 
 if TYPE_CHECKING:
     import optuna

@@ -20,12 +20,13 @@ from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, reads_of
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
-from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, key_of, write_best
+from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer
 from ramerge.searches.scores import Objective, Split
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point
+from ramerge.searches.strategies import key_of
 from ramerge.searches.trials import Trial
 from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
