@@ -80,9 +80,12 @@ def test_the_recipe_names_the_prompts(merged: Path) -> None:
     assert ramerge.handoff(merged, "few", prompts={"code": "few.jsonl"}).prompts == {"code": 1, "tool": 8, "memory": 8}
 
 
-def test_conversations_need_no_template(merged: Path) -> None:
+def test_conversations_take_the_template_of_the_student(merged: Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     Path("chat.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    with pytest.raises(ramerge.InputError, match="prompts are messages, but .*merged has no chat template"):
+        ramerge.handoff(merged, "out", prompts=dict.fromkeys(AGENTS, "chat.jsonl"))
+    (merged / "chat_template.jinja").write_text("{{ messages[0].content }}")
     ramerge.handoff(merged, "out", prompts=dict.fromkeys(AGENTS, "chat.jsonl"))
     assert rows_of(Path("out"))[0] == {"prompt": messages, "teacher_id": "code"}
     assert "chat_template" not in YAML(typ="safe").load(Path("out/config.yaml"))
@@ -141,7 +144,7 @@ def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
     every = [ramerge.handoff("found", f"hard{count}", hardest=count) for count in (1, 2, 3)]
     assert [each.prompts["code"] for each in every] == [1, 2, 3]
-    assert "chosen among prompts that the search has scored: 3 of 8 of code" in every[0].notes[0]
+    assert "only prompts that the search has scored can be kept: 3 of 8 of code" in every[0].notes[0]
     texts = [[row["prompt"][0]["content"] for row in rows_of(Path(f"hard{count}"))] for count in (1, 2, 3)]
     assert set(texts[0]) < set(texts[1]) < set(texts[2])
     scored = ramerge.replies_of("found/calibration").exchanges["code"]

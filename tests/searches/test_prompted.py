@@ -106,7 +106,7 @@ def test_tied_merges_reply_themselves(asked: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     points = json.loads(Path("found/search.json").read_text())["points"]
     replied = [point for point in points if point["right"]]
-    assert len(replied) > 1 and "right: the share of its own replies" in done.stdout
+    assert len(replied) > 1 and "right: the share that is right of its own replies" in done.stdout
     for point in replied:
         for name, share in point["right"].items():
             replies = read_exchanges(Path(f"found/replies/{point['number']}/{name}.jsonl"))
@@ -376,6 +376,12 @@ def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> No
         ramerge.search(recipe, "found", settings=settings)
     assert "--overwrite" not in str(error.value)  # which a search does not have
     Path("code.jsonl").write_text(before)
+    kept = {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")}
+    more = {**recipe, "agents": {**AGENTS, "more": "coder"}, "prompts": {**asked, "more": "code.jsonl"}}
+    for other in (more, {**recipe, "method": "ties"}):
+        with pytest.raises(ramerge.EvaluationError, match="holds a search with another recipe"):
+            ramerge.search(other, "found", settings=settings)
+    assert {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")} == kept, "agents were asked"
     assert ramerge.search(recipe, "found", settings=settings).points == result.points
 
 

@@ -293,9 +293,9 @@ def by_prompts(
         by_weights,
         method=best,
         why=(
-            f"its mass is {value:.3f}, against {against}: how likely it is to give the agents' {count:,} {which} to "
-            f"your prompts{f'; {tied}; more prompts may separate them' if level else ''}",
-            f"by weights alone: `{by_weights.method}`",
+            f"its mass, how likely it is to give the agents' {count:,} {which} to your prompts, is {value:.3f}, "
+            f"against {against}{f'; {tied}, and more prompts may separate them' if level else ''}",
+            f"by weights alone it would be `{by_weights.method}`",
         ),
         merge=_merge_command(recipe, best, by_weights.rounding, None),
         masses=ranking.means,

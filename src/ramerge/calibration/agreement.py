@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MORE_PROMPTS = "give more prompts of each task, of which up to --prompt-count are drawn and half are scored"
 UNREWARDED = (
     "no rewards are known, so all replies count, right or wrong; with rewards only right ones do, which chooses "
-    "better: give rollouts with rewards, or a reward function (--reward FILE.py:FUNCTION)"
+    "better: give rollouts with rewards, or a reward function (ramerge search --reward FILE.py:FUNCTION)"
 )
 Items = Mapping[str, NDArray[np.float64]]
 """For each agent's prompts, shape (prompts, 2): the reply's negative log-likelihood, and its tokens; 0 and 0 for a

@@ -132,7 +132,7 @@ def handoff(
         counts = {name: len(each) for name, each in drawn.items()}
         drawn = hardest_of(drawn, likelihoods, hardest)
         scored = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in drawn])
-        notes.append(f"hardest: chosen among prompts that the search has scored: {scored}")
+        notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {scored}")
     tasks, template = tasks_of(drawn, student.folder)
     lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
     contents = chosen.files(lesson)

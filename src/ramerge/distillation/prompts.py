@@ -75,8 +75,22 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
     ]
     form = next(iter(forms))
     if form == "messages":
+        if not _has_chat_template(student):
+            raise InputError(
+                f"prompts are messages, but {student} has no chat template that could write them; give prompts as text "
+                "(prompt), or add the template of the base to the merge"
+            )
         return tasks, None
     return tasks, (_beginning(student) if form == "text" else "") + _AS_IS
+
+
+def _has_chat_template(student: Path) -> bool:
+    if (student / "chat_template.jinja").is_file() or (student / "chat_template.json").is_file():
+        return True
+    try:
+        return bool(read_object(student / "tokenizer_config.json", _TOKENIZER).get("chat_template"))
+    except (OSError, ValueError):
+        return False
 
 
 def _form(prompt: Prompt) -> str:
@@ -142,10 +156,12 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
         )
     best = read_search(search / "search.json").best
     trial = next((trial for trial in Folder(search).trials.read() if trial.number == best), None)
+    measured = trial.measured if trial is not None else {}
     try:
-        likelihoods = nll_by_prompt(trial.measured if trial is not None else {}, replies_of(search / CALIBRATION))
+        likelihoods = nll_by_prompt(measured, replies_of(search / CALIBRATION, list(measured)))
     except ValueError as error:
         raise RecipeError(
-            f"{search}: has no score of each prompt of {error}; --hardest takes searches that were scored by prompts"
+            f"{search}: has no score of each prompt of {error}; --hardest takes searches with --prompts and without "
+            "--score"
         ) from error
     return {name: {key: -nll for key, nll in each.items()} for name, each in likelihoods.items()}

@@ -94,20 +94,32 @@ class Folder:
         """
         path = self.root / "asked.json"
         if path.exists():
-            before = read(path)
-            problems = [
-                f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
-                + _difference(name, before.get(name), asked[name])
-                for name in asked
-                if before.get(name) != asked[name]
-            ]
-            if not problems:
+            if not self.refuse_other(asked):
                 return
-            if self.has_scores:
-                raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
             self.trials.clear()
             (self.root / _AGENTS).unlink(missing_ok=True)
         write_file(path, dumped(asked))
+
+    def refuse_other(self, asked: Mapping[str, object]) -> bool:
+        """Refuse to resume a search that is made of something else, as far as is known yet; nothing is written.
+
+        Returns:
+            Whether the folder holds another search, of which nothing was scored.
+
+        Raises:
+            EvaluationError: the folder holds another search with scores.
+        """
+        path = self.root / "asked.json"
+        before = read(path) if path.exists() else {}
+        problems = [
+            f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
+            + _difference(name, before.get(name), asked[name])
+            for name in asked
+            if before and before.get(name) != asked[name]
+        ]
+        if problems and self.has_scores:
+            raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
+        return bool(problems)
 
     @property
     def trials(self) -> TrialFiles:

@@ -199,11 +199,9 @@ def search(
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         folder.check_asked(
             {
-                "recipe": candidates.recipe.as_dict(),
+                **described(candidates.recipe, request),
                 "inputs": dict(sorted(inputs.items())),
-                "space": request.space.as_dict(),
                 "score": dict(scorer.about()),
-                "objectives": [asdict(each) for each in request.objectives],
             }
         )
         stack.callback(folder.clear)
@@ -229,6 +227,15 @@ def search(
             failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
         return _Report(contest, request, folder, notes, _best_of_each(agents), best, shares).result()
+
+
+def described(recipe: Document, request: SearchRequest) -> dict[str, object]:
+    """What a search is made of, as far as that is known before anything is read."""
+    return {
+        "recipe": recipe.as_dict(),
+        "space": request.space.as_dict(),
+        "objectives": [asdict(each) for each in request.objectives],
+    }
 
 
 def check_sampler(request: SearchRequest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -142,6 +142,7 @@ def search(
                 make_scorer = found.make_scorer
                 judge = found.judge_if(settings.generate)
             else:
+                notes = [note for note in notes if note not in found.replies.notes]  # the score chooses, not replies
                 ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
                 request = replace(request, space=ordered)
                 stack.close()  # a server or function that scores needs the memory
@@ -183,11 +184,11 @@ def _check_before_asking(
     there = [name for name, side in sides.items() if side is None or side.key != "inputs"]  # which are gathered later
     candidates.state_of_first(request.space, there)
     if make_scorer is None:  # the figures of mass are those of agents
-        figures = {name: Measure(0.0) for name in agents}
-        check_objectives(request.objectives, figures)
-        return
-    with search_folder(out) as folder, closing(make_scorer(folder, lambda: None)):
-        pass
+        check_objectives(request.objectives, {name: Measure(0.0) for name in agents})
+    with search_folder(out) as folder:
+        folder.refuse_other(run.described(candidates.recipe, request))
+        if make_scorer is not None:
+            make_scorer(folder, lambda: None).close()
 
 
 def _check_arguments(

@@ -69,7 +69,8 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
             ]
         )
     more = ["NLL", *(["right"] if has_replied else []), "to the best (95 %)"]
-    return ["candidate", "mass", *(["lowest"] if narrow else names), *more], rows
+    objective = result.objectives[0].name
+    return ["candidate", "mass" if objective == "mean" else objective, *(["lowest"] if narrow else names), *more], rows
 
 
 def _mass_table(result: SearchResult) -> list[str]:
@@ -131,7 +132,8 @@ def findings(result: SearchResult) -> list[str]:
         which = f"right replies ({right})" if right else "replies, right or wrong"
         temper = float(result.score.get(TEMPER, 1.0))
         tempered = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
-        replied = "; right: the share of its own replies that is right" if best.right else ""
+        own = "of its own replies, asked where mass does not separate merges; the best has the greatest mean of both"
+        replied = f"; right: the share that is right {own}" if best.right else ""
         return [
             f"mass: how likely the merge is to give the agents' own {which}{tempered}; higher is better. NLL: negative "
             f"log-likelihood per token{replied}",
@@ -170,7 +172,7 @@ def _doubt(result: SearchResult) -> str:
     if few:
         doubts.append("the choice is unreliable: too few replies")
     elif result.winner.right:
-        doubts.append("half of the choice is the share of right replies of its own")
+        doubts.append("more prompts (--prompt-count) may separate them")
     elif result.level:
         own = ", or their own replies (--generate with --reward)," if result.score.get("rewarded") else ""
         doubts.append(f"more prompts (--prompt-count){own} may separate them")

@@ -104,5 +104,5 @@ NEMO_RL = Trainer(
     "NeMo-RL 0.6",
     _files,
     "bash {out}/run.sh",
-    "export NEMO_RL=a checkout of NeMo-RL with NeMo Gym; nodes of GPUs for the student, its sampling and each teacher",
+    "export NEMO_RL=/path/to/RL (with NeMo Gym); it takes nodes of GPUs for the student, its sampling and each teacher",
 )

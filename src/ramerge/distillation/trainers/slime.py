@@ -58,5 +58,5 @@ SLIME = Trainer(
     "slime 0.3",
     _files,
     "bash {out}/run.sh",
-    "export SLIME=a checkout of slime, MODEL=a file of its scripts/models, such as qwen3-4B; GPUs as in run.sh",
+    "export SLIME=/path/to/slime MODEL=qwen3-4B (a file of its scripts/models); GPUs as in run.sh",
 )
