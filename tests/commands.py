@@ -56,7 +56,8 @@ def ramerge(
     *arguments: object, cwd: Path | None = None, without: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in `cwd`, where the modules `without` cannot be imported; what it said, and its exit code."""
-    large = () if without else tuple(name for name in _LARGE if name in sys.modules)
+    at_import = any(name.startswith("HF_") for name in os.environ)  # which the hub's library reads when it is imported
+    large = () if without or at_import else tuple(name for name in _LARGE if name in sys.modules)
     process, words = _forking(*large), [str(argument) for argument in arguments]
     to, answers = cast(IO[str], process.stdin), cast(IO[str], process.stdout)
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:

@@ -83,7 +83,7 @@ def test_the_recipe_names_the_prompts(merged: Path) -> None:
 def test_conversations_take_the_template_of_the_student(merged: Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     Path("chat.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
-    with pytest.raises(ramerge.InputError, match="prompts are messages, but .*merged has no chat template"):
+    with pytest.raises(ramerge.InputError, match=r"prompts are messages, but .*merged has no chat template"):
         ramerge.handoff(merged, "out", prompts=dict.fromkeys(AGENTS, "chat.jsonl"))
     (merged / "chat_template.jinja").write_text("{{ messages[0].content }}")
     ramerge.handoff(merged, "out", prompts=dict.fromkeys(AGENTS, "chat.jsonl"))

@@ -146,17 +146,6 @@ def test_values_of_another_type_are_no_defect(finished: tuple[str, Path], tmp_pa
                 assert str(error)
 
 
-def test_a_journal_of_other_trials_is_refused(tmp_path: Path) -> None:
-    search(tmp_path / "S")
-    journal = tmp_path / "S" / "study.log"
-    text = journal.read_text()
-    for old, new in [('"number":1', '"number":"../1"'), ('"ram+"', '"other"'), ('"point":{', '"point":{"x":1,')]:
-        assert old in text
-        journal.write_text(text.replace(old, new))
-        with pytest.raises(ramerge.EvaluationError, match="is not the journal of this search"):
-            search(tmp_path / "S")
-
-
 def test_state_is_read_up_to_a_limit(tmp_path: Path) -> None:
     file: Any = tmp_path / "file"
     file.write_bytes(b"1234")

@@ -109,7 +109,8 @@ def test_tied_merges_reply_themselves(asked: dict[str, str]) -> None:
     assert len(replied) > 1 and "right: the share that is right of its own replies" in done.stdout
     for point in replied:
         for name, share in point["right"].items():
-            replies = read_exchanges(Path(f"found/replies/{point['number']}/{name}.jsonl"))
+            [path] = Path("found/replies").glob(f"{point['number']}-*/{name}.jsonl")
+            replies = read_exchanges(path)
             assert len(replies) == 3 and all(one.reward == len(one.text) % 2 and one.generated for one in replies)
             assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
     best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))

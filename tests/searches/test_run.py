@@ -20,7 +20,7 @@ from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeErr
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
-from ramerge.searches.contest import Strategy
+from ramerge.searches.contest import Standing, Strategy
 from ramerge.searches.folder import Folder
 from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
@@ -28,7 +28,7 @@ from ramerge.searches.run import PlannedPoints, SearchRequest, search
 from ramerge.searches.scores import Measure, Objective, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
-from ramerge.searches.strategies import STRATEGIES, ListedPoints, Question, StrategyKind
+from ramerge.searches.strategies import STRATEGIES, ListedPoints, Question, StrategyKind, SumFirst
 from ramerge.searches.text import findings, summary
 from ramerge.searches.trials import Trial
 from tests.commands import ramerge as command
@@ -534,3 +534,79 @@ class Backwards(StrategyKind):
 def test_a_strategy_of_a_plugin_names_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES._loaded, "backwards", Backwards())
     assert tried(found(tmp_path / "out", sampler="backwards")) == list(GRID.listed())[::-1]
+
+
+def test_the_sum_decides_also_where_its_trial_was_removed() -> None:
+    points: list[Any] = [{"method": "sum"}, {"method": "longer"}, {"method": "other"}]
+    strategy = SumFirst(points, 0.9, points[1:2], points[2:])
+    longer = Standing(points[1], "complete", (0.2,))
+    good, poor = (Standing(points[0], "complete", (value,)) for value in (0.9, 0.8))
+    assert strategy.ask([longer]) == points[0]
+    assert strategy.ask([longer, poor]) == points[2]
+    assert strategy.ask([good]) == points[1] and strategy.count([poor]) == 2
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ({"one": {"items": []}, "two": 0.5}, "a score has no items, or is not finite"),
+        ({"one": {"items": [[1e200, 1]]}, "two": 0.5}, "a score has no items, or is not finite"),
+        ({"three": 0.5}, "returned three; before it was one, two"),
+    ],
+)
+def test_trials_that_no_search_wrote_are_named(tmp_path: Path, scores: Any, said: str) -> None:
+    found(tmp_path / "out", trials=2)
+    path = tmp_path / "out/trials/2.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"scores": scores}))
+    with pytest.raises(EvaluationError, match=f"trials/2.json: {said}.*remove the file"):
+        found(tmp_path / "out", trials=3)
+
+
+@pytest.mark.parametrize("point", [{"method": "ties"}, {"method": "ram+", "parameters.r": 99}, {"parameters.r": 0.1}])
+def test_points_of_another_space_are_refused(tmp_path: Path, point: dict[str, Any]) -> None:
+    found(tmp_path / "out", trials=1)
+    path = tmp_path / "out/trials/1.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"point": point}))
+    with pytest.raises(EvaluationError, match="its point is none of this search"):
+        found(tmp_path / "out", trials=2)
+
+
+def test_an_input_that_changes_while_a_search_runs_ends_it(tmp_path: Path) -> None:
+    shutil.copytree(AGENTS / "coder", tmp_path / "coder")
+    agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
+
+    def replaces(model: Path, split: Split) -> Any:
+        shutil.copy(AGENTS / "tool/model.safetensors", tmp_path / "coder/model.safetensors")
+        return known(model, split)
+
+    points = candidates(tmp_path / "out", agents=agents)
+    request = SearchRequest(GRID, sampler="grid")
+    with pytest.raises(EvaluationError, match=r"coder/model\.safetensors: has changed while the search ran"):
+        search(points, tmp_path / "out", request, lambda *_: Fake(replaces, splits=True))
+
+
+def test_a_score_in_parts_of_one_item_is_whole(tmp_path: Path) -> None:
+    def returns(model: Path, split: Split) -> Any:
+        return ({"one": [value]} for value in answers(quality(model), 1, 50))
+
+    result = found(tmp_path / "out", scorer=Fake(returns, in_parts=True))
+    assert {point.state for point in result.points} <= {"complete", "pruned"}
+
+
+def test_a_killed_choice_of_the_best_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe is written last, and removed first."""
+    found(tmp_path / "out", trials=2)
+    before = (tmp_path / "out/recipe.yaml").read_text()
+    write = Folder.write
+
+    def killed(folder: Folder, name: str, content: str) -> None:
+        if name == "recipe.yaml":
+            raise Stop
+        write(folder, name, content)
+
+    with monkeypatch.context() as patched, pytest.raises(Stop):
+        patched.setattr(Folder, "write", killed)
+        found(tmp_path / "out")
+    assert not (tmp_path / "out/recipe.yaml").exists()
+    assert found(tmp_path / "out").winner.point["parameters.r"] == 0.3
+    assert (tmp_path / "out/recipe.yaml").read_text() != before

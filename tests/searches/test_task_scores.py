@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import ramerge
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.evaluation import serving
@@ -17,7 +18,7 @@ from ramerge.evaluation.run import EvaluationRequest
 from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import SearchRequest, search
+from ramerge.searches.run import PlannedPoints, SearchRequest, search
 from ramerge.searches.space import Axis, Choices, Space
 from ramerge.searches.task_scores import TaskScore, TaskScorer, split_of
 
@@ -106,7 +107,8 @@ def found(folder: Path, kind: str, values: tuple[float, ...], *, prompts: int = 
     agents = {name: str(AGENTS / name) for name in ("coder", "memory")}
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
     space = Space(("ram+",), (Axis("parameters.r", Choices(values)),))
-    return search(recipe, folder / "out", SearchRequest(space, sampler="grid", **options), scorer)
+    points = PlannedPoints(recipe, ramerge.Options(), folder / "out")
+    return search(points, folder / "out", SearchRequest(space, sampler="grid", **options), scorer)
 
 
 @pytest.mark.parametrize(

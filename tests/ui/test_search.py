@@ -99,11 +99,11 @@ def test_a_search_is_read_again_and_shown(tmp_path: Path) -> None:
     html = search_view(again, "found")
     assert "checkpoint in found/best" in html
     assert re.search(r"Pareto front: points \d, \d", html) and html.count("<svg") == 3
-    # by agreement, candidates stand in the place of points
+    # by mass, candidates stand in the place of points
     agreed = replace(again, score={"agreement": {}}, objectives=again.objectives[:1])
     html = search_view(agreed, "found")
-    assert "agreement: how likely the merge finds" in html
-    assert re.findall(r"<th[^>]*>([^<]+)</th>", html)[:5] == ["candidate", "mean", "up", "down", "to the best (95 %)"]
+    assert "mass: how likely the merge is to give the agents" in html
+    assert re.findall(r"<th[^>]*>([^<]+)</th>", html)[:5] == ["candidate", "up", "up", "down", "NLL"]
     (tmp_path / "found" / "search.json").write_text('{"schema": "ramerge.search/1"}')
     with pytest.raises(RecipeError, match="is not a valid search"):
         read_search(tmp_path / "found" / "search.json")

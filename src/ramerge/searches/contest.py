@@ -108,6 +108,7 @@ class Contest:
         prune: whether candidates are given up whose items so far show that they are worse than the best.
         most_failures: candidates that may fail one after the other before the contest stops; 0 for no bound.
         trials: all trials so far; at first those of earlier runs.
+        any_objective: whether a later run may have other objectives, so that a score without this one is kept, too.
     """
 
     candidates: Candidates
@@ -118,6 +119,30 @@ class Contest:
     prune: bool = True
     most_failures: int = 5
     trials: list[Trial] = field(default_factory=list)
+    any_objective: bool = False
+    _standings: list[Standing] = field(default_factory=list, init=False)
+    _temper: tuple[int, float] = field(default=(-1, 1.0), init=False)
+
+    def check(self) -> None:
+        """Refuse trials of earlier runs that are not of this contest.
+
+        Raises:
+            EvaluationError: their figures are others, are not finite, or an objective is none of them.
+        """
+        names = next((list(trial.measured) for trial in self.trials if trial.measured), [])
+        for trial in self.trials:
+            if trial.state == "failed":
+                continue
+            try:
+                check_names(trial.measured, names)
+                figures = self.figures(trial)
+                check_objectives(self.objectives, figures)
+                for each in self.objectives:
+                    finite(each, figures)
+            except ScoreFailedError as error:
+                raise EvaluationError(
+                    f"{self.root}/trials/{trial.number}.json: {error}; remove the file, and the point is scored again"
+                ) from error
 
     def run(self, strategy: Strategy, most: int | None = None, listen: Callable[[], None] = lambda: None) -> None:
         """Carry out the trials that are missing.
@@ -132,16 +157,20 @@ class Contest:
             OutputError: nothing can be written.
         """
         failures: list[str] = []
+        self.check()
         listen()
         while most is None or len(self.trials) < most:
             point = strategy.ask(self.standings())
             if point is None:
                 return
             trial = self._carried_out(point)
-            self.trials.append(trial)
-            self.journal.keep(trial)
+            if self.any_objective:
+                self.journal.keep(trial)
             if trial.state == "complete":
-                check_objectives(self.objectives, self.figures(trial))
+                check_objectives(self.objectives, self._figures(trial.measured))
+            if not self.any_objective:
+                self.journal.keep(trial)
+            self.trials.append(trial)
             listen()
             failures = [*failures, trial.failure] if trial.failure is not None else []
             if self.most_failures and len(failures) >= self.most_failures:
@@ -158,18 +187,27 @@ class Contest:
         return self._figures(trial.measured, split)
 
     def _figures(self, measured: Scores, split: Split = "validation") -> Scores:
-        return split_of(self.scorer, self.scorer.figures(measured, [each.measured for each in self.complete()]), split)
+        complete = self.complete()
+        if self._temper[0] != len(complete):
+            self._temper = len(complete), self.scorer.temper([each.measured for each in complete])
+        return split_of(self.scorer, self.scorer.figures(measured, self._temper[1]), split)
 
     def standings(self) -> list[Standing]:
-        """All trials as strategies see them."""
-        return [self._standing(trial) for trial in self.trials]
+        """All trials as strategies see them.
+
+        What a strategy learns of a trial does not depend on later ones, so that it asks for the same points when a
+        contest resumes.
+        """
+        self._standings += [self._standing(trial) for trial in self.trials[len(self._standings) :]]
+        return self._standings
 
     def _standing(self, trial: Trial) -> Standing:
         if trial.state == "failed":
             return Standing(trial.point, trial.state)
-        figures = self.figures(trial)
-        items = [len(measure.items) for measure in figures.values() if measure.items is not None]
-        return Standing(trial.point, trial.state, self.values(trial), min(items, default=0))
+        temper = self.scorer.temper([each.measured for each in self.complete()[:1]])
+        figures = split_of(self.scorer, self.scorer.figures(trial.measured, temper), "validation")
+        values = tuple(each.value(figures) for each in self.objectives)
+        return Standing(trial.point, trial.state, values, fewest_items(figures))
 
     def values(self, trial: Trial) -> tuple[float, ...]:
         """The values of the objectives of a trial with a score."""
@@ -202,7 +240,7 @@ class Contest:
             merged = time.monotonic()
             measured, is_whole = self._measured()
             trial = replace(trial, state="complete" if is_whole else "pruned", measured=measured)
-        except OutputError:
+        except (OutputError, ChangedInputsError):
             raise
         except (ScoreFailedError, RamergeError) as error:
             trial = replace(trial, failure=str(error)[:_LONGEST_REASON])
@@ -233,7 +271,7 @@ class Contest:
             for part in coming:
                 check_names(part, names)
                 parts.append(part)
-                if best is None:
+                if best is None or fewest_items(joined(parts)) < evidence.FEWEST_ITEMS:
                     continue
                 figures = self._figures(joined(parts))
                 if evidence.is_hopeless(self.objectives[0], figures, self.figures(best)):
@@ -249,6 +287,10 @@ class Contest:
     def candidate(self) -> Path:
         """The folder of the candidate's checkpoint, for scorers that read one."""
         return (self.root or Path()) / "candidate"
+
+
+class ChangedInputsError(EvaluationError):
+    """Error of a contest: an input changed while it ran, so that its candidates cannot be compared."""
 
 
 class TooManyFailuresError(EvaluationError):
@@ -270,6 +312,11 @@ def split_of(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]
     if scorer.splits or any(measure.items is None for measure in scores.values()):
         return dict(scores)
     return {name: measure.half(split) for name, measure in scores.items()}
+
+
+def fewest_items(scores: Scores) -> int:
+    """By how many items each figure is known at least; 0 if that is not known."""
+    return min((0 if measure.items is None else len(measure.items) for measure in scores.values()), default=0)
 
 
 def finite(objective: Objective, scores: Scores) -> float:
@@ -307,6 +354,7 @@ def write_best(folder: Folder, plan: Plan, number: int) -> tuple[str, ...]:
     if folder.text("recipe.yaml") == text and folder.has_best():
         with suppress(RecipeError):  # a damaged record: merge it again
             return read_record(folder.best / RECORDS[0]).warnings
+    (folder.root / "recipe.yaml").unlink(missing_ok=True)  # a kill must not leave it with another merge
     record = plan.merge(folder.best)
     folder.write("recipe.yaml", text)
     return record.warnings

@@ -51,8 +51,11 @@ class MassScorer(Scorer):
             yield {name: of_items(each) for name, each in items.items()}
 
     @override
-    def figures(self, measured: Scores, candidates: Sequence[Scores]) -> Scores:
-        temper = temper_of(map(_items, candidates))
+    def temper(self, candidates: Sequence[Scores]) -> float:
+        return temper_of(map(_items, candidates))
+
+    @override
+    def figures(self, measured: Scores, temper: float) -> Scores:
         return {name: of_items(mass_items(items, temper)) for name, items in _items(measured).items()}
 
     @override
@@ -87,11 +90,6 @@ def nll_by_prompt(measured: Scores, replies: ReplySet) -> dict[str, dict[str, fl
 def nll_of(measured: Scores) -> float:
     """The mean over agents of the negative log-likelihood per token, in nats, of what a `MassScorer` measured."""
     return fmean(measure.value for measure in measured.values())
-
-
-def temper_in(candidates: Sequence[Scores]) -> float:
-    """The divisor of negative log-likelihoods in mass, from the measurements of all candidates."""
-    return temper_of(map(_items, candidates))
 
 
 def _items(measured: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:

@@ -6,8 +6,9 @@ more than 1.5 points behind in 46 % of resamples (docs/findings.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from statistics import fmean
@@ -19,8 +20,11 @@ from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.calibration.rewards import reward_of
+from ramerge.sdk.tensors import state_of
+from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
+from ramerge.searches.scores import Measure
 from ramerge.searches.trials import Trial
 
 _MOST_CANDIDATES = 5
@@ -69,13 +73,20 @@ class OwnReplies:
         shares: dict[int, dict[str, float]] = {}
         for place, trial in enumerate(tied):
             listen(place, len(tied))
-            shares[trial.number] = self._shares(contest.candidates.plan(trial.point), trial.number)
+            shares[trial.number] = self._shares(contest.candidates.plan(trial.point), trial.number, figures)
         listen(len(tied), len(tied))
-        return max(tied, key=lambda trial: fmean([*shares[trial.number].values()]) + contest.gains(trial)[0]), shares
 
-    def _shares(self, plan: Plan, number: int) -> dict[str, float]:
-        held_out = {name: halves(prompts, self.settings.prompt_seed)[1] for name, prompts in self.prompts.items()}
-        paths = {name: self.folder / _FOLDER / str(number) / f"{name}.jsonl" for name in held_out}
+        def worth(trial: Trial) -> float:
+            right = {name: Measure(share) for name, share in shares[trial.number].items()}
+            return objective.value(right) + contest.values(trial)[0]
+
+        return max(tied, key=worth), shares
+
+    def _shares(self, plan: Plan, number: int, names: Iterable[str]) -> dict[str, float]:
+        held_out = {name: halves(self.prompts[name], self.settings.prompt_seed)[1] for name in names}
+        made_of = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
+        fingerprint = hashlib.sha256(dumped(made_of).encode()).hexdigest()[:12]  # replies belong to no other merge
+        paths = {name: self.folder / _FOLDER / f"{number}-{fingerprint}" / f"{name}.jsonl" for name in held_out}
         known = {name: _known(path) for name, path in paths.items()}
         if any(prompt.key not in known[name] for name, prompts in held_out.items() for prompt in prompts):
             self.live.put(plan)

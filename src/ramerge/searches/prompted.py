@@ -64,7 +64,12 @@ class Prompted:
         The order is kept in the folder of the search, so that it is the same when the search resumes.
         """
         path, points = folder / _ORDER, list(space.listed())
-        about = {"space": space.as_dict(), BY_AGREEMENT: dict(self.fingerprints)}
+        about = {
+            "recipe": self.recipe.as_dict(),
+            "space": space.as_dict(),
+            "right_at": self.replies.least,
+            BY_AGREEMENT: dict(self.fingerprints),
+        }
         try:
             kept = read_object(path, RECORD)
         except (OSError, ValueError):
@@ -87,8 +92,8 @@ class Prompted:
                 measured.append(joined(scorer.parts(Path(), "validation")))
             except RamergeError:
                 measured.append(None)  # the search says why
-        whole = [each for each in measured if each is not None]
-        return [None if each is None else Objective().value(scorer.figures(each, whole)) for each in measured]
+        temper = scorer.temper([each for each in measured if each is not None])
+        return [None if each is None else Objective().value(scorer.figures(each, temper)) for each in measured]
 
     def scorer(self) -> MassScorer:
         """The scorer of merges by mass."""

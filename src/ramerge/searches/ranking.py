@@ -16,7 +16,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check, for_method, models_only, open_recipe, portable
-from ramerge.sdk.text import Displayed
+from ramerge.sdk.text import Displayed, brief
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest, NoJournal
 from ramerge.searches.mass import MassScorer, nll_of
@@ -146,7 +146,7 @@ def rank(
         {trial.point[_MERGE]: nll_of(trial.measured) for trial in ranked},
         {name: len(exchanges) for name, exchanges in replies.exchanges.items()},
         replies.rewarded,
-        (*notes, *replies.notes, *(f"could not be merged, and is left out: {text}" for text in failures)),
+        (*notes, *replies.notes, *(f"could not be merged, and is left out: {brief(text, 300)}" for text in failures)),
         {
             name: None if each.low is None or each.high is None else (each.low, each.high)
             for name, each in behind.items()

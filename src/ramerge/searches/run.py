@@ -17,9 +17,17 @@ from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
-from ramerge.searches.contest import Contest, Strategy, TooManyFailuresError, finite, split_of, write_best
+from ramerge.searches.contest import (
+    ChangedInputsError,
+    Contest,
+    Strategy,
+    TooManyFailuresError,
+    finite,
+    split_of,
+    write_best,
+)
 from ramerge.searches.folder import Folder, search_folder
-from ramerge.searches.mass import MassScorer, nll_of, temper_in
+from ramerge.searches.mass import MassScorer, nll_of
 from ramerge.searches.own_replies import OwnReplies, Shares
 from ramerge.searches.points import document_of
 from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
@@ -28,7 +36,6 @@ from ramerge.searches.scores import (
     ScoreFailedError,
     Scorer,
     Scores,
-    WrongObjectiveError,
     check_names,
     joined,
 )
@@ -143,13 +150,15 @@ class PlannedPoints:
     recipe: Document
     options: Options
     out: Path | None = None
-    _plans: dict[str, Plan] = field(default_factory=dict)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False)
+    _state: dict[str, str] = field(default_factory=dict, init=False)
 
     def plan(self, point: Point) -> Plan:
         """The plan of a point's merge.
 
         Raises:
             RecipeError: its recipe is wrong.
+            ChangedInputsError: an input has changed since another point was planned.
         """
         key = key_of(point)
         if key not in self._plans:
@@ -157,7 +166,15 @@ class PlannedPoints:
                 del self._plans[next(iter(self._plans))]
             options = replace(self.options, overwrite=True)  # of the last candidate
             place = self.out / "candidate" if self.out is not None else None
-            self._plans[key] = ramerge.plan(document_of(self.recipe, point), place, options=options)
+            plan = ramerge.plan(document_of(self.recipe, point), place, options=options)
+            state = state_of(plan.details.inputs.files)
+            if changed := [path for path in state if self._state.get(path, state[path]) != state[path]]:
+                raise ChangedInputsError(
+                    f"{changed[0]}: has changed while the search ran, so its merges cannot be compared; name another "
+                    "folder, and search again"
+                )
+            self._state |= state
+            self._plans[key] = plan
         return self._plans[key]
 
     def state_of_first(self, space: Space, methods: Iterable[str]) -> dict[str, str]:
@@ -254,9 +271,7 @@ def _trials_of(folder: Folder, space: Space) -> list[Trial]:
     """The trials of earlier runs in a folder, which may come from a stranger."""
     trials = folder.trials.read()
     for trial in trials:
-        method = trial.point.get("method")
-        keys = {axis.key for axis in space.axes_of(method)} if method in space.methods else set()
-        if method not in space.methods or not trial.point.keys() <= {"method", *keys}:
+        if not space.has(trial.point):
             raise EvaluationError(
                 f"{folder.trials.root / str(trial.number)}.json: its point is none of this search; name another folder"
             )
@@ -280,13 +295,11 @@ def _try_points(
         best = contest.best() if len(request.objectives) == 1 else None
         failed = sum(trial.state == "failed" for trial in contest.trials)
         required = request.required if count is None else min(request.required, count)
+        required = max(required, len(contest.trials))
         on_progress(SearchProgress(len(contest.trials), required, contest.values(best)[0] if best else None, failed))
 
     try:
         contest.run(strategy, request.required, report)
-    except WrongObjectiveError:
-        folder.trials.forget(contest.trials[-1].number)  # a search with the right objective is another one
-        raise
     except TooManyFailuresError as error:
         raise EvaluationError(
             [
@@ -370,8 +383,8 @@ class _Report:
         scorer = self.contest.scorer
         if not isinstance(scorer, MassScorer):
             return dict(scorer.about())
-        measured = [trial.measured for trial in self.contest.complete()]
-        return {**scorer.about(), TEMPER: round(temper_in(measured), 3)}
+        temper = scorer.temper([trial.measured for trial in self.contest.complete()])
+        return {**scorer.about(), TEMPER: round(temper, 3)}
 
     def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
         made = TriedPoint(trial.number, trial.point, trial.state, trial.merge_seconds, trial.score_seconds)

@@ -21,7 +21,7 @@ Split = Literal["validation", "test"]
 MEAN, WORST = "mean", "worst"
 _MOST_NAMES = 1000
 _LONGEST_NAME = 200
-_LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
+LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
 
 
 class ScoreFailedError(Exception):
@@ -81,9 +81,14 @@ class Scorer(ABC):
         The caller may stop between two parts.
         """
 
-    def figures(self, measured: Scores, candidates: Sequence[Scores]) -> Scores:
-        """The figures of a candidate, from its measurements and those of all candidates that were scored wholly."""
+    def temper(self, candidates: Sequence[Scores]) -> float:
+        """What the figures of all candidates depend on, from the measurements of those that were scored wholly."""
         del candidates
+        return 1.0
+
+    def figures(self, measured: Scores, temper: float) -> Scores:
+        """The figures of a candidate, from its measurements."""
+        del temper
         return measured
 
     @abstractmethod
@@ -194,8 +199,8 @@ def read_scores(returned: object) -> dict[str, Measure]:
 def _finite(name: str, value: object) -> float:
     if not isinstance(value, bool | int | float):
         raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
-    if not abs(value) <= _LARGEST:  # also NaN, and integers that no float holds
-        raise ScoreFailedError(f"{shown(name, 60)}: must be a number of at most {_LARGEST:g}, not {quoted(value)}")
+    if not abs(value) <= LARGEST:  # also NaN, and integers that no float holds
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number of at most {LARGEST:g}, not {quoted(value)}")
     return float(value)
 
 

@@ -140,7 +140,7 @@ def search(
             notes = found.notes
             if make_scorer is None:
                 make_scorer = found.make_scorer
-                judge = found.judge_if(settings.generate)
+                judge = found.judge_if(settings.generate) if len(request.objectives) == 1 else None
             else:
                 notes = [note for note in notes if note not in found.replies.notes]  # the score chooses, not replies
                 ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen

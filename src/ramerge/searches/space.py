@@ -30,6 +30,9 @@ class Choices:
     def listed(self) -> tuple[Any, ...]:
         return self.values
 
+    def has(self, value: object) -> bool:
+        return value in self.values
+
     def extremes(self) -> tuple[Any, ...]:
         return self.values
 
@@ -58,6 +61,9 @@ class ValueRange:
             return None
         count = int((self.high - self.low) / step + 1e-9) + 1
         return tuple(self.tidy(self.low + index * step) for index in range(min(count, MOST_POINTS + 1)))
+
+    def has(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     def extremes(self) -> tuple[Any, ...]:
         return (self.low, self.high)
@@ -157,6 +163,13 @@ class Space:
             point.get(f"parameters.{name}", self.given.get(name, _default(method, name))) == value
             for name, value in _conditions(method, axis.key).items()
         )
+
+    def has(self, point: Mapping[str, Any]) -> bool:
+        """Whether a point may be one of the space: its method, keys and values."""
+        if (method := point.get("method")) not in self.methods:
+            return False
+        domains = {axis.key: axis.domain for axis in self.axes_of(method)}
+        return all(key == "method" or (key in domains and domains[key].has(value)) for key, value in point.items())
 
     def idle(self) -> Iterator[tuple[Axis, Mapping[str, object]]]:
         """Axes that change nothing at any point, with the values of other parameters that they would need."""

@@ -114,9 +114,10 @@ class SumFirst:
         return len(self._branch(trials))
 
     def _branch(self, trials: Sequence[Standing]) -> Sequence[Point]:
-        if not trials:
+        first = self.points[0]
+        values = next((trial.values for trial in trials if trial.point == first), None)
+        if values is None:
             return self.points
-        first, values = trials[0].point, trials[0].values
         is_good = bool(values) and values[0] >= self.agents - MARGIN
         return [first, *(self.good if is_good else self.poor)]
 

@@ -17,7 +17,7 @@ from ramerge.sdk.errors import reason
 from ramerge.sdk.files import write_file
 from ramerge.sdk.records import to_model
 from ramerge.sdk.text import JsonLimits, dumped, read_object
-from ramerge.searches.scores import Measure, Scores, of_items
+from ramerge.searches.scores import LARGEST, Measure, Scores, of_items
 from ramerge.searches.space import Point
 
 State = Literal["complete", "pruned", "failed"]
@@ -110,6 +110,9 @@ class TrialFiles:
                 "remove the file, and the point is scored again"
             )
         seconds = content["seconds"]
+        if not all(map(_is_finite, content["scores"].values())):
+            text = "a score has no items, or is not finite; remove the file, and the point is scored again"
+            raise EvaluationError(f"{self._path(number)}: {text}")
         return Trial(
             number,
             content["point"],
@@ -119,11 +122,6 @@ class TrialFiles:
             seconds.get("merging", 0.0),
             seconds.get("scoring", 0.0),
         )
-
-    def forget(self, number: int) -> None:
-        """Remove a trial."""
-        self._path(number).unlink(missing_ok=True)
-        self.recipe(number).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove all trials."""
@@ -140,6 +138,11 @@ class TrialFiles:
 
     def _path(self, number: int) -> Path:
         return self.root / f"{number}.json"
+
+
+def _is_finite(stored: float | _Items) -> bool:
+    values = np.asarray(stored if isinstance(stored, float) else stored["items"], np.float64)
+    return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 
 
 def _stored(scores: Scores) -> dict[str, object]:

@@ -123,7 +123,9 @@ def greedy_soup(
         # what failed is tried again
         kept = [trial for trial in folder.trials.read() if trial.state == "complete"]
         soups = _Soups(recipe, run, {one.name: one for one in taken}, options, folder.candidate)
-        contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept)
+        contest = Contest(
+            soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept, any_objective=True
+        )
         strategy = GreedySoup([one.name for one in taken], objective)
         try:
             contest.run(
