@@ -91,8 +91,16 @@ class Kind:
 
     @property
     def judges(self) -> list[str]:
-        """Replies by which candidates are chosen: `right`, `all`, and `right` of another number of prompts."""
-        return ["right", "all", *(which for which in self.kept["sum"] if which.endswith(" prompts"))]
+        """Replies by which candidates are chosen: `right`, `all`, and `right` of other prompts whose figures are kept.
+
+        Of some, only sums over all prompts were kept, from which mass does not follow.
+        """
+        others = {which: items for which, items in self.kept["sum"].items() if which.endswith(" prompts")}
+        return [
+            "right",
+            "all",
+            *(which for which, items in others.items() if any(len(each) > 1 for each in items.values())),
+        ]
 
     def masses(self, which: str) -> dict[str, float]:
         """Mass of each candidate on `right` or `all` replies, or others that were kept; wrong replies count 0."""

@@ -236,7 +236,7 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidate
     replies = replies_of(folder)
     sets = {
         "right": replies,
-        "all": replace(replies, exchanges={name: held_out(folder, name) for name in experiment.agents}),
+        "all": replace(replies, exchanges={name: held_out(folder, name) for name in experiment.agents}, counts={}),
     }
     if candidates.sampled:
         other = experiment.gathered(place / "sampled", gather="replies", temperature=1.0)
@@ -271,13 +271,12 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidate
         if not missing:
             continue
         began = time.perf_counter()
-        experiment.live.put(experiment.recipe(rule, inputs if rule["method"] == "regmean" else None))
+        recipe = experiment.recipe(rule, inputs if rule["method"] == "regmean" else None)
+        experiment.live.put(ramerge.plan(recipe, options=ramerge.Options()))
         merged = time.perf_counter() - began
         for which in missing:
             (likely,) = likelihoods(experiment.live.live, sets[which])
-            items = {agent: each.round(4) for agent, each in likely.items()}
-            if which.endswith(" prompts"):  # four times as many: their sums suffice for the mean
-                items = {agent: each.sum(0, keepdims=True).round(4) for agent, each in items.items()}
+            items = {agent: each[each[:, 1] > 0].round(4) for agent, each in likely.items()}
             one[which] = {agent: each.tolist() for agent, each in items.items()}
         if "rewards" not in one:
             one["rewards"] = experiment.rewards(experiment.tasks)
