@@ -493,10 +493,13 @@ def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: P
     assert any("were cut" in note for note in record["add"].notes)
 
 
-def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "1+1="}]}\n')
-    with pytest.raises(ramerge.InputError, match="has no chat template; use prompt"):
+def test_messages_without_a_chat_template_are_refused_once(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(
+        "".join(json.dumps({"messages": [{"role": "user", "content": f"{n}+1="}]}) + "\n" for n in range(3))
+    )
+    with pytest.raises(ramerge.InputError, match=r"plain text \(and 2 more prompts likewise\)") as error:
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
+    assert len(error.value.problems) == 1
 
 
 def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], tmp_path: Path) -> None:

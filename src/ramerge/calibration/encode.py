@@ -158,7 +158,7 @@ class ExampleEncoder:
     def _rendered(self, chat: ChatExample) -> tuple[str, str] | str:
         """The chat's context and labels as its template writes them."""
         if not self._tokenizer.chat_template:
-            return "has messages, but the model's tokenizer has no chat template; use prompt and reply"
+            return "has messages, but the model's tokenizer has no chat template; give `prompt` as plain text"
         try:
             if not chat.has_reply:
                 return "", self._template(chat.messages, add_generation_prompt=True)

@@ -40,22 +40,26 @@ def exchanges_of(
         PlanError: the memory does not suffice for a single prompt.
     """
     found = dict(known)
-    problems, asked = [], []
+    problems: dict[str, list[str]] = {}
+    asked = []
     for prompt in prompts:
         if prompt.key in found:
             continue
         if prompt.replies:
             made = speaker.given(prompt)
             if isinstance(made, str):
-                problems.append(f"{prompt.place}: {made}")
+                problems.setdefault(made, []).append(prompt.place)
             else:
                 found[prompt.key] = replace(_rewarded(made, prompt, reward), key=prompt.key)
         elif isinstance(ids := speaker.asked(prompt), str):
-            problems.append(f"{prompt.place}: {ids}")
+            problems.setdefault(ids, []).append(prompt.place)
         else:
             asked.append((prompt, *ids))
     if problems:
-        raise InputError(problems)
+        raise InputError(
+            f"{places[0]}: {reason}" + (f" (and {len(places) - 1:,} more prompts likewise)" if len(places) > 1 else "")
+            for reason, places in problems.items()
+        )
     if given := [found[prompt.key] for prompt in prompts if prompt.key in found]:
         on_done([each for each in given if each not in known.values()])
     asked.sort(key=lambda each: len(each[1]))
