@@ -182,6 +182,10 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
         ),
         (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
         ([], "say what scores merges: --prompts NAME=FILE"),
+        (
+            ["--method", "fisher", *(f"--prompts={name}={name}.jsonl" for name in ("code", "tool", "memory"))],
+            "fisher: a search gathers no importances; run `ramerge calibrate --gather importance`",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: dict[str, str]) -> None:

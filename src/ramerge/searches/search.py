@@ -107,6 +107,7 @@ def search(
     if document.stated("prompts"):
         require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
         prompts = AgentPrompts.of(document, settings.calibration)
+        _refuse_importances(document, vary)
     if document.method == AUTO:
         check_unchosen(document)
         document = document.without("method")  # the space has methods, or there is the default
@@ -165,6 +166,27 @@ def _request(space: Space, settings: SearchSettings, options: Options, *, by_mas
         most_failures=settings.most_failures,
         options=options,
     )
+
+
+def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]] | None) -> None:
+    """Refuse methods that need importances, which a search does not estimate, of agents that have none.
+
+    Raises:
+        RecipeError: there are some.
+    """
+    sides = {
+        name: METHODS[name].side
+        for name in map(str, [document.method, *(vary or {}).get("method", ())])
+        if name in METHODS
+    }
+    lacking = [
+        name for name, agent in document.agents.items() if not (isinstance(agent, Mapping) and agent.get("importance"))
+    ]
+    if lacking and (needing := [name for name, side in sides.items() if side is not None and side.key == "importance"]):
+        raise RecipeError(
+            f"{needing[0]}: a search gathers no importances; run `ramerge calibrate --gather importance`, and give the "
+            f"folder of each agent: --importance {lacking[0]}=FOLDER"
+        )
 
 
 def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:
