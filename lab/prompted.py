@@ -24,6 +24,8 @@ FILES = {
     "prompted-second-base": MODELS[SECOND_BASE],
 }
 """What is kept, and the base of its agents."""
+CONFIRMING = {"prompted-mass": MODELS[FIRST_BASE]}
+"""Trainings that mass was not found on: lab/experiments/046-mass.md."""
 CANDIDATES = (
     *(f"sum{factor}" for factor in ("", " x 0.8", " x 0.5", " x 1.3", " x 1.6")),
     *("ram", "ram+", "ties", "core", "core+", "swudi"),
@@ -133,10 +135,10 @@ class Kind:
         return name, self.best[1] - self.rewards[name]
 
 
-def kinds() -> list[Kind]:
-    """All that is kept, in the order of files; without those of which no candidate was scored."""
+def kinds(files: Mapping[str, str] = FILES) -> list[Kind]:
+    """All that is kept in some files, in their order; without those of which no candidate was scored."""
     found = []
-    for file, base in FILES.items():
+    for file, base in files.items():
         path = RESULTS / f"{file}.json"
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         found += [Kind(base, name, seed, one) for name, by_seed in kept.items() for seed, one in by_seed.items()]
@@ -165,16 +167,16 @@ def table(kind: Kind) -> Iterator[str]:
     scored = {name: one for name, one in kind.kept.items() if "right" in one}
     for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
         other = f"{reward_of(unseen[name]):.1f}" if name in unseen else ""
-        by_mass = " | ".join(f"{masses[which][name]:.3f}" for which in ("right", "all"))
+        by_mass = " | ".join(f"{each[name]:.3f}" if name in each else "" for each in masses.values())
         by_nll = " | ".join(f"{nll_of(one[which]):.3f}" for which in ("right", "all"))
         figures = f"{reward_of(one['rewards']):.1f} | {by_mass} | {by_nll}"
         yield f"| {name} | {figures} | {other} |"
     for which in kind.judges:
-        name, behind = kind.chosen(which)
-        yield f"\nby {which}: {name}, {behind:.1f} points behind the best"
+        (name, behind), (other, more) = kind.chosen(which), kind.chosen_by_nll(which)
+        yield f"\nby {which}: {name}, {behind:.1f} points behind the best; by NLL: {other}, {more:.1f}"
     yield ""
 
 
 if __name__ == "__main__":
-    for one in kinds():
+    for one in [*kinds(), *kinds(CONFIRMING)]:
         print(*table(one), sep="\n")
