@@ -53,8 +53,8 @@ rules without prompts, it was {fmean(weights):.1f} points behind the best merge 
 likely they are to give the agents' own right replies, without generating anything ([guide](guides/prompts.md)). Where
 it knew which replies are right, its choice was {fmean(right):.1f} points behind the best on average, at most
 {max(right):.1f}; where it did not, {fmean(every):.1f}, at most {max(every):.1f}. **Mass was found on these trainings**,
-in place of the mean negative log-likelihood (NLL) per token, so its figures are flattered; it is still to be scored on
-trainings that it was not found on.
+in place of the mean negative log-likelihood (NLL) per token, so its figures are flattered.
+[Experiment 046](../lab/experiments/046-mass.md) scores it on others, so far on two.
 
 | points behind the best merge of a training | trainings | mean | most | on |
 |---|---:|---:|---:|---|
