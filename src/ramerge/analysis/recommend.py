@@ -94,7 +94,7 @@ class Recommendation(Displayed):
 
     @property
     def lines(self) -> list[str]:
-        """What `recommend` prints: the agents, the merge to try first, why, what rounding erases, and the search."""
+        """The lines that `recommend` prints: agents, the merge to try first, why, rounding loss, and the search."""
         agents = (
             f"{name} moved {density:.1%} ({'LoRA, ' if name in self.adapters else ''}{self.dtypes[name]})"
             for name, density in self.densities.items()
@@ -195,7 +195,7 @@ def of_recipe(analysis: Analysis, document: Document, options: Options, on_progr
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
-    """What the weights show, and what fits them.
+    """Recommends a merge by what weights show.
 
     Args:
         analysis: of the agents.

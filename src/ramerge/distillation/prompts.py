@@ -10,7 +10,7 @@ from typing import Any
 from ramerge import InputError, RecipeError
 from ramerge.calibration.agreement import replies_of
 from ramerge.calibration.prompts import Prompt, read_prompts
-from ramerge.distillation.trainer import Task
+from ramerge.distillation.trainer import TaskPrompt
 from ramerge.sdk.text import JsonLimits, read_object
 from ramerge.searches.folder import Folder
 from ramerge.searches.mass import nll_by_prompt
@@ -48,7 +48,7 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
     return prompts
 
 
-def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[list[Task], str | None]:
+def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[list[TaskPrompt], str | None]:
     """The prompts as conversations, and the chat template that they need; None for that of the tokenizer.
 
     Text is written as it is, after the special tokens that the student's tokenizer puts in front of plain text.
@@ -65,7 +65,7 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
             "of them as messages"
         )
     tasks = [
-        Task(
+        TaskPrompt(
             name,
             prompt.messages if prompt.text is None else [{"role": "user", "content": prompt.text}],
             prompt.about.get(_TRUTH),

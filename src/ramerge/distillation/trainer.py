@@ -15,7 +15,7 @@ from ramerge.sdk.registry import Registry
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskPrompt:
     """A prompt of the dataset.
 
     Attributes:
@@ -45,7 +45,7 @@ class Lesson:
 
     student: Path
     teachers: Mapping[str, str]
-    tasks: Sequence[Task]
+    tasks: Sequence[TaskPrompt]
     template: str | None
     max_new: int
     out: Path

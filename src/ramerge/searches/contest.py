@@ -77,7 +77,7 @@ class Candidates(Protocol):
         """The plan of a candidate's merge to `candidate` in the folder of the contest, or to nowhere."""
 
 
-class Journal(Protocol):
+class TrialJournal(Protocol):
     """Keeps the trials of a contest."""
 
     def keep(self, trial: Trial) -> None:
@@ -114,7 +114,7 @@ class Contest:
     candidates: Candidates
     scorer: Scorer
     objectives: Sequence[Objective]
-    journal: Journal
+    journal: TrialJournal
     root: Path | None = None
     prune: bool = True
     most_failures: int = 5
@@ -271,11 +271,13 @@ class Contest:
             for part in coming:
                 check_names(part, names)
                 parts.append(part)
-                if best is None or fewest_items(joined(parts)) < evidence.FEWEST_ITEMS:
+                if best is None:
                     continue
-                figures = self._figures(joined(parts))
-                if evidence.is_hopeless(self.objectives[0], figures, self.figures(best)):
-                    return joined(parts), False
+                so_far = joined(parts)
+                if fewest_items(so_far) < evidence.FEWEST_ITEMS:
+                    continue
+                if evidence.is_hopeless(self.objectives[0], self._figures(so_far), self.figures(best)):
+                    return so_far, False
         measured = joined(parts)
         figures = self._figures(measured)
         for each in self.objectives:

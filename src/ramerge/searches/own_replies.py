@@ -1,7 +1,6 @@
 """Replies of tied candidates themselves: half the share that is right, half mass decides between them.
 
-Rewards of a candidate's own replies alone are no better score on few prompts: on 32 of each task, RL agents, they were
-more than 1.5 points behind in 46 % of resamples (docs/findings.md).
+Own replies to a few prompts are a noisy score, so they never decide alone.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Shares = Mapping[int, Mapping[str, float]]
 
 @dataclass(frozen=True)
 class OwnReplies:
-    """What asks candidates for replies to the held-out prompts.
+    """Asks candidates for replies to the held-out prompts.
 
     Attributes:
         live: the model.

@@ -247,7 +247,7 @@ def search(
 
 
 def described(recipe: Document, request: SearchRequest) -> dict[str, object]:
-    """What a search is made of, as far as that is known before anything is read."""
+    """The description of a search, as far as it is known before anything is read."""
     return {
         "recipe": recipe.as_dict(),
         "space": request.space.as_dict(),
@@ -337,7 +337,7 @@ def _best_of_each(agents: Mapping[str, Mapping[str, float]]) -> dict[str, float]
 
 @dataclass(frozen=True)
 class _Report:
-    """What a contest has shown, as the result of a search."""
+    """Makes the result of a search from its contest."""
 
     contest: Contest
     request: SearchRequest

@@ -82,7 +82,7 @@ class Scorer(ABC):
         """
 
     def temper(self, candidates: Sequence[Scores]) -> float:
-        """What the figures of all candidates depend on, from the measurements of those that were scored wholly."""
+        """The divisor in the figures of all candidates, from the measurements of the complete ones."""
         del candidates
         return 1.0
 

@@ -155,7 +155,7 @@ def search(
 
 
 def _request(space: Space, settings: SearchSettings, options: Options, *, by_mass: bool, sampler: str) -> SearchRequest:
-    """What a search is asked for by its settings; with a sampler unless they name one."""
+    """The request that settings make, with a default sampler."""
     return SearchRequest(
         space=space,
         objectives=_objectives(settings.objectives, by_mass=by_mass),

@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # the names of strategies are options, and all else takes lon
 
 
 def key_of(point: Mapping[str, object]) -> str:
-    """What tells points apart."""
+    """The identity of a point, as text."""
     return json.dumps(point, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a strategy is made for.
+    """The search that a strategy is made for.
 
     Attributes:
         space: its points are the candidates.
@@ -74,7 +74,7 @@ class ListedPoints:
         return len(self._points)
 
 
-class Grid(StrategyKind):
+class GridStrategy(StrategyKind):
     """All points of a space, in their order."""
 
     def problems(self, space: Space) -> list[str]:
@@ -85,7 +85,7 @@ class Grid(StrategyKind):
         return ListedPoints(list(question.space.listed()))
 
 
-GRID = Grid()
+GRID = GridStrategy()
 
 MARGIN = 0.015
 """How far the sum's mean of shares may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""

@@ -145,7 +145,7 @@ def greedy_soup(
 
 
 @dataclass(frozen=True)
-class _Step:
+class _SoupStep:
     """A soup of a greedy search; `standing` is None for the one that is to be scored next."""
 
     members: tuple[str, ...]
@@ -180,7 +180,7 @@ class GreedySoup:
         """How many soups are scored."""
         return sum(step.standing is not None for step in self.steps(trials))
 
-    def steps(self, trials: Sequence[Standing]) -> Iterator[_Step]:
+    def steps(self, trials: Sequence[Standing]) -> Iterator[_SoupStep]:
         """All soups in order, up to the first one that is not scored: each checkpoint by itself, then soups of several.
 
         Those that a search with another objective has scored are left out.
@@ -189,7 +189,7 @@ class GreedySoup:
         singles: list[tuple[str, Standing]] = []
         for name in self.names:
             standing = results.get(key_of(self.point([name])))
-            yield _Step((name,), standing, standing is not None and standing.state == "complete")
+            yield _SoupStep((name,), standing, standing is not None and standing.state == "complete")
             if standing is None:
                 return
             if standing.state == "complete":
@@ -200,7 +200,7 @@ class GreedySoup:
         for name, _ in singles[1:]:
             standing = results.get(key_of(self.point([*kept, name])))
             better = standing is not None and standing.state == "complete" and self._gain(standing) >= best
-            yield _Step((*kept, name), standing, better)
+            yield _SoupStep((*kept, name), standing, better)
             if standing is None:
                 return
             if better:
@@ -253,7 +253,7 @@ def _best_of(contest: Contest, trials: Sequence[Trial]) -> Trial | None:
     return max(trials, key=lambda trial: contest.gains(trial)[0], default=None)
 
 
-def _tried(contest: Contest, trial: Trial, step: _Step) -> Tried:
+def _tried(contest: Contest, trial: Trial, step: _SoupStep) -> Tried:
     if trial.failure is not None:
         return Tried(step.members, None, None, False, trial.failure)
     splits = not contest.scorer.splits and all(measure.items is not None for measure in trial.measured.values())

@@ -54,7 +54,7 @@ def check_unchosen(document: Document) -> None:
 
 
 def advice_on_auto(agents: Iterable[str]) -> str:
-    """What is to be done where nothing chooses in place of `auto`.
+    """Advice where nothing chooses in place of `auto`.
 
     Args:
         agents: names of those to merge; may be empty.
