@@ -13,8 +13,6 @@ import pytest
 import ramerge
 from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.calibration.exchanges import read_exchanges
-from ramerge.demo.run import copy_models
-from ramerge.demo.tasks import TASKS, prompts
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint
 from ramerge.searches.scores import Objective
@@ -22,29 +20,16 @@ from ramerge.searches.text import findings
 from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command
 from tests.formats.quantized import write_quantized
+from tests.searches.prompts import AGENTS, SETTINGS
+from tests.searches.prompts import prompt_files as prompt_files  # a fixture
 
 pytestmark = pytest.mark.needs("torch", "transformers")
-NAMES = {"code": "add", "tool": "reverse", "memory": "sort"}
-AGENTS = {"code": "coder", "tool": "tool", "memory": "memory"}
-SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
 
 
-@pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The working folder with the demo's models, and a file of prompts for each agent."""
-    monkeypatch.chdir(tmp_path)
-    copy_models(Path(), lambda _: None)
-    tasks = {task.name: task for task in TASKS}
-    for agent, task in NAMES.items():
-        records = [{"prompt": example.prompt} for example in prompts(tasks[task], "train", 6, 1)]
-        Path(f"{agent}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return {agent: f"{agent}.jsonl" for agent in AGENTS}
-
-
-def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str]) -> None:
+def test_the_candidates_are_tried_and_the_best_is_written(prompt_files: dict[str, str]) -> None:
     events: list[ramerge.SearchProgress] = []
     settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     result = ramerge.search(recipe, "found", settings=settings, on_progress=events.append)
     methods = [point.point["method"] for point in result.points]
     assert methods == ["task_arithmetic"] * 4 + ["regmean"] * 4 + ["ram+", "core+", "swudi"]
@@ -67,12 +52,12 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
     assert Path("again/model.safetensors").read_bytes() == merged["model.safetensors"]
 
 
-def test_where_rewards_are_known_right_replies_count(asked: dict[str, str]) -> None:
+def test_where_rewards_are_known_right_replies_count(prompt_files: dict[str, str]) -> None:
     Path("r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return 0.0\n"
     )
     result = ramerge.search(
-        {"base": "base", "agents": AGENTS, "prompts": asked},
+        {"base": "base", "agents": AGENTS, "prompts": prompt_files},
         "found",
         settings=ramerge.SearchSettings(
             html=False, calibration=replace(SETTINGS, count=2, reward="r.py:compute_score")
@@ -84,7 +69,7 @@ def test_where_rewards_are_known_right_replies_count(asked: dict[str, str]) -> N
         "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return len(solution_str) % 2\n"
     )
     result = ramerge.search(
-        {"base": "base", "agents": AGENTS, "prompts": asked},
+        {"base": "base", "agents": AGENTS, "prompts": prompt_files},
         "found-again",
         settings=ramerge.SearchSettings(html=False, calibration=replace(SETTINGS, reward="r.py:compute_score")),
     )
@@ -94,38 +79,9 @@ def test_where_rewards_are_known_right_replies_count(asked: dict[str, str]) -> N
         assert 0 < mass <= right / count
 
 
-def test_tied_merges_reply_themselves(asked: dict[str, str]) -> None:
-    """Half the share of right replies, half mass decides; replies are kept."""
-    Path("r.py").write_text("def compute_score(solution_str, **more):\n    return len(solution_str) % 2\n")
-    words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
-    words += [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
-    words += ["--prompt-count", "6", "--max-new", "12", "--vary", "parameters.r=0.1,0.1001,0.1002", "--no-html"]
-    done = command("search", "--base", "base", *words, "--generate", "found")
-    assert done.returncode == 2 and "--generate: needs --prompts, and --reward" in done.stderr
-    done = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
-    assert done.returncode == 0, done.stderr
-    points = json.loads(Path("found/search.json").read_text())["points"]
-    replied = [point for point in points if point["right"]]
-    assert len(replied) > 1 and "right: the share that is right of its own replies" in done.stdout
-    for point in replied:
-        for name, share in point["right"].items():
-            [path] = Path("found/replies").glob(f"{point['number']}-*/{name}.jsonl")
-            replies = read_exchanges(path)
-            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 and one.generated for one in replies)
-            assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
-    best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))
-    assert json.loads(Path("found/search.json").read_text())["best"] == best["number"]
-    times = {path: path.stat().st_mtime_ns for path in Path("found/replies").rglob("*.jsonl")}
-    last = max(times)
-    last.write_text("".join(last.read_text().splitlines(keepends=True)[:-1]) + '{"place": "to')
-    again = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
-    assert again.returncode == 0 and again.stdout == done.stdout
-    assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
-
-
-def test_a_choice_by_few_replies_is_unreliable(asked: dict[str, str]) -> None:
+def test_a_choice_by_few_replies_is_unreliable(prompt_files: dict[str, str]) -> None:
     Path("r.py").write_text("def compute_score(solution_str, **more):\n    return float('9' in solution_str)\n")
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     for reward in ("", "r.py:compute_score"):
         calibration = replace(SETTINGS, count=2, reward=reward, right_at=1.0 if reward else None)
         settings = ramerge.SearchSettings(html=False, calibration=calibration)
@@ -151,9 +107,9 @@ def test_an_agent_without_a_right_reply_is_named() -> None:
     assert "tool did not count" in best and "unreliable" not in best
 
 
-def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
+def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
-    words = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    words = [word for name, path in prompt_files.items() for word in ("--prompts", f"{name}={path}")]
     space = ["--vary", "method=task_arithmetic,ram+", "--prompt-count", "4", "--max-new", "12", "--no-html"]
     done = command("search", "--base", "base", *models, *words, *space, "found")
     assert done.returncode == 0, done.stderr
@@ -188,7 +144,7 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: dict[str, str]) -> None:
+def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, prompt_files: dict[str, str]) -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     done = command("search", "--base", "base", *models, *words, "found")
     assert done.returncode == 2 or done.returncode == 1
@@ -198,7 +154,7 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
     assert not Path("found/best").exists()
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("prompt_files")
 def test_the_dtype_of_the_output_is_not_that_of_the_model() -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     prompts = [word for name in AGENTS for word in ("--prompts", f"{name}={name}.jsonl")]
@@ -211,7 +167,7 @@ def test_the_dtype_of_the_output_is_not_that_of_the_model() -> None:
         assert json.loads(Path(f"found/calibration/{name}/calibration.json").read_text())["dtype"] == "bfloat16"
 
 
-@pytest.mark.usefixtures("asked")
+@pytest.mark.usefixtures("prompt_files")
 @pytest.mark.parametrize("score", [None, lambda model: {"figure": [0.5, 0.5]}], ids=["mass", "score"])
 def test_merges_are_scored_as_they_are_quantized(score: Callable[..., object] | None) -> None:
     for folder in ("base", *AGENTS.values()):
@@ -234,20 +190,20 @@ def test_merges_are_scored_as_they_are_quantized(score: Callable[..., object] | 
         assert None not in order["masses"]
 
 
-def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:
+def test_without_a_base_there_is_no_model_to_put_weights_into(prompt_files: dict[str, str]) -> None:
     recipe = {"method": "linear", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
     with pytest.raises(ramerge.RecipeError, match="need a base"):
         ramerge.search(recipe, "found", settings=ramerge.SearchSettings(calibration=SETTINGS))
 
 
-def test_points_of_a_score_come_in_the_order_of_their_mass(asked: dict[str, str]) -> None:
+def test_points_of_a_score_come_in_the_order_of_their_mass(prompt_files: dict[str, str]) -> None:
     scored: list[str] = []
 
     def score(model: Path) -> dict[str, list[float]]:
         scored.append(json.loads((model / "ramerge.json").read_text())["method"])
         return {"figure": [0.5, 0.5]}
 
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     settings = ramerge.SearchSettings(html=False, trials=2, calibration=SETTINGS)
     vary = {"method": ["ram+", "linear", "regmean"]}
     result = ramerge.search(recipe, "found", score, vary=vary, settings=settings)
@@ -256,8 +212,8 @@ def test_points_of_a_score_come_in_the_order_of_their_mass(asked: dict[str, str]
     assert "linear" not in scored
 
 
-def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict[str, str]) -> None:
-    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
+def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(prompt_files: dict[str, str]) -> None:
+    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": prompt_files}
     ramerge.read_recipe(recipe)
     folders = ramerge.gather(recipe)
     record = ramerge.merge(recipe, "by-prompts")
@@ -276,8 +232,8 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict
     assert done.returncode == 2 and "tool: has no inputs, but regmean needs it; pass --prompts tool=FILE" in done.stderr
 
 
-def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+def test_prompts_choose_in_recommend_and_auto(prompt_files: dict[str, str]) -> None:
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     found = ramerge.recommend(recipe)
     assert next(iter(found.masses)).split()[0] == found.method
     assert list(found.masses.values()) == sorted(found.masses.values(), reverse=True)
@@ -289,7 +245,7 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     record = ramerge.merge({**recipe, "method": "auto"}, "auto")
     assert record.method == found.method
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
-    words = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    words = [word for name, path in prompt_files.items() for word in ("--prompts", f"{name}={path}")]
     done = command("recommend", "--base", "base", *models, *words)
     assert done.returncode == 0, done.stderr
     _, first, why, last = done.stdout.splitlines()
@@ -298,9 +254,9 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert last.startswith("search: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
 
 
-def test_a_search_takes_its_usual_space_for_auto(asked: dict[str, str]) -> None:
+def test_a_search_takes_its_usual_space_for_auto(prompt_files: dict[str, str]) -> None:
     settings = ramerge.SearchSettings(trials=1, html=False, calibration=SETTINGS)
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     auto, usual = (
         ramerge.search({**recipe, **more}, name, settings=settings)
         for name, more in (("auto", {"method": "auto"}), ("usual", {}))
@@ -318,11 +274,15 @@ def test_a_search_takes_its_usual_space_for_auto(asked: dict[str, str]) -> None:
     ],
 )
 def test_recommend_reads_prompts_before_weights(
-    changed: dict[str, str], problem: str, asked: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    changed: dict[str, str],
+    problem: str,
+    prompt_files: dict[str, str],
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("bad.jsonl").write_text('{"prompt": \n')
     Path("one.jsonl").write_text('{"prompt": "111+222="}\n')
-    prompts = {name: path for name, path in (asked | changed).items() if path}
+    prompts = {name: path for name, path in (prompt_files | changed).items() if path}
     words = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
     monkeypatch.setattr("ramerge.analysis.analyze.analyze", _not_called)
@@ -345,8 +305,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache/ramerge/calibrations"
 
 
-def test_what_is_gathered_belongs_to_its_models_and_prompts(asked: dict[str, str], own_cache: Path) -> None:
-    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": asked["code"]}}
+def test_what_is_gathered_belongs_to_its_models_and_prompts(prompt_files: dict[str, str], own_cache: Path) -> None:
+    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": prompt_files["code"]}}
     first = ramerge.gather(recipe)["code"]
     before = (first / "inputs.safetensors").read_bytes()
     assert ramerge.gather(recipe)["code"] == first
@@ -361,8 +321,8 @@ def test_what_is_gathered_belongs_to_its_models_and_prompts(asked: dict[str, str
 @pytest.mark.parametrize(
     "name", ["inputs.safetensors", "inputs.json", "model.json", "replies.jsonl", "calibration.json"]
 )
-def test_damage_in_the_cache_is_repaired(name: str, asked: dict[str, str], own_cache: Path) -> None:
-    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": asked["code"]}}
+def test_damage_in_the_cache_is_repaired(name: str, prompt_files: dict[str, str], own_cache: Path) -> None:
+    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": prompt_files["code"]}}
     file = ramerge.gather(recipe)["code"] / name
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] + b"\x7f" * 10 + whole[len(whole) // 2 + 10 :])
@@ -371,9 +331,9 @@ def test_damage_in_the_cache_is_repaired(name: str, asked: dict[str, str], own_c
         assert file.read_bytes() == whole
 
 
-def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> None:
+def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]) -> None:
     settings = ramerge.SearchSettings(html=False, trials=1, calibration=SETTINGS)
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     result = ramerge.search(recipe, "found", settings=settings)
     before = Path("code.jsonl").read_text()
     Path("code.jsonl").write_text('{"prompt": "111+222="}\n{"prompt": "111+223="}\n')
@@ -382,28 +342,28 @@ def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> No
     assert "--overwrite" not in str(error.value)  # which a search does not have
     Path("code.jsonl").write_text(before)
     kept = {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")}
-    more = {**recipe, "agents": {**AGENTS, "more": "coder"}, "prompts": {**asked, "more": "code.jsonl"}}
+    more = {**recipe, "agents": {**AGENTS, "more": "coder"}, "prompts": {**prompt_files, "more": "code.jsonl"}}
     for other in (more, {**recipe, "method": "ties"}):
         with pytest.raises(ramerge.EvaluationError, match="holds a search with another recipe"):
             ramerge.search(other, "found", settings=settings)
-    assert {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")} == kept, "agents were asked"
+    assert {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")} == kept, "agents were prompt_files"
     assert ramerge.search(recipe, "found", settings=settings).points == result.points
 
 
-def test_what_is_wrong_shows_before_agents_are_asked(asked: dict[str, str], own_cache: Path) -> None:
-    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
+def test_what_is_wrong_shows_before_agents_are_asked(prompt_files: dict[str, str], own_cache: Path) -> None:
+    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": prompt_files}
     with pytest.raises(ramerge.PlanError, match="base: is one of the inputs"):
         ramerge.merge(recipe, "base")
     with pytest.raises(ramerge.RecipeError):
         ramerge.sweep(recipe, "out", vary={"method": ["regmean", "ties"]})
     with pytest.raises(ramerge.RecipeError, match=r"code: .* is no path"):
-        ramerge.plan({**recipe, "prompts": {**asked, "code": "a\0b"}})
+        ramerge.plan({**recipe, "prompts": {**prompt_files, "code": "a\0b"}})
     assert not own_cache.exists()
 
 
-def test_the_rules_of_a_recipe_stay(asked: dict[str, str], own_cache: Path) -> None:
+def test_the_rules_of_a_recipe_stay(prompt_files: dict[str, str], own_cache: Path) -> None:
     rules = [{"match": "*norm*", "keep": "base"}, {"match": "*mlp*", "parameters": {"r": 0.2}}]
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked, "dtype": "float32", "rules": rules}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files, "dtype": "float32", "rules": rules}
     settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
     result = ramerge.search(recipe, "found", vary={"method": ["ram+", "regmean"]}, settings=settings)
     assert [point.state for point in result.points] == ["complete"] * 2
@@ -417,9 +377,9 @@ def test_the_rules_of_a_recipe_stay(asked: dict[str, str], own_cache: Path) -> N
     assert first == second, "both are the base"
 
 
-def test_the_named_method_varies(asked: dict[str, str]) -> None:
+def test_the_named_method_varies(prompt_files: dict[str, str]) -> None:
     settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
-    recipe = {"method": "ram+", "base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"method": "ram+", "base": "base", "agents": AGENTS, "prompts": prompt_files}
     result = ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
     assert [point.point for point in result.points] == [{"method": "ram+", "parameters.r": r} for r in (0, 0.1)]
     own = {**recipe, "method": "ties", "parameters": {"density": 0.3}}
@@ -446,22 +406,24 @@ def test_the_named_method_varies(asked: dict[str, str]) -> None:
         (["--sampler", "cmaes"], "--sampler cmaes: needs two ranges"),
     ],
 )
-def test_a_wrong_search_asks_no_agent(words: list[str], problem: str, asked: dict[str, str]) -> None:
+def test_a_wrong_search_asks_no_agent(words: list[str], problem: str, prompt_files: dict[str, str]) -> None:
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
-    prompts = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    prompts = [word for name, path in prompt_files.items() for word in ("--prompts", f"{name}={path}")]
     done = command("search", "--base", "base", *models, *prompts, *words, "found")
     assert problem in done.stderr and "Traceback" not in done.stderr
     assert not Path("found/calibration").exists()
 
 
 def _refuse_to_ask(*_: object, **__: object) -> None:
-    raise AssertionError("agents are asked")
+    raise AssertionError("agents are prompt_files")
 
 
-def test_a_wrong_recipe_asks_no_agent(asked: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_recipe_asks_no_agent(
+    prompt_files: dict[str, str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ramerge.calibration.cache.gather_agents", _refuse_to_ask)
     monkeypatch.setattr("ramerge.calibration.calibrate.gather_agents", _refuse_to_ask)
-    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     auto = {**recipe, "method": "auto"}
     with pytest.raises(ramerge.PlanError, match="base: is one of the inputs"):
         ramerge.merge(auto, "base")
@@ -479,7 +441,7 @@ def test_a_wrong_recipe_asks_no_agent(asked: dict[str, str], own_cache: Path, mo
     assert not Path("out").exists()
 
 
-def test_rollouts_outside_of_their_folder_are_refused(asked: dict[str, str], tmp_path: Path) -> None:
+def test_rollouts_outside_of_their_folder_are_refused(prompt_files: dict[str, str], tmp_path: Path) -> None:
     Path("rollouts").mkdir()
     Path("rollouts/a.jsonl").symlink_to(tmp_path / "code.jsonl")
     recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "rollouts"}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -93,7 +94,16 @@ class LiveBase:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.unload()
         self._stack.close()
+
+    def unload(self) -> None:
+        """Free the memory of the model, which replies and scores no more."""
+        if hasattr(self, "live"):
+            torch: Any = import_module("torch")
+            del self.live
+            gc.collect()
+            torch.cuda.empty_cache()  # does nothing without a GPU
 
     def choose(self) -> None:
         """Choose the device and the dtype in which the model runs."""

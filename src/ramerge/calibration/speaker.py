@@ -51,6 +51,16 @@ class Speaker:
         ends = stated if isinstance(stated, list) else [stated]
         return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})
 
+    @property
+    def pad(self) -> int:
+        """The id of the token that fills up a batch."""
+        pad = self.tokenizer.pad_token_id
+        return int(pad if pad is not None else (self.ends or (0,))[0])
+
+    def most_for(self, *prompts: Sequence[int]) -> int:
+        """The most tokens of replies to prompts that are asked at once."""
+        return max(1, min(self.most_new, self.length - max(map(len, prompts))))
+
     def given(self, prompt: Prompt) -> Exchange | str:
         """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
         best = prompt.best
@@ -115,12 +125,10 @@ class Speaker:
 
     def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
         """Generate replies to prompts, all at once; greedy, or sampled by a seed of each prompt."""
-        ends = self.ends
-        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else (ends or (0,))[0]
-        most = min(self.most_new, self.length - max(len(ids) for _, ids, _ in prompts))
+        ends, asked = self.ends, [ids for _, ids, _ in prompts]
         seeds = [f"{self.seed}\n{prompt.key}" for prompt, _, _ in prompts]
         draws = SeededDraws(self.temperature, seeds) if self.temperature else None
-        replies = self.live.generate([ids for _, ids, _ in prompts], max(most, 1), pad, ends, draws)
+        replies = self.live.generate(asked, self.most_for(*asked), self.pad, ends, draws)
         return [
             Exchange(
                 prompt.place,

@@ -140,7 +140,7 @@ def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
     words = (setting.flag, key.replace(".", "_"))
     more: dict[str, object] = {"help": setting.help}
     if setting.metavar is None:
-        return option(setting.group, *words, is_flag=True, default=bool(default), **more)
+        return option(setting.group, *words, is_flag=True, default=default, **more)
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
     more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
     if not setting.repeats:

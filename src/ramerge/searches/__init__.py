@@ -25,6 +25,7 @@ child         the program in that process; scores part by part, for `functions`
 task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
 mass          a scorer by prompts: how likely a merge is to give the agents' right replies
 own_replies   replies of tied candidates themselves, which decide between them
+repliers      the model in memory, or a server, which gives these replies
 prompted      a search by prompts: what is gathered, its usual space, and the order of points, for `search`
 
 results       `SearchResult`: the content of `search.json`, which `ui/search` reads

@@ -42,6 +42,13 @@ SERVING = options(
     SERVE_ARGS,
     option(
         "remote",
+        "--endpoint",
+        metavar="URL",
+        hidden=True,
+        help="Refused: an endpoint serves one model, and here one merge after another is served (--serve).",
+    ),
+    option(
+        "remote",
         "--serve-timeout",
         type=click.FloatRange(0, 1e6, min_open=True),
         default=900.0,
@@ -128,6 +135,7 @@ def search(
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
     score = score_of(flags) if flags["score"] is not None else None
+    server = _server_of(flags) if score is None else None
     calibration = replace(calibration, reward=(flags["reward"] or "") if score is None else "")
     with shown(quiet=quiet or as_json) as listen:
         try:
@@ -137,7 +145,9 @@ def search(
                 score,
                 vary=read_varied(vary),
                 space=space,
-                settings=replace(search_settings, calibration=calibration),
+                settings=replace(
+                    search_settings, calibration=calibration, server=server, concurrency=flags["concurrency"]
+                ),
                 options=replace(options, device=calibration.device),
                 on_progress=lambda event: listen(_progress_of(event, flags["score"])),
             )
@@ -159,11 +169,12 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     from ramerge.searches.task_scores import TaskScore
 
     spec: str = options["score"]
+    server = _server_of(options)
     if ":" in spec:
-        if options["serve"] or options["reward"]:
+        if server or options["reward"]:
             raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
         return spec
-    if options["serve"] is None:
+    if server is None:
         raise EvaluationError(
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
             f"--serve {'|'.join(SERVERS)}"
@@ -178,8 +189,19 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
     request = EvaluationRequest(tasks, settings, named("--data", options["data"], "NAME=VALUE"), limit=options["limit"])
-    server = ModelServer(options["serve"], server_words(options["serve_args"]), options["serve_timeout"])
     return TaskScore(request, server, options["concurrency"])
+
+
+def _server_of(options: dict[str, Any]) -> ModelServer | None:
+    """The server that `--serve` and the options that go with it name."""
+    if options["endpoint"] is not None:
+        raise EvaluationError(
+            "--endpoint: serves one model, and here one merge after another is served; let ramerge start the server: "
+            f"--serve {'|'.join(SERVERS)}"
+        )
+    if options["serve"] is None:
+        return None
+    return ModelServer(options["serve"], server_words(options["serve_args"]), options["serve_timeout"])
 
 
 def _progress_of(event: SearchProgress, score: str | None) -> Progress:

@@ -11,6 +11,7 @@ OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
 OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
 OUT/calibration/     with prompts: what was gathered of the agents
+OUT/replies/         with prompts and a reward: what candidates that are tied have replied themselves
 OUT/agents.json      the scores of the agents, where nothing was said to vary
 OUT/order.json       with prompts and a score: the mass of every point, in whose order they are scored
 OUT/evaluation/      with suites: what the last model answered

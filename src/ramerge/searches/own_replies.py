@@ -6,23 +6,24 @@ Own replies to a few prompts are a noisy score, so they never decide alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-from ramerge import Plan
+from ramerge import EndpointError, Plan
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.calibration.rewards import reward_of
+from ramerge.evaluation.serving import ModelServer
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
+from ramerge.searches.folder import Folder
+from ramerge.searches.repliers import Keep, LiveReplier, Replier, ServedReplier
 from ramerge.searches.scores import Measure
 from ramerge.searches.trials import Trial
 
@@ -42,13 +43,17 @@ class OwnReplies:
         settings: how agents were asked, and the reward function.
         least: the least reward of a right reply.
         folder: of the search; replies are kept in it, and are not asked for again when it resumes.
+        server: what serves the candidates; None for the model in memory.
+        concurrency: requests to the server at once.
     """
 
     live: LiveBase
     prompts: Mapping[str, Sequence[Prompt]]
     settings: CalibrationSettings
     least: float
-    folder: Path
+    folder: Folder
+    server: ModelServer | None = None
+    concurrency: int = 8
 
     def choose(self, contest: Contest, listen: Callable[[int, int], None]) -> tuple[Trial | None, Shares]:
         """The best of the candidates that mass does not separate, and the shares of their right replies.
@@ -56,6 +61,9 @@ class OwnReplies:
         Args:
             contest: by mass, with all trials.
             listen: called with the number of candidates that have replied, and of all.
+
+        Raises:
+            EndpointError: the server does not start, or gives no reply. What has replied is kept.
         """
         best = contest.best()
         if best is None:
@@ -69,10 +77,14 @@ class OwnReplies:
         ][:_MOST_CANDIDATES]
         if len(tied) < 2:
             return best, {}
+        held_out = {name: self._held_out(name) for name in figures}
         shares: dict[int, dict[str, float]] = {}
-        for place, trial in enumerate(tied):
-            listen(place, len(tied))
-            shares[trial.number] = self._shares(contest.candidates.plan(trial.point), trial.number, figures)
+        with closing(self._replier(held_out)) as replier:
+            for place, trial in enumerate(tied):
+                listen(place, len(tied))
+                shares[trial.number] = self._shares(
+                    replier, contest.candidates.plan(trial.point), trial.number, held_out
+                )
         listen(len(tied), len(tied))
 
         def worth(trial: Trial) -> float:
@@ -81,44 +93,74 @@ class OwnReplies:
 
         return max(tied, key=worth), shares
 
-    def _shares(self, plan: Plan, number: int, names: Iterable[str]) -> dict[str, float]:
-        held_out = {name: halves(self.prompts[name], self.settings.prompt_seed)[1] for name in names}
-        made_of = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
-        fingerprint = hashlib.sha256(dumped(made_of).encode()).hexdigest()[:12]  # replies belong to no other merge
-        paths = {name: self.folder / _FOLDER / f"{number}-{fingerprint}" / f"{name}.jsonl" for name in held_out}
-        known = {name: _known(path) for name, path in paths.items()}
-        if any(prompt.key not in known[name] for name, prompts in held_out.items() for prompt in prompts):
-            self.live.put(plan)
+    def _held_out(self, agent: str) -> list[Prompt]:
+        """The prompts of an agent that no statistic has seen, without the replies that came with them."""
+        _, prompts = halves(self.prompts[agent], self.settings.prompt_seed)
+        return [replace(prompt, replies=()) for prompt in prompts]
+
+    def _replier(self, prompts: Mapping[str, Sequence[Prompt]]) -> Replier:
+        if self.server is None:
+            return LiveReplier(self.live, self.settings)
+        return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
+
+    def _shares(
+        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
+    ) -> dict[str, float]:
+        description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
+        description += [asdict(self.server)] if self.server is not None else []
+        fingerprint = hashlib.sha256(dumped(description).encode()).hexdigest()[:12]  # replies belong to no other merge
+        folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
+        journals = {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in held_out}
+        missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
+        if any(missing.values()):
+            try:
+                replier.put(plan)
+                for name, prompts in missing.items():
+                    if prompts:
+                        with journals[name].writing() as keep:
+                            replier.ask(name, prompts, keep)
+            except EndpointError as error:
+                raise EndpointError(
+                    f"{error}; all scores and replies so far are kept in {self.folder.root}, and the same command "
+                    "resumes from there (--no-generate chooses by mass alone)"
+                ) from error
         return {
-            name: fmean(
-                (each.reward or 0.0) >= self.least for each in self._replies(name, prompts, known[name], paths[name])
-            )
+            name: fmean((journals[name].replies[prompt.key].reward or 0.0) >= self.least for prompt in prompts)
             for name, prompts in held_out.items()
         }
 
-    def _replies(
-        self, name: str, prompts: Sequence[Prompt], known: Mapping[str, Exchange], path: Path
-    ) -> Sequence[Exchange]:
-        """Greedy replies of the model in memory to the prompts of an agent, which are encoded as for that agent."""
-        if all(prompt.key in known for prompt in prompts):
-            return [known[prompt.key] for prompt in prompts]
-        gathering: Any = import_module("ramerge.calibration.gather")  # torch takes seconds
-        speaking: Any = import_module("ramerge.calibration.speaker")
-        speaker = speaking.Speaker(name, self.live.live, self.live.tokenizer_of(name), self.settings.max_new)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:  # written again: a kill may have left half a line
 
-            def keep(exchanges: Sequence[Exchange]) -> None:
-                file.write(to_lines(exchanges))
+@dataclass(frozen=True)
+class ReplyJournal:
+    """The replies of a candidate to the prompts of an agent, in a file.
+
+    Attributes:
+        path: the file.
+        replies: by key of the prompt.
+    """
+
+    path: Path
+    replies: dict[str, Exchange]
+
+    @classmethod
+    def read(cls, path: Path) -> ReplyJournal:
+        """The journal in a file, which need not be there."""
+        return cls(path, {each.key: each for each in read_exchanges(path, partial=True)} if path.exists() else {})
+
+    def without_reply(self, prompts: Sequence[Prompt]) -> list[Prompt]:
+        """The prompts that have no reply yet."""
+        return [prompt for prompt in prompts if prompt.key not in self.replies]
+
+    @contextmanager
+    def writing(self) -> Iterator[Keep]:
+        """Context with a function that keeps further replies."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("w", encoding="utf-8") as file:  # written again: a kill may have left half a line
+
+            def keep(replies: Sequence[Exchange]) -> None:
+                self.replies.update((each.key, each) for each in replies)
+                file.write(to_lines(replies))
                 file.flush()
 
-            keep(list(known.values()))
-            asked = [replace(prompt, replies=()) for prompt in prompts]
-            replies: list[Exchange] = gathering.exchanges_of(
-                speaker, asked, known, self.settings.batch, reward_of(self.settings.reward), keep
-            )
-        return replies
-
-
-def _known(path: Path) -> dict[str, Exchange]:
-    return {each.key: each for each in read_exchanges(path, partial=True)} if path.exists() else {}
+            keep(list(self.replies.values()))
+            yield keep

@@ -22,11 +22,12 @@ from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.contest import Candidates
-from ramerge.searches.folder import search_folder
+from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.scores import Objective, Scores, joined
+from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
@@ -48,7 +49,6 @@ class Prompted:
         live: the model.
         fingerprints: of what was gathered, by agent.
         notes: what the user should know.
-        judge: lets candidates reply themselves; None where no reward function scores their replies.
     """
 
     recipe: Document
@@ -56,7 +56,6 @@ class Prompted:
     live: LiveBase
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
-    judge: OwnReplies | None = None
 
     def ordered(self, space: Space, candidates: Candidates, folder: Path) -> Space:
         """The space with its points in the order of their mass, best first; those that cannot be merged last.
@@ -99,9 +98,24 @@ class Prompted:
         """The scorer of merges by mass."""
         return MassScorer(self.live, self.replies, self.fingerprints)
 
-    def judge_if(self, stated: bool | None) -> OwnReplies | None:
-        """The judge, if it is stated that candidates reply; by default they do on a GPU."""
-        return self.judge if stated or (stated is None and self.live.device.type != "cpu") else None
+    def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
+        """What lets tied candidates reply themselves: by default on a GPU or by a server.
+
+        None where no reward function tells right replies from wrong ones.
+        """
+        is_fast = self.live.device.type != "cpu" or settings.server is not None
+        asks = is_fast if settings.generate is None else settings.generate
+        if not asks or not prompts.settings.reward or self.replies.least is None:
+            return None
+        return OwnReplies(
+            self.live,
+            prompts.prompts,
+            prompts.settings,
+            self.replies.least,
+            folder,
+            settings.server,
+            settings.concurrency,
+        )
 
     def make_scorer(self, *_: object) -> MassScorer:
         """The same, as a search makes its scorer, whatever its folder."""
@@ -246,7 +260,4 @@ def prompted(
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    judge = None
-    if settings.reward and replies.least is not None:
-        judge = OwnReplies(live, prompts.prompts, settings, replies.least, out)
-    return Prompted(recipe, replies, live, fingerprints, notes, judge)
+    return Prompted(recipe, replies, live, fingerprints, notes)

@@ -123,8 +123,8 @@ def search(
         request = replace(request, branches=Branches(tuple(document.agents), tuple(good), tuple(poor)))
     candidates = PlannedPoints(points_from, options, place if score is not None else None)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
-    if settings.generate and (prompts is None or score is not None or not prompts.settings.reward):
-        raise EvaluationError("--generate: needs --prompts, and --reward, which scores the merges' own replies")
+    if settings.generate or settings.server is not None:
+        _check_own_replies(settings, request, by_mass=prompts is not None and score is None)
     with ExitStack() as stack:
         notes: Sequence[str] = ()
         judge = None
@@ -141,7 +141,7 @@ def search(
             notes = found.notes
             if make_scorer is None:
                 make_scorer = found.make_scorer
-                judge = found.judge_if(settings.generate) if len(request.objectives) == 1 else None
+                judge = found.judge(prompts, Folder(place), settings) if len(request.objectives) == 1 else None
             else:
                 notes = [note for note in notes if note not in found.replies.notes]  # the score chooses, not replies
                 ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
@@ -166,6 +166,23 @@ def _request(space: Space, settings: SearchSettings, options: Options, *, by_mas
         most_failures=settings.most_failures,
         options=options,
     )
+
+
+def _check_own_replies(settings: SearchSettings, request: SearchRequest, *, by_mass: bool) -> None:
+    """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve.
+
+    Raises:
+        EvaluationError: they cannot be asked.
+    """
+    word = "--generate" if settings.generate else "--serve"
+    if not by_mass or not settings.calibration.reward:
+        raise EvaluationError(f"{word}: needs --prompts, and --reward, which scores the merges' own replies")
+    if len(request.objectives) > 1:
+        raise EvaluationError(f"{word}: needs one --objective, by which own replies decide")
+    if settings.server is not None and settings.generate is False:
+        raise EvaluationError("--serve and --no-generate: one of them, not both; only own replies need the server")
+    if settings.server is not None and (problems := settings.server.check()):
+        raise EvaluationError(problems)
 
 
 def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]] | None) -> None:

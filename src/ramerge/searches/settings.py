@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.evaluation.serving import ModelServer
 from ramerge.sdk.options import about, documented
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.strategies import STRATEGIES
@@ -77,7 +78,7 @@ class SearchSettings:
             "--generate/--no-generate",
             "search",
             "With --prompts and --reward: let tied candidates reply to the held-out prompts; half the share of right "
-            "replies, half mass decides. Default: on with a GPU.",
+            "replies, half mass decides. Default: on with a GPU or --serve.",
         ),
     )
     html: bool = field(
@@ -90,6 +91,12 @@ class SearchSettings:
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     """How replies and statistics are gathered, where the recipe has prompts."""
 
+    server: ModelServer | None = None
+    """What serves the candidates that reply themselves, one after another; by default the model in memory replies."""
+
+    concurrency: int = 8
+    """Requests to the server at once."""
+
     def __post_init__(self) -> None:
         seconds, words = self.score_timeout, self.objectives
         is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
@@ -101,6 +108,8 @@ class SearchSettings:
                 "ramerge.CalibrationSettings",
                 self.calibration,
             ),
+            server=(self.server is None or isinstance(self.server, ModelServer), "a ramerge.ModelServer", self.server),
+            concurrency=(_is_whole(self.concurrency, 1), "a whole number above 0", self.concurrency),
             trials=(self.trials is None or _is_whole(self.trials, 1), "a whole number above 0", self.trials),
             sampler=(self.sampler in (None, *SAMPLERS), f"one of {', '.join(SAMPLERS)}", self.sampler),
             seed=(_is_whole(self.seed, 0, 2**31), "a whole number from 0 to 2147483647", self.seed),

@@ -1,0 +1,246 @@
+"""Who asks a candidate for its replies: the model in memory, or a server that loads one merge after another."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from ramerge import EndpointError, InputError, Plan
+from ramerge.calibration.exchanges import Exchange
+from ramerge.calibration.live_base import LiveBase
+from ramerge.calibration.prompts import Prompt
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.calibration.rewards import reward_of
+from ramerge.evaluation.serving import KeptServer, ModelServer, RunningServer
+from ramerge.sdk.progress import raise_dropped
+from ramerge.sdk.text import shown
+from ramerge.searches.folder import SERVED, Folder
+
+if TYPE_CHECKING:
+    from ramerge.calibration.speaker import Speaker
+
+Keep = Callable[[Sequence[Exchange]], None]
+"""Gets replies as soon as they are there."""
+_SECONDS_TO_END = 2.0  # from a connection that breaks to the end of the server's process
+
+
+@dataclass
+class Replier(ABC):
+    """Asks one candidate after another for greedy replies, to prompts that are encoded as for their agent.
+
+    Attributes:
+        live: the base in memory, with the tokenizers of agents.
+        settings: how agents were asked, and the reward function.
+    """
+
+    live: LiveBase
+    settings: CalibrationSettings
+
+    @abstractmethod
+    def put(self, plan: Plan) -> None:
+        """Make a merge the model that replies."""
+
+    @abstractmethod
+    def ask(self, agent: str, prompts: Sequence[Prompt], keep: Keep) -> None:
+        """Ask for a reply to each prompt of an agent."""
+
+    def close(self) -> None:  # noqa: B027  # the model in memory is closed by the search
+        """End what replies."""
+
+    def _speaker(self, agent: str) -> Speaker:
+        module: Any = import_module("ramerge.calibration.speaker")  # torch takes seconds
+        speaker: Speaker = module.Speaker(agent, self.live.live, self.live.tokenizer_of(agent), self.settings.max_new)
+        return speaker
+
+
+class LiveReplier(Replier):
+    """The model in memory."""
+
+    @override
+    def put(self, plan: Plan) -> None:
+        self.live.put(plan)
+
+    @override
+    def ask(self, agent: str, prompts: Sequence[Prompt], keep: Keep) -> None:
+        module: Any = import_module("ramerge.calibration.gather")
+        reward = reward_of(self.settings.reward)
+        module.exchanges_of(self._speaker(agent), prompts, {}, self.settings.batch, reward, keep)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A prompt as a server is asked.
+
+    Attributes:
+        ids: of the prompt.
+        truncated: whether ids were cut off.
+        most: tokens of the reply at most.
+        ends: tokens that end a reply.
+        pad: the token that fills up a batch.
+    """
+
+    ids: list[int]
+    truncated: bool
+    most: int
+    ends: tuple[int, ...]
+    pad: int
+
+
+class ServedReplier(Replier):
+    """A server, which loads each candidate from the folder of the search.
+
+    Prompts are sent as token ids, or to `transformers serve`, which takes none, as the text that gives them. The model
+    in memory encodes them and is unloaded then, because the server needs the memory.
+
+    Args:
+        live, settings: as for every replier.
+        prompts: of each agent.
+        server: what serves.
+        concurrency: requests at once.
+        folder: of the search.
+    """
+
+    def __init__(
+        self,
+        live: LiveBase,
+        settings: CalibrationSettings,
+        prompts: Mapping[str, Sequence[Prompt]],
+        server: ModelServer,
+        concurrency: int,
+        folder: Folder,
+    ) -> None:
+        super().__init__(live, settings)
+        self._prompts, self._kind, self._folder = prompts, server.kind, folder
+        self._seconds = server.timeout
+        self._connections = 1 if server.is_sequential else concurrency
+        self._server = KeptServer(server, folder.root / SERVED, folder.root / "server.log")
+        self._requests: dict[tuple[str, str], _Request] = {}
+        self._running: RunningServer | None = None
+        self._tokenizer: Any = None
+
+    @override
+    def put(self, plan: Plan) -> None:
+        if not self._requests:
+            self._requests = self._encoded()
+            self.live.unload()
+        plan.merge(self._folder.candidate)
+        module: Any = import_module("ramerge.calibration.live")
+        self._tokenizer = module.load_tokenizer(self._folder.candidate)
+        self._running = self._server.load(self._folder.candidate)
+
+    def _encoded(self) -> dict[tuple[str, str], _Request]:
+        """The requests by agent and key of the prompt."""
+        speakers = {agent: self._speaker(agent) for agent in self._prompts}
+        return {
+            (agent, prompt.key): _request(speakers[agent], prompt)
+            for agent, prompts in self._prompts.items()
+            for prompt in prompts
+        }
+
+    @override
+    def ask(self, agent: str, prompts: Sequence[Prompt], keep: Keep) -> None:
+        reward = reward_of(self.settings.reward)
+        assert reward is not None and self._running is not None  # what scores replies; `put` comes first
+        pool = ThreadPoolExecutor(self._connections)
+        try:
+            asked = {
+                pool.submit(_answer, self._running, self._body(prompt, request), self._seconds): (prompt, request)
+                for prompt in prompts
+                for request in [self._requests[agent, prompt.key]]
+            }
+            for answer in as_completed(asked):
+                raise_dropped()
+                prompt, request = asked[answer]
+                exchange = self._exchange(prompt, request, *answer.result())
+                keep([replace(exchange, reward=reward(prompt, exchange.text))])
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    @override
+    def close(self) -> None:
+        self._server.close()
+
+    def _body(self, prompt: Prompt, request: _Request) -> dict[str, object]:
+        """The fields of a request for a greedy reply, whatever the model's own generation configuration says."""
+        fields: dict[str, object]
+        if self._kind == "transformers":
+            generation = {"do_sample": False, "eos_token_id": list(request.ends) or None, "pad_token_id": request.pad}
+            fields = {"prompt": self._text(prompt, request), "generation_config": json.dumps(generation)}
+        else:
+            greedy = {"temperature": 0, "repetition_penalty": 1.0}
+            fields = {"prompt": request.ids, "stop_token_ids": list(request.ends), **greedy}
+        return {"max_tokens": request.most, **fields}
+
+    def _exchange(self, prompt: Prompt, request: _Request, text: str, has_ended: bool) -> Exchange:
+        """A reply, whose token ids are those of its text."""
+        ids = list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        if has_ended or not ids:
+            ids.append((*request.ends, request.pad)[0])
+        return Exchange(
+            prompt.place,
+            (*request.ids, *ids),
+            len(request.ids),
+            text,
+            truncated=request.truncated,
+            ended=has_ended,
+            key=prompt.key,
+        )
+
+    def _text(self, prompt: Prompt, request: _Request) -> str:
+        """The text that the tokenizer of the candidate encodes to a prompt, perhaps after a special token of its own.
+
+        Raises:
+            InputError: there is none.
+        """
+        for start in (0, 1):
+            text = str(self._tokenizer.decode(request.ids[start:], clean_up_tokenization_spaces=False))
+            if list(self._tokenizer(text)["input_ids"]) == request.ids:
+                return text
+        raise InputError(
+            f"{prompt.place}: transformers serve takes texts, and none gives the tokens of this prompt; use another "
+            "server, or --no-generate, which chooses by mass alone"
+        )
+
+
+def _request(speaker: Speaker, prompt: Prompt) -> _Request:
+    """A prompt as an agent is asked.
+
+    Raises:
+        InputError: it cannot be encoded.
+    """
+    encoded = speaker.asked(prompt)
+    if isinstance(encoded, str):
+        raise InputError(f"{prompt.place}: {encoded}")
+    ids, is_cut = encoded
+    return _Request(ids, is_cut, speaker.most_for(ids), speaker.ends, speaker.pad)
+
+
+def _answer(server: RunningServer, body: Mapping[str, object], seconds: float) -> tuple[str, bool]:
+    """The text of a server's reply, and whether it ends by itself.
+
+    Raises:
+        EndpointError: there is none.
+    """
+    import httpx
+
+    try:
+        answer = httpx.post(
+            f"{server.url}/completions", json={"model": server.model, **body}, timeout=seconds, trust_env=False
+        )
+        answer.raise_for_status()
+        choice = answer.json()["choices"][0]
+        return str(choice["text"]), choice["finish_reason"] == "stop"
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        with suppress(subprocess.TimeoutExpired):
+            server.process.wait(_SECONDS_TO_END)
+        reason = f"{type(error).__name__}: {shown(str(error), 300)}"
+        raise EndpointError(f"{server.log}: {server.cause()} ({reason})") from error
