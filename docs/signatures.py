@@ -84,7 +84,7 @@ def _flag_default(option: click.Option, context: click.Context) -> str:
         return "required"
     default = option.get_default(context, call=True)
     if option.secondary_opts:
-        return f"`{(option.opts if default else option.secondary_opts)[0]}`"
+        return "" if not isinstance(default, bool) else f"`{(option.opts if default else option.secondary_opts)[0]}`"
     return f"`{default}`" if isinstance(default, str | int | float) and default not in (False, "") else ""
 
 

@@ -24,8 +24,8 @@ from ramerge.searches.contest import Standing, Strategy
 from ramerge.searches.folder import Folder
 from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import PlannedPoints, SearchRequest, search
-from ramerge.searches.scores import Measure, Objective, ScoreFailedError, Split
+from ramerge.searches.run import PlannedPoints, search
+from ramerge.searches.scores import Measure, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
 from ramerge.searches.strategies import STRATEGIES, ListedPoints, Question, StrategyKind, SumFirst
@@ -53,7 +53,7 @@ def recipe(**values: Any) -> Document:
 def found(out: Path, space: Space = GRID, scorer: Any = None, **options: Any) -> SearchResult:
     made = scorer or Fake(known, splits=True)
     given = {"sampler": "grid" if space.is_listed else "tpe", **options}
-    return search(candidates(out), out, SearchRequest(space, **given), lambda *_: made)
+    return search(candidates(out), out, space, ramerge.SearchSettings(**given), lambda *_: made)
 
 
 def candidates(out: Path, **values: Any) -> PlannedPoints:
@@ -107,11 +107,15 @@ def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
 def test_a_search_that_is_done_still_has_the_warnings_of_its_best(tmp_path: Path) -> None:
     shutil.copytree(AGENTS / "base", tmp_path / "same")
     agents = {"coder": str(AGENTS / "coder"), "same": str(tmp_path / "same")}
-    request = SearchRequest(GRID, trials=1, sampler="grid")
+    settings = ramerge.SearchSettings(trials=1, sampler="grid")
 
     def again() -> tuple[str, ...]:
         return search(
-            candidates(tmp_path / "out", agents=agents), tmp_path / "out", request, lambda *_: Fake(known, splits=True)
+            candidates(tmp_path / "out", agents=agents),
+            tmp_path / "out",
+            GRID,
+            settings,
+            lambda *_: Fake(known, splits=True),
         ).notes
 
     notes = again()
@@ -227,7 +231,6 @@ def test_a_point_that_cannot_be_merged_fails_by_itself(tmp_path: Path, monkeypat
     [
         ({"space": LINE}, "another space: methods: it was"),
         ({"scorer": Fake(known, splits=True, about="other.py:score")}, "another score: function: it was"),
-        ({"objectives": (Objective("one"),)}, "other objectives: "),
     ],
 )
 def test_results_of_another_search_are_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -235,6 +238,22 @@ def test_results_of_another_search_are_refused(tmp_path: Path, change: dict[str,
     with pytest.raises(EvaluationError) as error:
         found(tmp_path / "out", **{"trials": 1, **change})
     assert said in str(error.value) and "name another folder" in str(error.value)
+
+
+def test_another_objective_needs_no_new_scores(tmp_path: Path) -> None:
+    def returns(model: Path, _: Split) -> Any:
+        right = quality(model)
+        return ({"good": answers(right, 1, 50), "bad": answers(1 - right, 1, 50)} for _ in range(2))
+
+    first = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["good"])
+    pruned = [point.number for point in first.points if point.state == "pruned"]
+    whole = [point.number for point in first.points if point.state == "complete"]
+    times = {number: (tmp_path / f"out/trials/{number}.json").stat().st_mtime_ns for number in whole}
+    second = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["bad"])
+    assert {number: (tmp_path / f"out/trials/{number}.json").stat().st_mtime_ns for number in whole} == times
+    assert pruned and second.best != first.best and len(second.points) == len(first.points)
+    alone = found(tmp_path / "alone", scorer=Fake(returns, in_parts=True), objectives=["bad"])
+    assert second.winner.point == alone.winner.point
 
 
 def test_a_search_without_any_score_makes_way_for_another(tmp_path: Path) -> None:
@@ -257,20 +276,20 @@ def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
         folder = Folder(tmp_path / str(len(wanted)))
         (folder.root / "trials").mkdir(parents=True)
         folder.trials.keep(Trial(1, {"method": "ram"}, "complete", {"a": Measure(1.0)}))
-        folder.check_asked({"score": {"digest": "0" * 64, "data": {}}})
+        folder.check_description({"score": {"digest": "0" * 64, "data": {}}})
         with pytest.raises(EvaluationError) as error:
-            folder.check_asked({"score": {"digest": "0" * 64, "data": {}} | score})
+            folder.check_description({"score": {"digest": "0" * 64, "data": {}} | score})
         assert f"another score: {wanted}" in str(error.value) and "aaaa" not in str(error.value)
 
 
 def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     shutil.copytree(AGENTS / "coder", tmp_path / "coder")
-    request = SearchRequest(GRID, trials=1, sampler="grid")
+    settings = ramerge.SearchSettings(trials=1, sampler="grid")
     agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
         points = candidates(tmp_path / "out", agents=agents, **values)
-        return search(points, tmp_path / "out", request, lambda *_: Fake(known, splits=True))
+        return search(points, tmp_path / "out", GRID, settings, lambda *_: Fake(known, splits=True))
 
     again()
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
@@ -324,25 +343,25 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
         return {"good": r, "cost": {0.1: 1.0, 0.2: 5.0, 0.3: 3.0}[r]}
 
     space = Space(("ram+",), (R,))
-    objectives = (Objective("good"), Objective("cost", lower=True))
+    objectives = ["good", "cost=min"]
     result = found(tmp_path / "out", space, Fake(returns), objectives=objectives)
     assert result.front == (1, 3) and result.best in result.front
     assert "Pareto front: points 1, 3" in "\n".join(summary(result, tmp_path))
     with pytest.raises(EvaluationError, match=r"unknown --objective 'goood'; did you mean 'good'\?"):
-        found(tmp_path / "wrong", space, Fake(returns), objectives=(Objective("goood"),))
+        found(tmp_path / "wrong", space, Fake(returns), objectives=["goood"])
 
 
 @pytest.mark.parametrize(
     ("objective", "best"),
-    [(Objective(), 0.1), (Objective("worst"), 0.2), (Objective("worst", specialists={"a": 0.9, "b": 0.2}), 0.3)],
+    [("mean", 0.1), ("worst", 0.2), ("worst:a=0.9,b=0.2", 0.3)],
     ids=["the mean", "the worst figure", "the worst retention"],
 )
-def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: Path) -> None:
+def test_the_worst_task_may_decide(objective: str, best: float, tmp_path: Path) -> None:
     def returns(model: Path, _: Split) -> Any:
         r = fingerprint(model)["parameters"].get("r", 0.2)
         return {0.1: {"a": 0.9, "b": 0.1}, 0.2: {"a": 0.4, "b": 0.3}, 0.3: {"a": 0.6, "b": 0.2}}[r]
 
-    result = found(tmp_path / "out", Space(("ram+",), (R,)), Fake(returns), objectives=(objective,))
+    result = found(tmp_path / "out", Space(("ram+",), (R,)), Fake(returns), objectives=[objective])
     assert result.winner.point["parameters.r"] == best
 
 
@@ -356,7 +375,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
         r = fingerprint(model)["parameters"].get("r", 0.2)
         return {"good": r, "cost": {0.1: 1.0, 0.2: 5.0, 0.3: 3.0}[r]}
 
-    objectives = (Objective("good"), Objective("cost", lower=True))
+    objectives = ["good", "cost=min"]
     result = found(tmp_path / "out", Space(("ram+",), (R,)), Fake(returns), objectives=objectives)
     figures = {figure.name: figure for figure in figures_of(result)}
     assert list(figures) == ["ranking", "course", "axes", "front"]
@@ -495,7 +514,13 @@ def test_files_that_no_search_wrote_are_named(tmp_path: Path) -> None:
 
 def test_a_wrong_recipe_is_a_wrong_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="must not be empty"):
-        search(candidates(tmp_path / "out", agents={}), tmp_path / "out", SearchRequest(GRID), lambda *_: Fake(known))
+        search(
+            candidates(tmp_path / "out", agents={}),
+            tmp_path / "out",
+            GRID,
+            ramerge.SearchSettings(),
+            lambda *_: Fake(known),
+        )
 
 
 def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
@@ -503,9 +528,10 @@ def test_its_recipe_leads_to_models_next_to_it(tmp_path: Path) -> None:
     shutil.copytree(AGENTS, models)
     agents = {name: str(models / name) for name in TASKS}
     document = Document({"method": "ram", "base": str(models / "base"), "agents": agents})
-    request = SearchRequest(Space(("ram",), (Axis("dtype", Choices(("float32", "bfloat16"))),)), sampler="grid")
+    space = Space(("ram",), (Axis("dtype", Choices(("float32", "bfloat16"))),))
+    settings = ramerge.SearchSettings(sampler="grid")
     points = PlannedPoints(document, ramerge.Options(), tmp_path / "work/out")
-    search(points, tmp_path / "work/out", request, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
+    search(points, tmp_path / "work/out", space, settings, lambda *_: Fake(lambda *_: [1.0, 2.0], splits=True))
     shutil.move(tmp_path / "work", tmp_path / "moved")
     for written in ("recipe.yaml", "trials/1.yaml", "best/ramerge.yaml"):
         assert not ramerge.plan(tmp_path / "moved/out" / written).problems, written
@@ -580,9 +606,9 @@ def test_an_input_that_changes_while_a_search_runs_ends_it(tmp_path: Path) -> No
         return known(model, split)
 
     points = candidates(tmp_path / "out", agents=agents)
-    request = SearchRequest(GRID, sampler="grid")
+    settings = ramerge.SearchSettings(sampler="grid")
     with pytest.raises(EvaluationError, match=r"coder/model\.safetensors: has changed while the search ran"):
-        search(points, tmp_path / "out", request, lambda *_: Fake(replaces, splits=True))
+        search(points, tmp_path / "out", GRID, settings, lambda *_: Fake(replaces, splits=True))
 
 
 def test_a_score_in_parts_of_one_item_is_whole(tmp_path: Path) -> None:

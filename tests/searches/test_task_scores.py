@@ -18,7 +18,7 @@ from ramerge.evaluation.run import EvaluationRequest
 from ramerge.evaluation.serving import KeptServer, ModelServer
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import PlannedPoints, SearchRequest, search
+from ramerge.searches.run import PlannedPoints, search
 from ramerge.searches.space import Axis, Choices, Space
 from ramerge.searches.task_scores import TaskScore, TaskScorer, split_of
 
@@ -108,7 +108,8 @@ def found(folder: Path, kind: str, values: tuple[float, ...], *, prompts: int = 
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
     space = Space(("ram+",), (Axis("parameters.r", Choices(values)),))
     points = PlannedPoints(recipe, ramerge.Options(), folder / "out")
-    return search(points, folder / "out", SearchRequest(space, sampler="grid", **options), scorer)
+    settings = ramerge.SearchSettings(sampler="grid", **options)
+    return search(points, folder / "out", space, settings, scorer)
 
 
 @pytest.mark.parametrize(

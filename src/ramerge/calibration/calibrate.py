@@ -52,7 +52,15 @@ _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 
 class OtherCalibrationError(PlanError):
-    """A folder holds a calibration with another model, other prompts or other settings."""
+    """A folder holds a calibration with another model, other prompts or other settings.
+
+    Attributes:
+        agent: whose.
+    """
+
+    def __init__(self, problems: str, agent: str = "") -> None:
+        super().__init__(problems)
+        self.agent: str = agent
 
 
 def calibrate(
@@ -243,7 +251,8 @@ class _Gathering:
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
                 f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
-                f"or pass {in_both_forms('overwrite')}"
+                f"or pass {in_both_forms('overwrite')}",
+                name,
             )
         began = time.monotonic()
         plan = self.base.put_agent(name)

@@ -63,9 +63,11 @@ def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
 
 
 def _first_line(each: Field[Any]) -> str:
-    """The help of a setting, or the summary of a field that is a group of them."""
+    """The help of a setting or of another field, or the summary of a field that is a group of settings."""
     if "setting" in each.metadata:
         return str(each.metadata["setting"].help)
+    if "help" in each.metadata:
+        return str(each.metadata["help"])
     group = each.default if each.default_factory is MISSING else each.default_factory
     return (group.__doc__ or "").partition("\n")[0]
 

@@ -108,7 +108,6 @@ class Contest:
         prune: whether candidates are given up whose items so far show that they are worse than the best.
         most_failures: candidates that may fail one after the other before the contest stops; 0 for no bound.
         trials: all trials so far; at first those of earlier runs.
-        any_objective: whether a later run may have other objectives, so that a score without this one is kept, too.
     """
 
     candidates: Candidates
@@ -119,7 +118,6 @@ class Contest:
     prune: bool = True
     most_failures: int = 5
     trials: list[Trial] = field(default_factory=list)
-    any_objective: bool = False
     _standings: list[Standing] = field(default_factory=list, init=False)
     _temper: tuple[int, float] = field(default=(-1, 1.0), init=False)
 
@@ -164,12 +162,9 @@ class Contest:
             if point is None:
                 return
             trial = self._carried_out(point)
-            if self.any_objective:
-                self.journal.keep(trial)
+            self.journal.keep(trial)
             if trial.state == "complete":
                 check_objectives(self.objectives, self._figures(trial.measured))
-            if not self.any_objective:
-                self.journal.keep(trial)
             self.trials.append(trial)
             listen()
             failures = [*failures, trial.failure] if trial.failure is not None else []

@@ -23,9 +23,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
@@ -35,11 +35,12 @@ from ramerge.sdk.outputs import path_of
 from ramerge.sdk.plans import open_model
 from ramerge.sdk.storage import RECORDS
 from ramerge.sdk.text import brief, dumped
+from ramerge.searches.scores import Objective
 from ramerge.searches.trials import TrialFiles, checked, read
 
 _MOST_TEXT = 1 << 24
 _AGENTS, _GATHERED = "agents.json", "calibration"
-_NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
+_NAMES = {name: f"other {name}" for name in ("inputs", "prompts", "settings")}
 SERVED = "served"
 """The link to the model that a server loads."""
 _LINKS = {SERVED, "study.log.lock"}
@@ -88,20 +89,26 @@ class Folder:
             return False
         return (self.best / RECORDS[0]).is_file()
 
-    def check_asked(self, asked: Mapping[str, object]) -> None:
-        """Note what the search is made of, or refuse to resume one that is made of something else.
+    def check_description(self, description: Mapping[str, object], objectives: Sequence[Objective] = ()) -> None:
+        """Note the description of the search, or refuse to resume one with another.
 
-        A search without any score is no reason to refuse another one: it is forgotten.
+        A search without any score is no reason to refuse another one: it is forgotten. Other objectives need no new
+        scores, which have all figures; but points that were given up for the former ones are scored again.
         """
         path = self.root / "asked.json"
+        content = {**description, "objectives": [asdict(each) for each in objectives]}
         if path.exists():
-            if not self.refuse_other(asked):
+            before = read(path)
+            if self.refuse_other(description):
+                self.trials.clear()
+                (self.root / _AGENTS).unlink(missing_ok=True)
+            elif before.get("objectives") == content["objectives"]:
                 return
-            self.trials.clear()
-            (self.root / _AGENTS).unlink(missing_ok=True)
-        write_file(path, dumped(asked))
+            else:
+                self.trials.drop_pruned()
+        write_file(path, dumped(content))
 
-    def refuse_other(self, asked: Mapping[str, object]) -> bool:
+    def refuse_other(self, description: Mapping[str, object]) -> bool:
         """Refuse to resume a search that is made of something else, as far as is known yet; nothing is written.
 
         Returns:
@@ -114,9 +121,9 @@ class Folder:
         before = read(path) if path.exists() else {}
         problems = [
             f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
-            + _difference(name, before.get(name), asked[name])
-            for name in asked
-            if before and before.get(name) != asked[name]
+            + _difference(name, before.get(name), description[name])
+            for name in description
+            if before and before.get(name) != description[name]
         ]
         if problems and self.has_scores:
             raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])

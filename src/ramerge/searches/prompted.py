@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, 
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
 from ramerge.sdk.text import RECORD, dumped, read_object
-from ramerge.searches.contest import Candidates
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
+from ramerge.searches.run import PlannedPoints
 from ramerge.searches.scores import Objective, Scores, joined
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
@@ -33,6 +35,8 @@ from ramerge.searches.space import Point, Space
 CALIBRATION = "calibration"
 """The folder of statistics and replies within that of a search."""
 _ORDER = "order.json"
+_HOW = ("device", "device_memory", "batch")
+"""Settings of a calibration that change no result."""
 _SUM = "task_arithmetic"
 _SCALES = (1.0, 0.8, 1.3, 1.6)
 """Scales of sums; none is longer, because mass favors sharp models: it would choose sums that are worse."""
@@ -41,31 +45,28 @@ _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Prompted:
-    """Inputs of a search by prompts: recipe, replies, and the model.
+    """Inputs of a search by prompts: replies, and the model.
 
     Attributes:
-        recipe: with the recorded inputs of every agent.
         replies: on which merges are scored.
         live: the model.
         fingerprints: of what was gathered, by agent.
         notes: what the user should know.
     """
 
-    recipe: Document
     replies: ReplySet
     live: LiveBase
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def ordered(self, space: Space, candidates: Candidates, folder: Path) -> Space:
+    def ordered(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
         """The space with its points in the order of their mass, best first; those that cannot be merged last.
 
         The order is kept in the folder of the search, so that it is the same when the search resumes.
         """
         path, points = folder / _ORDER, list(space.listed())
         about = {
-            "recipe": self.recipe.as_dict(),
-            "space": space.as_dict(),
+            **candidates.described(space),
             "right_at": self.replies.least,
             BY_AGREEMENT: dict(self.fingerprints),
         }
@@ -81,7 +82,7 @@ class Prompted:
         order = sorted(range(len(points)), key=gains.__getitem__, reverse=True)
         return replace(space, order=tuple(points[place] for place in order))
 
-    def _masses(self, points: Sequence[Point], candidates: Candidates) -> list[float | None]:
+    def _masses(self, points: Sequence[Point], candidates: PlannedPoints) -> list[float | None]:
         """The mean mass of each point; None where it cannot be merged."""
         scorer = self.scorer()
         measured: list[Scores | None] = []
@@ -221,13 +222,26 @@ class AgentPrompts:
         base_of(models)
         return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
+    def described(self) -> dict[str, object]:
+        """The prompts and settings, as far as they decide what is gathered and which replies are right."""
+        settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
+        if self.settings.reward:
+            module, _ = load(self.settings.reward)
+            settings["reward"] = {"function": self.settings.reward, "digest": digest(module)}
+        return {
+            "prompts": {
+                name: sha256(repr([(each.key, each.replies) for each in prompts]).encode()).hexdigest()
+                for name, prompts in self.prompts.items()
+            },
+            "settings": settings,
+        }
+
     def with_inputs(self, recipe: Document, out: Path) -> Document:
         """A recipe whose agents have the inputs that are gathered in the folder of a search, also before they are."""
         return with_inputs(recipe, self.prompts, out / CALIBRATION)
 
 
 def prompted(
-    recipe: Document,
     prompts: AgentPrompts,
     out: Path,
     stack: ExitStack,
@@ -237,7 +251,6 @@ def prompted(
     """Gather what a search by prompts needs, in its folder; the model stays in memory until the stack closes.
 
     Args:
-        recipe: what points are made of, with the inputs that are gathered now.
         prompts: of the agents that are asked.
         out: the folder of the search.
         stack: what closes the model.
@@ -255,9 +268,11 @@ def prompted(
             writing = replace(options, overwrite=not place.has_scores)
             records = gather_agents(live, prompts.prompts, folder, settings, writing, listen)
         except OtherCalibrationError as error:
-            text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
-            raise EvaluationError(text) from error
+            raise EvaluationError(
+                f"{out}: holds a search with another {error.agent}: its weights, or those of the base, have changed "
+                "since; name another folder, or remove this one"
+            ) from error
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    return Prompted(recipe, replies, live, fingerprints, notes)
+    return Prompted(replies, live, fingerprints, notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import TypeAlias
@@ -32,21 +32,22 @@ from ramerge.searches.own_replies import OwnReplies, Shares
 from ramerge.searches.points import document_of
 from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
 from ramerge.searches.scores import (
-    Objective,
     ScoreFailedError,
     Scorer,
     Scores,
     check_names,
     joined,
+    objectives_of,
 )
+from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
-from ramerge.searches.strategies import STRATEGIES, Question, SumFirst, key_of
+from ramerge.searches.strategies import STRATEGIES, Question, StrategyKind, SumFirst, key_of
 from ramerge.searches.trials import Trial
 
 TRIALS = 30
+DEFAULT = "tpe"
 _MOST_PLANS = 64
 """Plans that are held, which take some megabytes each: those that check a search, and the latest."""
-_OPTIONS = Options()
 
 
 MakeScorer: TypeAlias = Callable[[Folder, Callable[[], None]], Scorer]
@@ -66,41 +67,6 @@ class Branches:
     agents: tuple[str, ...]
     good: tuple[Point, ...]
     poor: tuple[Point, ...]
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """The request of a search: its space, objectives and settings.
-
-    Attributes:
-        space: what varies.
-        objectives: what is to be as good as possible.
-        trials: how many points to try; None for all of a grid, or 30.
-        sampler: the name of a strategy.
-        seed: the same seed gives the same points, as long as scores are the same.
-        prune: whether points are given up whose items so far show that they are worse than the best.
-        most_failures: points that may fail one after the other before the search stops; 0 for no bound.
-        options: how every merge is carried out.
-        branches: which points come after the first, by what that scores; None for all.
-    """
-
-    space: Space
-    objectives: tuple[Objective, ...] = (Objective(),)
-    trials: int | None = None
-    sampler: str = "tpe"
-    seed: int = 0
-    prune: bool = True
-    most_failures: int = 5
-    options: Options = _OPTIONS
-    branches: Branches | None = None
-
-    @property
-    def required(self) -> int:
-        """The number of points to try."""
-        size = self.space.size
-        most = size if self.sampler == "grid" and size is not None else TRIALS
-        required = most if self.trials is None else self.trials
-        return required if size is None else min(required, size)
 
 
 @dataclass(frozen=True)
@@ -145,11 +111,14 @@ class PlannedPoints:
         recipe: what points change.
         options: how merges are carried out.
         out: the folder of the search; None where merges are scored in memory.
+        description: what else decides the results of points; results of others are not mixed with these. By default the
+            recipe.
     """
 
     recipe: Document
     options: Options
     out: Path | None = None
+    description: Mapping[str, object] = field(default_factory=dict)
     _plans: dict[str, Plan] = field(default_factory=dict, init=False)
     _state: dict[str, str] = field(default_factory=dict, init=False)
 
@@ -177,6 +146,10 @@ class PlannedPoints:
             self._plans[key] = plan
         return self._plans[key]
 
+    def described(self, space: Space) -> dict[str, object]:
+        """The description of a search of these points, as far as it is known before anything is read."""
+        return {**(self.description or {"recipe": self.recipe.as_dict()}), "space": space.as_dict()}
+
     def state_of_first(self, space: Space, methods: Iterable[str]) -> dict[str, str]:
         """The state of the inputs of the first point with each of some methods.
 
@@ -196,45 +169,45 @@ class PlannedPoints:
 def search(
     candidates: PlannedPoints,
     out: Path,
-    request: SearchRequest,
+    space: Space,
+    settings: SearchSettings,
     make_scorer: MakeScorer,
     *,
+    branches: Branches | None = None,
     notes: Sequence[str] = (),
     judge: OwnReplies | None = None,
     on_progress: Listener = lambda _: None,
 ) -> SearchResult:
     """Carry out a search: try points of its space, and keep the one that scores best.
 
-    An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
-    it finds. A judge chooses between the best and those that are tied with it.
+    An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with the
+    result. A judge chooses between the best and those that are tied with it.
     """
-    check_sampler(request)
+    strategy_of(settings, space)
+    objectives = objectives_of(settings.objectives)
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
-        inputs = candidates.state_of_first(request.space, request.space.methods)
-        loading = SearchProgress(0, request.required, None, 0, is_loading=True)
+        inputs = candidates.state_of_first(space, space.methods)
+        required = required_trials(settings, space)
+        loading = SearchProgress(0, required, None, 0, is_loading=True)
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
-        folder.check_asked(
-            {
-                **described(candidates.recipe, request),
-                "inputs": dict(sorted(inputs.items())),
-                "score": dict(scorer.about()),
-            }
+        outside = {path: state for path, state in sorted(inputs.items()) if not is_inside(path, folder.root)}
+        folder.check_description(
+            {**candidates.described(space), "inputs": outside, "score": dict(scorer.about())}, objectives
         )
         stack.callback(folder.clear)
         contest = Contest(
             candidates,
             scorer,
-            request.objectives,
+            objectives,
             folder.trials,
             folder.root,
-            request.prune,
-            request.most_failures,
-            _trials_of(folder, request.space),
+            settings.prune,
+            settings.most_failures,
+            _trials_of(folder, space),
         )
-        agents = _scores_of_agents(contest, folder, request.branches)
-        strategy = _strategy(request, folder, agents)
-        _try_points(contest, strategy, request, folder, on_progress)
+        agents = _scores_of_agents(contest, folder, branches) if branches is not None else {}
+        _try_points(contest, _strategy(settings, space, branches, folder, agents), required, folder, on_progress)
 
         def replied(done: int, count: int) -> None:
             on_progress(SearchProgress(done, count, None, 0, is_generating=True))
@@ -243,28 +216,32 @@ def search(
         if best is None:
             failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
-        return _Report(contest, request, folder, notes, _best_of_each(agents), best, shares).result()
+        return _Report(contest, space, settings, folder, notes, _best_of_each(agents), best, shares).result()
 
 
-def described(recipe: Document, request: SearchRequest) -> dict[str, object]:
-    """The description of a search, as far as it is known before anything is read."""
-    return {
-        "recipe": recipe.as_dict(),
-        "space": request.space.as_dict(),
-        "objectives": [asdict(each) for each in request.objectives],
-    }
+def required_trials(settings: SearchSettings, space: Space) -> int:
+    """The number of points to try."""
+    most = space.size if settings.sampler == "grid" and space.size is not None else TRIALS
+    required = most if settings.trials is None else settings.trials
+    return required if space.size is None else min(required, space.size)
 
 
-def check_sampler(request: SearchRequest) -> None:
-    """Refuse a sampler that is not installed, or not for a space.
+def strategy_of(settings: SearchSettings, space: Space) -> StrategyKind:
+    """The strategy of a search.
 
     Raises:
-        EvaluationError: it is.
+        EvaluationError: it is not installed, or not for this space.
     """
-    kind = STRATEGIES[request.sampler]
-    problems = missing({"search": kind.libraries}, who=f"--sampler {request.sampler} needs")
-    if problems := problems or kind.problems(request.space):
+    name = settings.sampler or DEFAULT
+    kind = STRATEGIES[name]
+    if problems := missing({"search": kind.libraries}, who=f"--sampler {name} needs") or kind.problems(space):
         raise EvaluationError(problems)
+    return kind
+
+
+def is_inside(path: str, folder: Path) -> bool:
+    """Whether a file is in the folder of a search, which may be moved: fingerprints of what was gathered count."""
+    return Path(path).resolve().is_relative_to(folder.resolve())
 
 
 def _trials_of(folder: Folder, space: Space) -> list[Trial]:
@@ -278,28 +255,29 @@ def _trials_of(folder: Folder, space: Space) -> list[Trial]:
     return trials
 
 
-def _strategy(request: SearchRequest, folder: Folder, agents: Mapping[str, Mapping[str, float]]) -> Strategy:
-    if request.branches is not None:
-        points = list(request.space.listed())
-        level = fmean(_best_of_each(agents).values())
-        return SumFirst(points, level, request.branches.good, request.branches.poor)
-    question = Question(request.space, request.objectives, request.seed, folder.journal)
-    return STRATEGIES[request.sampler].start(question)
+def _strategy(
+    settings: SearchSettings,
+    space: Space,
+    branches: Branches | None,
+    folder: Folder,
+    agents: Mapping[str, Mapping[str, float]],
+) -> Strategy:
+    if branches is not None:
+        return SumFirst(list(space.listed()), fmean(_best_of_each(agents).values()), branches.good, branches.poor)
+    question = Question(space, objectives_of(settings.objectives), settings.seed, folder.journal)
+    return strategy_of(settings, space).start(question)
 
 
-def _try_points(
-    contest: Contest, strategy: Strategy, request: SearchRequest, folder: Folder, on_progress: Listener
-) -> None:
+def _try_points(contest: Contest, strategy: Strategy, required: int, folder: Folder, on_progress: Listener) -> None:
     def report() -> None:
         count = strategy.count(contest.standings())
-        best = contest.best() if len(request.objectives) == 1 else None
+        best = contest.best() if len(contest.objectives) == 1 else None
         failed = sum(trial.state == "failed" for trial in contest.trials)
-        required = request.required if count is None else min(request.required, count)
-        required = max(required, len(contest.trials))
-        on_progress(SearchProgress(len(contest.trials), required, contest.values(best)[0] if best else None, failed))
+        total = max(required if count is None else min(required, count), len(contest.trials))
+        on_progress(SearchProgress(len(contest.trials), total, contest.values(best)[0] if best else None, failed))
 
     try:
-        contest.run(strategy, request.required, report)
+        contest.run(strategy, required, report)
     except TooManyFailuresError as error:
         raise EvaluationError(
             [
@@ -310,13 +288,11 @@ def _try_points(
         ) from error
 
 
-def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches | None) -> dict[str, dict[str, float]]:
-    """The scores of agents by figure, kept in the folder of the search; none where they decide nothing."""
-    if branches is None:
-        return {}
-    known = folder.agents()
+def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches) -> dict[str, dict[str, float]]:
+    """The scores of agents by figure, kept in the folder of the search."""
+    agents = folder.agents()
     for name in branches.agents:
-        if name in known:
+        if name in agents:
             continue
         contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge()
         try:
@@ -324,9 +300,9 @@ def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches | Non
                 scores = split_of(contest.scorer, joined(parts), "validation")
         except ScoreFailedError as error:
             raise EvaluationError(f"agent {name} got no score: {error}") from error
-        known[name] = {figure: measure.value for figure, measure in scores.items()}
-        folder.keep_agents(known)
-    return known
+        agents[name] = {figure: measure.value for figure, measure in scores.items()}
+        folder.keep_agents(agents)
+    return agents
 
 
 def _best_of_each(agents: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -340,7 +316,8 @@ class _Report:
     """Makes the result of a search from its contest."""
 
     contest: Contest
-    request: SearchRequest
+    space: Space
+    settings: SearchSettings
     folder: Folder
     notes: Sequence[str]
     agents: Mapping[str, float]
@@ -348,20 +325,20 @@ class _Report:
     shares: Shares
 
     def result(self) -> SearchResult:
-        contest, objectives, best = self.contest, self.request.objectives, self.best
+        contest, objectives, best = self.contest, self.contest.objectives, self.best
         warnings = write_best(self.folder, contest.candidates.plan(best.point), best.number)
         validation = contest.figures(best)
         apart, test, more = self._test(best, validation)
         points = [self._point(trial, best, validation) for trial in contest.trials]
         is_one = len(objectives) == 1
         result = SearchResult(
-            objectives=objectives,
-            sampler=self.request.sampler,
-            seed=self.request.seed,
-            space=self.request.space.as_dict(),
+            objectives=tuple(objectives),
+            sampler=self.settings.sampler or DEFAULT,
+            seed=self.settings.seed,
+            space=self.space.as_dict(),
             score=self._score(),
             points=tuple(points),
-            points_of_space=self.request.space.size,
+            points_of_space=self.space.size,
             best=best.number,
             front=(best.number,) if is_one else tuple(trial.number for trial in contest.front()),
             level=tuple(each.number for each in points if is_one and each.behind and each.behind[0].holds_0),
@@ -387,15 +364,15 @@ class _Report:
         return {**scorer.about(), TEMPER: round(temper, 3)}
 
     def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
-        made = TriedPoint(trial.number, trial.point, trial.state, trial.merge_seconds, trial.score_seconds)
+        point = TriedPoint(trial.number, trial.point, trial.state, trial.merge_seconds, trial.score_seconds)
         if trial.state == "failed":
-            return replace(made, failure=trial.failure)
-        scores, objectives = self.contest.figures(trial), self.request.objectives
+            return replace(point, failure=trial.failure)
+        scores, objectives = self.contest.figures(trial), self.contest.objectives
         behind = None
         if trial.state == "complete" and trial.number != best.number:
             behind = tuple(evidence.difference(each, scores, of_best) for each in objectives)
         return replace(
-            made,
+            point,
             objectives=tuple(evidence.estimate(each, scores) for each in objectives),
             behind=behind,
             scores={name: measure.value for name, measure in scores.items()},
@@ -417,14 +394,14 @@ class _Report:
                 return None, None, [text]
             return "every second item is for the test", self.contest.figures(best, "test"), []
         apart = "the score's own items for validation and test"
-        kept = self.folder.trials.test(best.number)
-        if kept is not None:
-            return apart, kept, []
+        test = self.folder.trials.test(best.number)
+        if test is not None:
+            return apart, test, []
         try:
             with closing(scorer.parts(self.folder.best, "test")) as parts:
                 test = joined(parts)
             check_names(test, list(validation))
-            for each in self.request.objectives:
+            for each in self.contest.objectives:
                 finite(each, test)
         except (ScoreFailedError, EvaluationError) as error:
             return apart, None, [f"the best point could not be scored on test items: {error}"]

@@ -147,6 +147,42 @@ class Objective:
         return float(self.combined([measure.value for measure in self.measures(scores)]))
 
 
+def objectives_of(words: Sequence[str], *, by_mass: bool = False) -> tuple[Objective, ...]:
+    """The objectives that `--objective` writes; by default the mean.
+
+    Raises:
+        EvaluationError: one is not of that form, is named twice, or is a mass that is to be low.
+    """
+    objectives = [objective_of(word) for word in words]
+    if len({each.name for each in objectives}) < len(objectives):
+        raise EvaluationError("--objective: each of them once")
+    if by_mass and any(each.lower for each in objectives):
+        raise EvaluationError("--objective: a higher mass is better; leave out =min")
+    return tuple(objectives) or (Objective(),)
+
+
+def objective_of(word: str) -> Objective:
+    """The objective that `--objective` writes as NAME or NAME=min."""
+    if word.startswith(f"{WORST}:"):
+        specialists = {}
+        for pair in word.removeprefix(f"{WORST}:").split(","):
+            name, _, number = pair.rpartition("=")
+            try:
+                specialists[name] = float(number)
+            except ValueError:
+                specialists[name] = math.nan
+        if "" in specialists or not all(0 < score < math.inf for score in specialists.values()):
+            raise EvaluationError(
+                f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's "
+                "specialist, a number above 0"
+            )
+        return Objective(WORST, specialists=specialists)
+    name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+    if not name.strip("="):
+        raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+    return Objective(name, way == "min")
+
+
 class WrongObjectiveError(EvaluationError):
     """Error of a search: its objective is no figure of the score, whatever else is scored."""
 

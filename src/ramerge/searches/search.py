@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -25,16 +24,8 @@ from ramerge.searches.page import render
 from ramerge.searches.points import unused
 from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompted, usual_space
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import (
-    Branches,
-    Listener,
-    MakeScorer,
-    PlannedPoints,
-    SearchProgress,
-    SearchRequest,
-    check_sampler,
-)
-from ramerge.searches.scores import WORST, Measure, Objective, check_objectives
+from ramerge.searches.run import Branches, Listener, MakeScorer, PlannedPoints, SearchProgress, strategy_of
+from ramerge.searches.scores import Measure, check_objectives, objectives_of
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
@@ -97,78 +88,82 @@ def search(
     """
     _check_arguments(out, score, vary, space, settings, options, on_progress)
     document = open_recipe(recipe, options)
-    if score is None and not document.stated("prompts"):
+    has_prompts, by_mass = bool(document.stated("prompts")), score is None
+    if by_mass and not has_prompts:
         raise EvaluationError(
             "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
-    claim_folder(place, [*reads_of(document), *_file_of(space)])
+    space_file = [] if space is None or isinstance(space, Mapping) else [Path(space)]
+    claim_folder(place, [*reads_of(document), *space_file])
     prompts = None
-    if document.stated("prompts"):
+    if has_prompts:
         require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
         prompts = AgentPrompts.of(document, settings.calibration)
         _refuse_importances(document, vary)
+    if settings.generate or settings.server is not None:
+        _check_own_replies(settings, by_mass=by_mass)
     if document.method == AUTO:
         check_unchosen(document)
         document = document.without("method")  # the space has methods, or there is the default
     is_usual = not vary and space is None
-    whole = points_from = prompts.with_inputs(document, place) if prompts is not None else document
-    if is_usual:
-        points_from = whole.without("parameters", "preset")
-    chosen = _space_of(document, whole, points_from, vary, space, options)
-    is_grid = space is None or (score is None and chosen.is_listed)
-    request = _request(chosen, settings, options, by_mass=score is None, sampler="grid" if is_grid else "tpe")
+    whole = prompts.with_inputs(document, place) if prompts is not None else document
+    dropped = ("parameters", "preset") if is_usual else ()
+    points_from = whole.without(*dropped)
+    points = _space_of(document, whole, points_from, vary, space, options)
+    if settings.sampler is None and (space is None or (by_mass and points.is_listed)):
+        settings = replace(settings, sampler="grid")
+    objectives = objectives_of(settings.objectives, by_mass=by_mass)
+    branches = None
     if prompts is None and is_usual and not settings.objectives:
-        good, poor = branches_after_sum(chosen, document)
-        request = replace(request, branches=Branches(tuple(document.agents), tuple(good), tuple(poor)))
-    candidates = PlannedPoints(points_from, options, place if score is not None else None)
+        good, poor = branches_after_sum(points, document)
+        branches = Branches(tuple(document.agents), tuple(good), tuple(poor))
+    description = {
+        "recipe": document.without(*dropped).as_dict(),
+        **(prompts.described() if prompts is not None else {}),
+    }
+    candidates = PlannedPoints(points_from, options, None if by_mass else place, description)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
-    if settings.generate or settings.server is not None:
-        _check_own_replies(settings, request, by_mass=prompts is not None and score is None)
     with ExitStack() as stack:
         notes: Sequence[str] = ()
         judge = None
         if prompts is not None:
-            _check_before_asking(candidates, request, place, make_scorer, list(prompts.prompts))
-            found = prompted(
-                points_from,
+            if by_mass:  # the figures of mass are those of agents
+                check_objectives(objectives, {name: Measure(0.0) for name in prompts.prompts})
+            _check_before_asking(candidates, points, settings, place, make_scorer)
+            gathered = prompted(
                 prompts,
                 place,
                 stack,
                 options,
                 lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
             )
-            notes = found.notes
+            notes = gathered.notes
             if make_scorer is None:
-                make_scorer = found.make_scorer
-                judge = found.judge(prompts, Folder(place), settings) if len(request.objectives) == 1 else None
+                make_scorer = gathered.make_scorer
+                judge = gathered.judge(prompts, Folder(place), settings) if len(objectives) == 1 else None
             else:
-                notes = [note for note in notes if note not in found.replies.notes]  # the score chooses, not replies
-                ordered = found.ordered(chosen, candidates, place) if chosen.is_listed else chosen
-                request = replace(request, space=ordered)
+                notes = [note for note in notes if note not in gathered.replies.notes]  # the score chooses, not replies
+                points = gathered.ordered(points, candidates, place) if points.is_listed else points
                 stack.close()  # a server or function that scores needs the memory
         assert make_scorer is not None  # else there are prompts
-        result = run.search(candidates, place, request, make_scorer, notes=notes, judge=judge, on_progress=listen)
+        result = run.search(
+            candidates,
+            place,
+            points,
+            settings,
+            make_scorer,
+            branches=branches,
+            notes=notes,
+            judge=judge,
+            on_progress=listen,
+        )
     if settings.html and no_page() is None:
         write_file(place / "search.html", render(result, Folder(place).text("recipe.yaml") or ""))
     return result
 
 
-def _request(space: Space, settings: SearchSettings, options: Options, *, by_mass: bool, sampler: str) -> SearchRequest:
-    """The request that settings make, with a default sampler."""
-    return SearchRequest(
-        space=space,
-        objectives=_objectives(settings.objectives, by_mass=by_mass),
-        trials=settings.trials,
-        sampler=settings.sampler or sampler,
-        seed=settings.seed,
-        prune=settings.prune,
-        most_failures=settings.most_failures,
-        options=options,
-    )
-
-
-def _check_own_replies(settings: SearchSettings, request: SearchRequest, *, by_mass: bool) -> None:
+def _check_own_replies(settings: SearchSettings, *, by_mass: bool) -> None:
     """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve.
 
     Raises:
@@ -177,7 +172,7 @@ def _check_own_replies(settings: SearchSettings, request: SearchRequest, *, by_m
     word = "--generate" if settings.generate else "--serve"
     if not by_mass or not settings.calibration.reward:
         raise EvaluationError(f"{word}: needs --prompts, and --reward, which scores the merges' own replies")
-    if len(request.objectives) > 1:
+    if len(settings.objectives) > 1:
         raise EvaluationError(f"{word}: needs one --objective, by which own replies decide")
     if settings.server is not None and settings.generate is False:
         raise EvaluationError("--serve and --no-generate: one of them, not both; only own replies need the server")
@@ -206,26 +201,20 @@ def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]]
         )
 
 
-def _file_of(space: str | Path | Mapping[str, object] | None) -> list[Path]:
-    return [] if space is None or isinstance(space, Mapping) else [Path(space)]
-
-
 def _check_before_asking(
-    candidates: PlannedPoints, request: SearchRequest, out: Path, make_scorer: MakeScorer | None, agents: Sequence[str]
+    candidates: PlannedPoints, space: Space, settings: SearchSettings, out: Path, make_scorer: MakeScorer | None
 ) -> None:
     """Refuse what is wrong with a search before agents are asked for replies, which takes long.
 
     Raises:
         RamergeError: as for the search.
     """
-    check_sampler(request)
-    sides = {name: METHODS[name].side for name in request.space.methods}
-    there = [name for name, side in sides.items() if side is None or side.key != "inputs"]  # which are gathered later
-    candidates.state_of_first(request.space, there)
-    if make_scorer is None:  # the figures of mass are those of agents
-        check_objectives(request.objectives, {name: Measure(0.0) for name in agents})
+    strategy_of(settings, space)
+    sides = {name: METHODS[name].side for name in space.methods}
+    # inputs are gathered later
+    candidates.state_of_first(space, [name for name, side in sides.items() if side is None or side.key != "inputs"])
     with search_folder(out) as folder:
-        folder.refuse_other(run.described(candidates.recipe, request))
+        folder.refuse_other(candidates.described(space))
         if make_scorer is not None:
             make_scorer(folder, lambda: None).close()
 
@@ -262,21 +251,6 @@ def _varies(vary: object) -> bool:
     )
 
 
-def _space(
-    recipe: Document, vary: Mapping[str, Sequence[object]] | None, space: str | Path | Mapping[str, object] | None
-) -> Space:
-    if bool(vary) == (space is not None):
-        raise RecipeError(
-            "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
-        )
-    if vary:
-        return vary_space(recipe, vary)
-    if isinstance(space, Mapping):
-        return mapped_space(recipe, space)
-    assert space is not None
-    return file_space(recipe, Path(space))
-
-
 def _space_of(
     document: Document,
     whole: Document,
@@ -286,46 +260,24 @@ def _space_of(
     options: Options,
 ) -> Space:
     """The space of a recipe that is right: what is said to vary, or else the usual one."""
-    if vary or space is not None:
-        chosen = _space(points_from, vary, space)
-        if problems := unused(document, chosen.methods):
-            raise RecipeError(problems)
-        return chosen
-    check(document)
-    models = plan(models_only(document).as_document().without("prompts"), options=options).details.inputs
-    usual = usual_space(whole, adapters=bool(models.adapters), by_prompts=whole is not document)
-    return mapped_space(points_from, usual)
-
-
-def _objectives(words: Sequence[str], *, by_mass: bool) -> tuple[Objective, ...]:
-    objectives = [objective_of(word) for word in words]
-    if len({each.name for each in objectives}) < len(objectives):
-        raise EvaluationError("--objective: each of them once")
-    if by_mass and any(each.lower for each in objectives):
-        raise EvaluationError("--objective: a higher mass is better; leave out =min")
-    return tuple(objectives) or (Objective(),)
-
-
-def objective_of(word: str) -> Objective:
-    """The objective that `--objective` writes as NAME or NAME=min."""
-    if word.startswith(f"{WORST}:"):
-        specialists = {}
-        for pair in word.removeprefix(f"{WORST}:").split(","):
-            name, _, number = pair.rpartition("=")
-            try:
-                specialists[name] = float(number)
-            except ValueError:
-                specialists[name] = math.nan
-        if "" in specialists or not all(0 < score < math.inf for score in specialists.values()):
-            raise EvaluationError(
-                f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's "
-                "specialist, a number above 0"
-            )
-        return Objective(WORST, specialists=specialists)
-    name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
-    if not name.strip("="):
-        raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
-    return Objective(name, way == "min")
+    if vary and space is not None:
+        raise RecipeError(
+            "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
+        )
+    if not vary and space is None:
+        check(document)
+        models = plan(models_only(document).as_document().without("prompts"), options=options).details.inputs
+        usual = usual_space(whole, adapters=bool(models.adapters), by_prompts=whole is not document)
+        return mapped_space(points_from, usual)
+    if space is None:
+        points = vary_space(points_from, vary or {})
+    elif isinstance(space, Mapping):
+        points = mapped_space(points_from, space)
+    else:
+        points = file_space(points_from, Path(space))
+    if problems := unused(document, points.methods):
+        raise RecipeError(problems)
+    return points
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:

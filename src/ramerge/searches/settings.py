@@ -91,11 +91,11 @@ class SearchSettings:
     calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
     """How replies and statistics are gathered, where the recipe has prompts."""
 
-    server: ModelServer | None = None
-    """What serves the candidates that reply themselves, one after another; by default the model in memory replies."""
-
-    concurrency: int = 8
-    """Requests to the server at once."""
+    server: ModelServer | None = field(
+        default=None,
+        metadata={"help": "Serves the candidates that reply themselves; by default the model in memory replies."},
+    )
+    concurrency: int = field(default=8, metadata={"help": "Requests to the server at once."})
 
     def __post_init__(self) -> None:
         seconds, words = self.score_timeout, self.objectives

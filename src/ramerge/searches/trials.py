@@ -127,6 +127,12 @@ class TrialFiles:
         """Remove all trials."""
         shutil.rmtree(self.root, ignore_errors=True)
 
+    def drop_pruned(self) -> None:
+        """Remove the trials that were given up."""
+        for trial in self.read():
+            if trial.state == "pruned":
+                self._path(trial.number).unlink()
+
     def keep_test(self, number: int, scores: Scores) -> None:
         """Keep the scores of a trial on items kept apart."""
         write_file(self._path(number), dumped(read(self._path(number)) | {"test": _stored(scores)}, indent=None))

@@ -180,7 +180,8 @@ def _find_greedy(
 ) -> None:
     from ramerge.sdk.progress import shown
     from ramerge.searches.folder import left_by_stop
-    from ramerge.searches.search import objective_of, scorer_of
+    from ramerge.searches.scores import objective_of
+    from ramerge.searches.search import scorer_of
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:

@@ -113,7 +113,7 @@ def greedy_soup(
     total = 2 * len(taken) - 1
     loading = Progress(_STAGE, 0, total, "soups", "loading the score")
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
-        folder.check_asked(
+        folder.check_description(
             {
                 "recipe": recipe.as_dict(),
                 "inputs": state_of(made.details.inputs.files),
@@ -123,9 +123,7 @@ def greedy_soup(
         # what failed is tried again
         kept = [trial for trial in folder.trials.read() if trial.state == "complete"]
         soups = _Soups(recipe, run, {one.name: one for one in taken}, options, folder.candidate)
-        contest = Contest(
-            soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept, any_objective=True
-        )
+        contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept)
         strategy = GreedySoup([one.name for one in taken], objective)
         try:
             contest.run(
