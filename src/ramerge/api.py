@@ -292,7 +292,8 @@ def plan(
             raise PlanError(problems)
     if is_chosen:
         document = with_chosen_method(document, options, on_progress)
-    if document.stated("prompts"):
+    # where they have chosen a method that takes nothing of them, they stay in its recipe: `handoff` reads them
+    if document.stated("prompts") and not (is_chosen and METHODS[str(document.method)].side is None):
         document = with_side_inputs(document, options, on_progress)
     made = _made(_points(document, vary), out, written_as, options)
     return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
@@ -324,7 +325,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     note = f"auto: {told}, because {'; '.join(filter(None, (*found.why, found.rounding_loss)))}"
     made = document.with_values(asked, "auto: ")
     made.notes.append(note)
-    return made.without("prompts") if METHODS[found.method].side is None else made  # they have chosen
+    return made
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from ruamel.yaml import YAML
 
@@ -204,6 +206,14 @@ def test_models_with_other_tokens_are_noted(merged: Path) -> None:
     assert "check that the ids mean the same" in ramerge.handoff(merged, "out", prompts=PROMPTS).notes[0]
 
 
+def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> None:
+    assert not any("after the merge" in note for note in ramerge.handoff(merged, "out", prompts=PROMPTS).notes)
+    shutil.copy("tool/model.safetensors", "coder/model.safetensors")
+    [note] = ramerge.handoff(merged, "new", prompts=PROMPTS).notes
+    assert note.startswith("teacher code: ") and "was written after the merge" in note
+    assert not ramerge.handoff(merged, "other", prompts=PROMPTS, teachers={"code": "tool"}).notes
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +225,7 @@ def test_models_with_other_tokens_are_noted(merged: Path) -> None:
         ("merged out ALL --prompts who=code.jsonl", "--prompts who: the merge has no such agent; it has code, tool"),
         ("merged out ALL --hardest 3", "--hardest: needs scores of prompts, which a search has"),
         ("merged out ALL --for axolotl", "unknown trainer 'axolotl'"),
+        ("merged out ALL --for trl --for verl", "--for: is given 2 times; give it once"),
         ("merged merged ALL --overwrite", "merged: is one of the inputs"),
         ("merged merged/new ALL", "merged/new: is inside the input merged"),
         ("merged coder ALL --overwrite", "coder: is one of the inputs"),
@@ -242,7 +253,7 @@ def test_refusals(words: str, message: str, merged: Path) -> None:
     named = [word.partition("=")[0] for word in words.split()]
     rest = " ".join(f"--prompts {name}={path}" for name, path in PROMPTS.items() if name not in named)
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
-    with pytest.raises((ramerge.RamergeError, SystemExit)) as error:
+    with pytest.raises((ramerge.RamergeError, click.UsageError, SystemExit)) as error:
         in_process("handoff", *words.replace("ALL", rest).split())
     assert message in str(error.value)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before

@@ -312,3 +312,18 @@ def test_a_page_that_cannot_be_written_is_a_note(tmp_path: Path, monkeypatch: py
     words = ["search", "--base", RECIPE["base"], *agents, str(tmp_path / "out"), "--vary", "parameters.r=0.1,0.3"]
     output = CliRunner().invoke(cli, [*words, "--score", "tests/searches/test_api.py:by_items"]).output
     assert "note: no page search.html was written, because it needs jinja2: pip install" in output
+
+
+def test_a_score_that_cannot_be_loaded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scores.py").write_text("import nothing_of_this_name\n")
+    recipe = {"base": str(AGENTS / "base"), "agents": {"code": str(AGENTS / "coder"), "tool": str(AGENTS / "tool")}}
+    with pytest.raises(ramerge.EvaluationError, match="nothing_of_this_name"):
+        ramerge.search(recipe, "found", "scores.py:score", vary={"parameters.r": [0, 0.1]})
+    assert not Path("found").exists()
+    Path("scores.py").write_text("import os\nprint('mine', flush=True)\nos._exit(3)\n")
+    with pytest.raises(ramerge.EvaluationError, match=r"exit code 3: mine; all that it printed is in found/score\.log"):
+        ramerge.search(recipe, "found", "scores.py:score", vary={"parameters.r": [0, 0.1]})
+    assert [path.name for path in Path("found").iterdir()] == ["score.log"]
+    Path("scores.py").write_text("def score(model):\n    return 1.0\n")
+    assert len(ramerge.search(recipe, "found", "scores.py:score", vary={"parameters.r": [0, 0.1]}).points) == 2

@@ -231,3 +231,20 @@ def test_what_cannot_reply_is_refused_before_agents_are_asked(
     done = command("search", "--base", "base", *models, *words, "found")
     assert done.returncode == 2 and problem in done.stderr
     assert len(done.stderr.splitlines()) == 1 and not Path("found").exists()
+
+
+def test_several_objectives_have_the_table_of_mass(prompt_files: dict[str, str]) -> None:
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    models += [word for name, path in prompt_files.items() for word in ("--prompts", f"{name}={path}")]
+    models += ["--prompt-count", "6", "--max-new", "12", "--no-html", "--vary", "method=ram,linear"]
+    done = command("search", "--base", "base", *models, "--objective", "mean", "--objective", "tool", "found")
+    assert done.returncode == 0, done.stderr
+    unit, head, *rows = done.stdout.splitlines()
+    assert unit.startswith("mass: how likely") and head.split() == ["candidate", "mass", *AGENTS, "NLL", "front"]
+    result = json.loads(Path("found/search.json").read_text())
+    on_front = [row.split()[0] for row in rows[:2] if row.split()[-1] in ("yes", "best")]
+    assert (
+        on_front == [result["points"][number - 1]["point"]["method"] for number in result["front"]]
+        or len(on_front) == 2
+    )
+    assert "on the Pareto front" in done.stdout

@@ -13,6 +13,7 @@ import pytest
 import ramerge
 from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.calibration.exchanges import read_exchanges
+from ramerge.calibration.prompts import read_prompts
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint
 from ramerge.searches.scores import Objective
@@ -447,3 +448,29 @@ def test_rollouts_outside_of_their_folder_are_refused(prompt_files: dict[str, st
     recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "rollouts"}}
     with pytest.raises(ramerge.InputError, match=r"a\.jsonl: leads out of the folder"):
         ramerge.calibrate(recipe, "out", settings=SETTINGS)
+
+
+def test_what_differs_from_an_earlier_search_is_named(prompt_files: dict[str, str]) -> None:
+    recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
+    settings = ramerge.SearchSettings(html=False, trials=1, calibration=SETTINGS)
+    first = ramerge.search(recipe, "found", settings=settings)
+    longer = replace(settings, calibration=replace(SETTINGS, max_new=13))
+    with pytest.raises(ramerge.EvaluationError, match="other settings: max_new: it was 12, and is 13"):
+        ramerge.search(recipe, "found", settings=longer)
+    shutil.move("found", "moved")
+    assert ramerge.search(recipe, "moved", settings=settings).points == first.points
+    text = Path("code.jsonl").read_text()
+    Path("code.jsonl").write_text(text.partition("\n")[2])
+    with pytest.raises(ramerge.EvaluationError, match="other prompts: code has changed"):
+        ramerge.search(recipe, "moved", settings=settings)
+    Path("code.jsonl").write_text(text)
+    shutil.copy("tool/model.safetensors", "coder/model.safetensors")
+    with pytest.raises(ramerge.EvaluationError, match="holds a search with another code: its weights"):
+        ramerge.search(recipe, "moved", settings=settings)
+
+
+def test_auto_keeps_the_prompts_that_have_chosen(prompt_files: dict[str, str]) -> None:
+    ramerge.merge({"base": "base", "agents": AGENTS, "prompts": prompt_files, "method": "auto"}, "auto")
+    assert set(ramerge.handoff("auto", "student").prompts) == set(AGENTS)
+    Path("question.jsonl").write_text('{"question": "1+1=", "completion": "2", "score": 1}\n{"question": "1+2="}\n')
+    assert [each.text for each in read_prompts(Path("question.jsonl"))] == ["1+1=", "1+2="]

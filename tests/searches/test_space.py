@@ -151,3 +151,14 @@ def test_a_range_lists_its_values_in_order_and_within(low: int, length: int, ste
 
 def test_choices_keep_their_order() -> None:
     assert Choices((3, 1, 2)).listed() == (3, 1, 2)
+
+
+def test_a_parameter_of_another_method_names_it() -> None:
+    recipe = Document({"base": "base", "agents": {"code": "coder"}})
+    with pytest.raises(RecipeError) as error:
+        vary_space(recipe, {"parameters.scale": [1, 2]})
+    [problem] = error.value.problems
+    assert problem.startswith(
+        "--vary parameters.scale: the default method, ram+, has no parameter scale; name a method"
+    )
+    assert "--vary method=" in problem

@@ -70,6 +70,18 @@ class GroupedCommand(click.Command):
     def params(self, params: list[click.Parameter]) -> None:
         self._params = params
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse an option with one value that is given twice: click would take the last, and say nothing."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for each in {*order}:
+            if (
+                isinstance(each, click.Option)
+                and order.count(each) > 1
+                and not (each.multiple or each.is_flag or each.count)
+            ):
+                raise click.UsageError(f"{each.opts[0]}: is given {order.count(each)} times; give it once", ctx)
+        return super().parse_args(ctx, args)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section of `--help` for each group."""
         rows: dict[str, list[tuple[str, str]]] = {}

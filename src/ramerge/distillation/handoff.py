@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError, Options, RecipeError, __version__
-from ramerge.distillation.merged import check_agents, check_tokens, open_merged, teachers_of
+from ramerge.distillation.merged import check_agents, check_tokens, notes_of_changes, open_merged, teachers_of
 from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
@@ -126,7 +126,8 @@ def handoff(
     check_agents(agents, files)
     names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
     _claim(folder, [source, *(path for each in files.values() for path in each), *map(Path, names.values())], options)
-    drawn, notes = read_files(files), check_tokens(student.recipe)
+    own = {name: place for name, place in names.items() if name not in (teachers or {})}
+    drawn, notes = read_files(files), [*notes_of_changes(student, own), *check_tokens(student.recipe)]
     if hardest is not None:
         likelihoods = likelihoods_of(student.search)
         counts = {name: len(each) for name, each in drawn.items()}

@@ -154,6 +154,22 @@ def _change_in(folder: Path) -> str | None:
     return "an adapter" if (folder / "adapter_config.json").is_file() else None
 
 
+def notes_of_changes(merged: Merged, teachers: Mapping[str, str]) -> list[str]:
+    """Notes where the weights of an agent were written after the merge.
+
+    Args:
+        merged: the merge.
+        teachers: the folders of agents, or their hub ids, of which nothing is known.
+    """
+    merge_time = (merged.folder / RECORDS[0]).stat().st_mtime_ns
+    return [
+        f"teacher {name}: {folder} was written after the merge, so it may not be the agent that was merged; merge "
+        "again, or give the former checkpoint: --teacher"
+        for name, folder in teachers.items()
+        if any(file.stat().st_mtime_ns > merge_time for each in _WEIGHTS for file in Path(folder).glob(each))
+    ]
+
+
 def check_tokens(recipe: Recipe) -> list[str]:
     """Notes where teachers may have other tokens than the student."""
     if recipe.allow.different_tokens or recipe.allow.vocabulary:

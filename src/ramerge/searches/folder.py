@@ -184,9 +184,9 @@ def search_folder(out: Path) -> Iterator[Folder]:
         yield Folder(out)
     finally:
         os.close(descriptor)
-        if [path.name for path in _entries(out)] == [".lock"]:  # nothing was begun
+        if {path.name for path in _entries(out)} <= {".lock", Folder(out).log.name}:  # nothing was begun
             (out / ".lock").unlink(missing_ok=True)
-            with suppress(OSError):
+            with suppress(OSError):  # the score has left its log
                 out.rmdir()
 
 

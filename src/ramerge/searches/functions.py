@@ -54,6 +54,8 @@ class FunctionScorer(Scorer):
         try:
             ready = self._running(on_load).ready
         except ScoreFailedError as error:
+            if str(log) not in str(error):  # the error says all of it
+                log.unlink(missing_ok=True)
             raise EvaluationError(f"--score {spec}: {error}") from error
         self.splits: bool = bool(ready.get("splits"))
         self.in_parts: bool = bool(ready.get("in_parts"))

@@ -23,6 +23,8 @@ from ramerge.sdk.text import quoted, unknown
 from ramerge.searches.points import check_point
 from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
 
+_FEW = 3
+"""Methods with a parameter that a message names."""
 _KEYS = ("method", "dtype", "rounding", "parameters")
 _RANGE = ("from", "to", "step", "log")
 # what else people call the ends of a range
@@ -75,6 +77,10 @@ class _Reader:
         self._check_values(space)
         self._refuse()
         return space
+
+    @property
+    def _names_method(self) -> bool:
+        return self._document.stated("method") is not None
 
     def _refuse(self) -> None:
         if self._problems:
@@ -146,6 +152,14 @@ class _Reader:
             elif parameter is None and axis.key not in _KEYS[:3]:
                 self._problems.append(f"{axis.where}: {unknown('key', axis.key, _KEYS)}; only these can vary")
             elif parameter is not None and not any(takes(method, axis.key) for method in _meant(axis, methods)):
+                if axis.method is None and not self._names_method and (others := _methods_with(axis.key)):
+                    own, few = methods[0], ", ".join(others[:_FEW])
+                    which = "the default method, " if self._recipe.stated("method") is None else ""
+                    self._problems.append(
+                        f"{axis.where}: {which}{own}, has no parameter {parameter}; name a method that has it "
+                        f"({few}{', ...' if len(others) > _FEW else ''}): --vary method={others[0]}"
+                    )
+                    continue
                 names = [f"parameters.{name}" for method in _meant(axis, methods) for name in _parameters(method)]
                 whose = f"of {', '.join(_meant(axis, methods))}"
                 said = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
@@ -165,6 +179,10 @@ class _Reader:
                 for value in axis.domain.extremes()[1:]:
                     problems += check_point(self._recipe, first | {axis.key: value}, _label(axes))
             self._problems += problems
+
+
+def _methods_with(key: str) -> list[str]:
+    return [method for method in METHODS if takes(method, key)]
 
 
 def _plain(value: Any) -> Any:

@@ -43,12 +43,14 @@ def summary(result: SearchResult, out: Path) -> list[str]:
 
 
 def _by_mass(result: SearchResult) -> bool:
-    return BY_AGREEMENT in result.score and len(result.objectives) == 1
+    return BY_AGREEMENT in result.score
 
 
 def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[list[str]]]:
     """Rows of a search by prompts: candidates with their mass by task, or by the task where it is lowest."""
     names = list(result.winner.scores)
+    several = len(result.objectives) > 1
+    chosen_by = [each.name for each in result.objectives if each.name not in names]
     has_replied = bool(result.winner.right)
     rows = []
     for point in result.ranked:
@@ -56,21 +58,28 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
             continue
         lowest = min(names, key=lambda name: point.scores[name])
         masses = [f"{point.scores[lowest]:.3f} {lowest}"] if narrow else [f"{point.scores[name]:.3f}" for name in names]
-        behind = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
+        if several:
+            last = "best" if point is result.winner else "yes" if point.number in result.front else ""
+        else:
+            last = _with_interval(point.behind[0], sign=True, digits=3) if point.behind else "best"
         right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
                 spelled(point.point, short=True),
-                f"{point.objectives[0].value:.3f}",
+                *(
+                    f"{estimate.value:.3f}"
+                    for each, estimate in zip(result.objectives, point.objectives, strict=True)
+                    if each.name in chosen_by or not several
+                ),
                 *masses,
                 "" if point.nll is None else f"{point.nll:.3f}",
                 *right,
-                "given up early" if point.state == "pruned" else behind,
+                "given up early" if point.state == "pruned" else last,
             ]
         )
-    more = ["NLL", *(["right"] if has_replied else []), "to the best (95 %)"]
-    objective = result.objectives[0].name
-    return ["candidate", "mass" if objective == "mean" else objective, *(["lowest"] if narrow else names), *more], rows
+    more = ["NLL", *(["right"] if has_replied else []), "front" if several else "to the best (95 %)"]
+    titles = ["mass" if name == "mean" else name for name in (chosen_by if several else [result.objectives[0].name])]
+    return ["candidate", *titles, *(["lowest"] if narrow else names), *more], rows
 
 
 def _mass_table(result: SearchResult) -> list[str]:
@@ -126,6 +135,8 @@ def findings(result: SearchResult) -> list[str]:
     if _by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
         tied = f"; {others}" if result.level else ""
+        if len(result.objectives) > 1:
+            tied = f", the most balanced of the {_count(len(result.front), 'candidate')} on the Pareto front"
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )

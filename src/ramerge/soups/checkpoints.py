@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from ramerge.sdk.methods import MANY, METHODS
 from ramerge.sdk.storage import DELTA_INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
 from ramerge.sdk.text import JsonLimits, read_object
 
+_LABEL = re.compile(r"[A-Za-z_][\w-]*")
 _NUMBER = re.compile(r"\d+")
 # Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
 _STATES = (("trainer_state.json", "global_step"), ("training_info.json", "step"), ("state.json", "step"))
@@ -40,6 +41,7 @@ class RunCheckpoint:
         is_delta: whether that is a delta in ramerge's layout.
         below: digest of the model that the delta changes; empty for a whole model.
         result: digest of the checkpoint that a delta gives; empty for a whole model.
+        label: its name, where no step is in it; empty for `step-N`.
     """
 
     step: int
@@ -47,11 +49,12 @@ class RunCheckpoint:
     is_delta: bool = False
     below: str = ""
     result: str = ""
+    label: str = ""
 
     @property
     def name(self) -> str:
         """The name of the checkpoint as an agent."""
-        return f"step-{self.step}"
+        return self.label or f"step-{self.step}"
 
 
 def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
@@ -210,6 +213,9 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
         found.append(_checkpoint(from_here(word), place if step is None else step))
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
+    labels = [Path(word).name for word in words]
+    if places and len({*labels}) == len(labels) and all(map(_LABEL.fullmatch, labels)):
+        return [replace(one, label=label) for one, label in zip(found, labels, strict=True)]
     return found
 
 
