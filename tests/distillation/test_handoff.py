@@ -221,8 +221,8 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
     ("words", "message"),
     [
         ("merged out", "no prompts: neither the recipe of the merge nor its search names any"),
-        ("merged out --prompts code=code.jsonl", "agent tool: has no prompts; give --prompts tool=FILE"),
-        ("merged out ALL --prompts who=code.jsonl", "--prompts who: the merge has no such agent; it has code, tool"),
+        ("merged out --prompts code=code.jsonl", "tool: has no prompts; give --prompts tool=FILE"),
+        ("merged out ALL --prompts who=code.jsonl", "--prompts who: unknown agent 'who'"),
         ("merged out ALL --hardest 3", "--hardest: needs scores of prompts, which a search has"),
         ("merged out ALL --for axolotl", "unknown trainer 'axolotl'"),
         ("merged out ALL --for trl --for verl", "--for: is given 2 times; give it once"),

@@ -21,7 +21,7 @@ from ramerge.calibration.agent_folder import is_whole, read_record, write_folder
 from ramerge.calibration.estimate import CalibrationEstimate, estimate
 from ramerge.calibration.exchanges import MOST_BYTES, REPLIES, Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase, base_of, require_extras
-from ramerge.calibration.prompts import Prompt, halves, read_prompts
+from ramerge.calibration.prompts import Prompt, halves, problems_of_names, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.calibration.rewards import check_rewards, reward_of
 from ramerge.evaluation.functions import digest, load
@@ -36,7 +36,7 @@ from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe, reads_of
 from ramerge.sdk.records import digests_of
 from ramerge.sdk.tensors import Files, Reader
-from ramerge.sdk.text import dumped, quoted, unknown
+from ramerge.sdk.text import dumped, quoted
 
 if TYPE_CHECKING:
     from ramerge.calibration.inputs import RecordedInputs
@@ -156,13 +156,7 @@ def prompts_of(
             "does not begin with '.'"
             for name in unfit
         )
-    wrong = [f"--prompts {name}: {unknown('agent', name, names)}" for name in prompts if name not in names]
-    wrong += [
-        f"{name}: has no prompts; give --prompts {name}=FILE, or in a recipe prompts: {{{name}: FILE}}"
-        for name in names
-        if name not in prompts
-    ]
-    if wrong:
+    if wrong := problems_of_names(names, prompts):
         raise RecipeError(wrong)
     paths = {name: Path(prompts[name]).expanduser() for name in names}
     if absent := {name: path for name, path in paths.items() if not path.exists()}:

@@ -10,7 +10,7 @@ import hashlib
 import heapq
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_o
 from ramerge.evaluation.data import parquet_rows
 from ramerge.sdk.errors import reason
 from ramerge.sdk.formats import load_file
-from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown
+from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown, unknown
 
 Message = Mapping[str, str]
 
@@ -275,6 +275,19 @@ def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"{what} holds half of a surrogate pair, which is no character") from error
     return value
+
+
+def problems_of_names(agents: Sequence[str], prompts: Iterable[str]) -> list[str]:
+    """Problems of prompts that are named for no agent, and of agents that have none."""
+    names = [*prompts]
+    return [
+        *(f"--prompts {name}: {unknown('agent', name, agents)}" for name in names if name not in agents),
+        *(
+            f"{name}: has no prompts; give --prompts {name}=FILE, or in a recipe prompts: {{{name}: FILE}}"
+            for name in agents
+            if name not in names
+        ),
+    ]
 
 
 def halves(prompts: Sequence[Prompt], seed: int = 0) -> tuple[list[Prompt], list[Prompt]]:

@@ -127,21 +127,21 @@ def handoff(
     names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
     _claim(folder, [source, *(path for each in files.values() for path in each), *map(Path, names.values())], options)
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
-    drawn, notes = read_files(files), [*notes_of_changes(student, own), *check_tokens(student.recipe)]
+    own_prompts, notes = read_files(files), [*notes_of_changes(student, own), *check_tokens(student.recipe)]
     if hardest is not None:
         likelihoods = likelihoods_of(student.search)
-        counts = {name: len(each) for name, each in drawn.items()}
-        drawn = hardest_of(drawn, likelihoods, hardest)
-        scored = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in drawn])
+        counts = {name: len(each) for name, each in own_prompts.items()}
+        own_prompts = hardest_of(own_prompts, likelihoods, hardest)
+        scored = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
         notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {scored}")
-    tasks, template = tasks_of(drawn, student.folder)
+    tasks, template = tasks_of(own_prompts, student.folder)
     lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
     contents = chosen.files(lesson)
     result = Handoff(
         chosen.title,
         str(lesson.student),
         names,
-        {name: len(each) for name, each in drawn.items()},
+        {name: len(each) for name, each in own_prompts.items()},
         (*sorted(contents), RECORD),
         chosen.command.format(out=shlex.quote(str(lesson.out))),
         chosen.needs,

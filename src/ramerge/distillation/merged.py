@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ramerge import Agent, InputError, Recipe, RecipeError
 from ramerge.calibration.exchanges import REPLIES, read_exchanges
+from ramerge.calibration.prompts import problems_of_names
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.recipes import check, parts_of, read_document
 from ramerge.sdk.records import read_record
@@ -191,11 +192,5 @@ def check_agents(names: Sequence[str], prompts: Mapping[str, object]) -> None:
             "no prompts: neither the recipe of the merge nor its search names any; give a file of prompts of each "
             f"agent's task: {' '.join(f'--prompts {name}=FILE' for name in names)}"
         )
-    problems = [f"agent {name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
-    problems += [
-        f"--prompts {name}: the merge has no such agent; it has {', '.join(names)}"
-        for name in prompts
-        if name not in names
-    ]
-    if problems:
+    if problems := problems_of_names(names, prompts):
         raise InputError(problems)

@@ -32,17 +32,17 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
     problems: list[str] = []
     for name, paths in files.items():
         try:
-            found = [prompt for path in paths for prompt in read_prompts(path)]
+            file_prompts = [prompt for path in paths for prompt in read_prompts(path)]
         except InputError as error:
             problems += [f"prompts of {name}: {problem}" for problem in error.problems]
             continue
-        if lost := [prompt for prompt in found if prompt.state == "decoded"]:
+        if lost := [prompt for prompt in file_prompts if prompt.state == "decoded"]:
             problems.append(
                 f"prompts of {name}: {lost[0].place}: is a rollout whose prompt was decoded without its special "
                 "tokens, so a trainer would ask something else; give the training set with messages: "
                 f"--prompts {name}=FILE"
             )
-        prompts[name] = list({prompt.key: prompt for prompt in found}.values())
+        prompts[name] = list({prompt.key: prompt for prompt in file_prompts}.values())
     if problems:
         raise InputError(problems)
     return prompts

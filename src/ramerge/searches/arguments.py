@@ -13,8 +13,8 @@ def check_arguments(**arguments: tuple[bool, str, object]) -> None:
         RecipeError: arguments are wrong; all of them are named.
     """
     if wrong := [
-        f"{name}: must be {what}, not {quoted(given)}"
-        for name, (is_right, what, given) in arguments.items()
+        f"{name}: must be {what}, not {quoted(value)}"
+        for name, (is_right, what, value) in arguments.items()
         if not is_right
     ]:
         raise RecipeError(wrong)

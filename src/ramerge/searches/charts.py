@@ -15,8 +15,13 @@ Row = dict[str, Any]
 
 def figures_of(result: SearchResult) -> list[Figure]:
     """All figures of a search, in the order of its page."""
-    made = [_ranking(result), _course(result), _axes(result), *([_front(result)] if len(result.objectives) > 1 else [])]
-    return [figure for figure in made if figure.rows]
+    figures = [
+        _ranking(result),
+        _course(result),
+        _axes(result),
+        *([_front(result)] if len(result.objectives) > 1 else []),
+    ]
+    return [figure for figure in figures if figure.rows]
 
 
 def _rows(result: SearchResult) -> list[Row]:

@@ -40,10 +40,10 @@ def main(spec: str, descriptor: int) -> None:
         )
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it was ignored until now, for `children.start`
         for line in sys.stdin:
-            asked = json.loads(line)
-            if "model" in asked:
+            request = json.loads(line)
+            if "model" in request:
                 try:
-                    for part in scores_in_parts(function, Path(asked["model"]), asked["split"]):
+                    for part in scores_in_parts(function, Path(request["model"]), request["split"]):
                         say(part=part)
                         if not json.loads(sys.stdin.readline() or "{}").get("more"):
                             break

@@ -43,12 +43,12 @@ def estimate(objective: Objective, scores: Scores) -> Estimate:
 def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
     """Estimate how much better one point is than another, on the same items."""
     value = objective.value(first) - objective.value(second)
-    drawn = []
+    replicates = []
     for number, (left, right) in enumerate(zip(objective.measures(first), objective.measures(second), strict=True)):
         if left.items is None or right.items is None or len(left.items) != len(right.items) or len(left.items) < 2:
             return Estimate(value)
-        drawn.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
-    ours, theirs = (objective.combined([both[:, side] for both in drawn]) for side in (0, 1))
+        replicates.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
+    ours, theirs = (objective.combined([both[:, side] for both in replicates]) for side in (0, 1))
     return _with_interval(value, ours - theirs, level)
 
 
@@ -94,16 +94,16 @@ def balanced(values: Sequence[Sequence[float]]) -> int:
 
 def _drawn(objective: Objective, scores: Scores, split: int) -> Floats | None:
     """Replicates of an objective of a point; None where there are no items to draw."""
-    drawn = []
+    replicates = []
     for number, measure in enumerate(objective.measures(scores)):
         if measure.items is None or len(measure.items) < 2:
             return None
-        drawn.append(intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0])
-    found: Floats = objective.combined(drawn)
-    return found
+        replicates.append(intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0])
+    combined: Floats = objective.combined(replicates)
+    return combined
 
 
-def _with_interval(value: float, drawn: Floats | None, level: float = intervals.LEVEL) -> Estimate:
-    if drawn is None or np.isnan(drawn).all():
+def _with_interval(value: float, replicates: Floats | None, level: float = intervals.LEVEL) -> Estimate:
+    if replicates is None or np.isnan(replicates).all():
         return Estimate(value)
-    return Estimate(value, *intervals.percentiles(drawn, level))
+    return Estimate(value, *intervals.percentiles(replicates, level))

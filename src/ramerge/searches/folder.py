@@ -168,10 +168,10 @@ def search_folder(out: Path) -> Iterator[Folder]:
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if not (out / "asked.json").exists():
-        held = {path.name for path in _entries(out)} - {".lock", "score.log", _GATHERED, "order.json"}
-        if held:
+        others = {path.name for path in _entries(out)} - {".lock", "score.log", _GATHERED, "order.json"}
+        if others:
             raise EvaluationError(
-                f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"
+                f"{out}: holds {brief(', '.join(sorted(others)), 200)}, and no search; name another folder"
             )
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -124,17 +124,17 @@ class CallableScorer(Scorer):
     def about(self) -> Mapping[str, object]:
         """The function's name, and the digest of its text and of the values that it holds."""
         function: Any = self._function
-        held: list[Any] = []
+        values: list[Any] = []
         while isinstance(function, partial):
-            held += [function.args, function.keywords]
+            values += [function.args, function.keywords]
             function = function.func
         named = function if hasattr(function, "__qualname__") else type(function)
         if hasattr(function, "__code__"):
-            held += [function.__defaults__, function.__kwdefaults__]
-            held += [cell.cell_contents for cell in function.__closure__ or ()]
+            values += [function.__defaults__, function.__kwdefaults__]
+            values += [cell.cell_contents for cell in function.__closure__ or ()]
         else:
-            held.append(getattr(function, "__dict__", None))
-        text = _ADDRESS.sub("", repr(held)) + _text(named)
+            values.append(getattr(function, "__dict__", None))
+        text = _ADDRESS.sub("", repr(values)) + _text(named)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
 
@@ -200,8 +200,8 @@ class _Process:
                     self._process.wait(5)
                 with suppress(OSError):
                     lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
-                said = f"exit code {self._process.returncode}" + (f": {shown(lines[-1])}" if lines else "")
-                raise ScoreFailedError(f"its process ended with {said}; all that it printed is in {self._log}")
+                ending = f"exit code {self._process.returncode}" + (f": {shown(lines[-1])}" if lines else "")
+                raise ScoreFailedError(f"its process ended with {ending}; all that it printed is in {self._log}")
             self._buffer += data
             if len(self._buffer) > _MOST_BYTES:
                 raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")

@@ -18,10 +18,10 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
     Parameters, presets and side inputs that the point's method does not take are left out: they are another method's.
     `unused` says which of them are no method's.
     """
-    made = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
+    document = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
     for key, value in point.items():
-        made.set(tuple(key.split(".")), value, label(key, value))
-    return made
+        document.set(tuple(key.split(".")), value, label(key, value))
+    return document
 
 
 def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
@@ -34,11 +34,11 @@ def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
     verb = "do" if len(names) > 1 else "does"
     fields = list(dict.fromkeys(field for method in taking for field in method.parameters.model_fields))
     rules = recipe.stated("rules")
-    held: list[tuple[Key, object]] = [((), {"parameters": recipe.stated("parameters")})]
-    held += [(("rules", str(place)), rule) for place, rule in enumerate(rules if isinstance(rules, list) else ())]
+    holders: list[tuple[Key, object]] = [((), {"parameters": recipe.stated("parameters")})]
+    holders += [(("rules", str(place)), rule) for place, rule in enumerate(rules if isinstance(rules, list) else ())]
     problems = [
         recipe.unknown((*key, "parameters", name), f"parameter of {listed}", name, fields)
-        for key, holder in held
+        for key, holder in holders
         if isinstance(holder, dict) and isinstance(stated := holder.get("parameters"), dict)
         for name in stated
         if name not in fields

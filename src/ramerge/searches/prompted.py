@@ -71,10 +71,10 @@ class Prompted:
             BY_AGREEMENT: dict(self.fingerprints),
         }
         try:
-            kept = read_object(path, RECORD)
+            content = read_object(path, RECORD)
         except (OSError, ValueError):
-            kept = {}
-        masses = kept.get("masses") if kept.get("about") == about else None
+            content = {}
+        masses = content.get("masses") if content.get("about") == about else None
         if not isinstance(masses, list) or len(masses) != len(points) or not all(map(_is_mass, masses)):
             masses = self._masses(points, candidates)
             write_file(path, dumped({"about": about, "masses": masses}))

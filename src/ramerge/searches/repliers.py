@@ -152,14 +152,14 @@ class ServedReplier(Replier):
         assert reward is not None and self._running is not None  # what scores replies; `put` comes first
         pool = ThreadPoolExecutor(self._connections)
         try:
-            asked = {
+            requests = {
                 pool.submit(_answer, self._running, self._body(prompt, request), self._seconds): (prompt, request)
                 for prompt in prompts
                 for request in [self._requests[agent, prompt.key]]
             }
-            for answer in as_completed(asked):
+            for answer in as_completed(requests):
                 raise_dropped()
-                prompt, request = asked[answer]
+                prompt, request = requests[answer]
                 exchange = self._exchange(prompt, request, *answer.result())
                 keep([replace(exchange, reward=reward(prompt, exchange.text))])
         finally:
@@ -196,11 +196,7 @@ class ServedReplier(Replier):
         )
 
     def _text(self, prompt: Prompt, request: _Request) -> str:
-        """The text that the tokenizer of the candidate encodes to a prompt, perhaps after a special token of its own.
-
-        Raises:
-            InputError: there is none.
-        """
+        """The text that the candidate's tokenizer encodes to a prompt, perhaps after a special token."""
         for start in (0, 1):
             text = str(self._tokenizer.decode(request.ids[start:], clean_up_tokenization_spaces=False))
             if list(self._tokenizer(text)["input_ids"]) == request.ids:
@@ -212,11 +208,7 @@ class ServedReplier(Replier):
 
 
 def _request(speaker: Speaker, prompt: Prompt) -> _Request:
-    """A prompt as an agent is asked.
-
-    Raises:
-        InputError: it cannot be encoded.
-    """
+    """A prompt as an agent is asked."""
     encoded = speaker.asked(prompt)
     if isinstance(encoded, str):
         raise InputError(f"{prompt.place}: {encoded}")
@@ -225,11 +217,7 @@ def _request(speaker: Speaker, prompt: Prompt) -> _Request:
 
 
 def _answer(server: RunningServer, body: Mapping[str, object], seconds: float) -> tuple[str, bool]:
-    """The text of a server's reply, and whether it ends by itself.
-
-    Raises:
-        EndpointError: there is none.
-    """
+    """The text of a server's reply, and whether it ends by itself."""
     import httpx
 
     try:

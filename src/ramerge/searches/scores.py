@@ -214,22 +214,22 @@ def read_scores(returned: object) -> dict[str, Measure]:
         )
     if len(returned) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
-    found = {}
-    for given, value in returned.items():
-        name = str(given)
+    figures = {}
+    for key, value in returned.items():
+        name = str(key)
         if len(name) > _LONGEST_NAME or not name.isprintable():  # a file of JSON must hold it, and be read again
             raise ScoreFailedError(
                 f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
             )
         if isinstance(value, bool | int | float):
-            found[name] = Measure(_finite(name, value))
+            figures[name] = Measure(_finite(name, value))
         elif not isinstance(value, Sequence) or isinstance(value, str):
             raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
         elif not value:
             raise ScoreFailedError(f"{shown(name, 60)}: has no items")
         else:
-            found[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
-    return found
+            figures[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
+    return figures
 
 
 def _finite(name: str, value: object) -> float:

@@ -164,11 +164,7 @@ def search(
 
 
 def _check_own_replies(settings: SearchSettings, *, by_mass: bool) -> None:
-    """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve.
-
-    Raises:
-        EvaluationError: they cannot be asked.
-    """
+    """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve."""
     word = "--generate" if settings.generate else "--serve"
     if not by_mass or not settings.calibration.reward:
         raise EvaluationError(f"{word}: needs --prompts, and --reward, which scores the merges' own replies")
@@ -181,11 +177,7 @@ def _check_own_replies(settings: SearchSettings, *, by_mass: bool) -> None:
 
 
 def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]] | None) -> None:
-    """Refuse methods that need importances, which a search does not estimate, of agents that have none.
-
-    Raises:
-        RecipeError: there are some.
-    """
+    """Refuse methods that need importances, which a search does not estimate, of agents that have none."""
     sides = {
         name: METHODS[name].side
         for name in map(str, [document.method, *(vary or {}).get("method", ())])
@@ -204,11 +196,7 @@ def _refuse_importances(document: Document, vary: Mapping[str, Sequence[object]]
 def _check_before_asking(
     candidates: PlannedPoints, space: Space, settings: SearchSettings, out: Path, make_scorer: MakeScorer | None
 ) -> None:
-    """Refuse what is wrong with a search before agents are asked for replies, which takes long.
-
-    Raises:
-        RamergeError: as for the search.
-    """
+    """Refuse what is wrong with a search before agents are asked for replies, which takes long."""
     strategy_of(settings, space)
     sides = {name: METHODS[name].side for name in space.methods}
     # inputs are gathered later

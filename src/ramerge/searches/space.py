@@ -130,7 +130,7 @@ class Space:
 
     methods: tuple[str, ...]
     axes: tuple[Axis, ...]
-    given: Mapping[str, object] = field(default_factory=dict)
+    own_parameters: Mapping[str, object] = field(default_factory=dict)
     order: tuple[Point, ...] = ()
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
@@ -154,13 +154,13 @@ class Space:
         """
         counting = [axis for axis in self.axes if axis.counts(method)]
         own = {axis.key for axis in counting if axis.method is not None}
-        kept = [axis for axis in counting if axis.method is not None or axis.key not in own]
-        return sorted(kept, key=lambda axis: bool(_conditions(method, axis.key)))
+        counting_once = [axis for axis in counting if axis.method is not None or axis.key not in own]
+        return sorted(counting_once, key=lambda axis: bool(_conditions(method, axis.key)))
 
     def _matters(self, axis: Axis, method: str, point: Mapping[str, object]) -> bool:
         """Whether a value on the axis changes anything: some parameters count only with certain values of others."""
         return all(
-            point.get(f"parameters.{name}", self.given.get(name, _default(method, name))) == value
+            point.get(f"parameters.{name}", self.own_parameters.get(name, _default(method, name))) == value
             for name, value in _conditions(method, axis.key).items()
         )
 
@@ -185,7 +185,7 @@ class Space:
         def can_be(name: str, value: object) -> bool:
             domain = domains.get(f"parameters.{name}")
             if domain is None:
-                return self.given.get(name, _default(method, name)) == value
+                return self.own_parameters.get(name, _default(method, name)) == value
             listed = domain.listed()
             return listed is None or value in listed
 

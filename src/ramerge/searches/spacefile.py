@@ -60,13 +60,13 @@ class _Reader:
         document.check_numbers()
 
     def space(self) -> Space:
-        methods, own = self._methods()
+        methods, axes = self._methods()
         others = {key: inner for key, inner in self._document.as_dict().items() if key != "method"}
-        axes = [*own, *self._axes(others, (), None)]
+        axes += self._axes(others, (), None)
         self._check_keys(axes, methods)
         self._refuse()
-        given = self._recipe.stated("parameters")
-        space = Space(methods, tuple(axes), given if isinstance(given, dict) else {})
+        own = self._recipe.stated("parameters")
+        space = Space(methods, tuple(axes), own if isinstance(own, dict) else {})
         if not axes and len(methods) == 1:
             raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
         if space.size is not None and space.size > MOST_POINTS:
@@ -143,11 +143,11 @@ class _Reader:
         return any("float" in str(kind) for kind in kinds)
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
-        known = list(dict.fromkeys(name for method in methods for name in _parameters(method)))
+        parameters = list(dict.fromkeys(name for method in methods for name in _parameters(method)))
         for axis in axes:
             parameter = parameter_of(axis.key)
             top = axis.key.partition(".")[0]
-            if parameter is None and top in known:
+            if parameter is None and top in parameters:
                 self._problems.append(f"{axis.where}: unknown key {quoted(axis.key)}; did you mean 'parameters.{top}'?")
             elif parameter is None and axis.key not in _KEYS[:3]:
                 self._problems.append(f"{axis.where}: {unknown('key', axis.key, _KEYS)}; only these can vary")
@@ -162,8 +162,8 @@ class _Reader:
                     continue
                 names = [f"parameters.{name}" for method in _meant(axis, methods) for name in _parameters(method)]
                 whose = f"of {', '.join(_meant(axis, methods))}"
-                said = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
-                self._problems.append(f"{axis.where}: {said}")
+                problem = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
+                self._problems.append(f"{axis.where}: {problem}")
         for axis in axes:
             for other in axes:
                 if other.key.startswith(f"{axis.key}.") and axis.method == other.method:

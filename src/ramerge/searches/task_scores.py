@@ -92,13 +92,18 @@ class TaskScorer(Scorer):
         """Ids of samples by task, for each part; every task has its share in each."""
         if self._ids is None:
             self._ids = {task: sample_ids(task, target, self._request) for task in self._request.tasks}
-        ids = {task: [each for each in found if split_of(each) == split] for task, found in self._ids.items()}
-        if empty := [task for task, found in ids.items() if not found]:
+        ids = {
+            task: [each for each in ids_of_task if split_of(each) == split] for task, ids_of_task in self._ids.items()
+        }
+        if empty := [task for task, ids_of_task in ids.items() if not ids_of_task]:
             raise EvaluationError(f"{', '.join(empty)}: has no sample that is for the {split}")
         count = max(1, (max(map(len, ids.values())) // _FEWEST).bit_length())
         ends = [2**rung - 1 for rung in range(count + 1)]  # each rung has twice as many as the one before
         return [
-            {task: found[len(found) * low // ends[-1] : len(found) * high // ends[-1]] for task, found in ids.items()}
+            {
+                task: ids_of_task[len(ids_of_task) * low // ends[-1] : len(ids_of_task) * high // ends[-1]]
+                for task, ids_of_task in ids.items()
+            }
             for low, high in pairwise(ends)
         ]
 
@@ -110,13 +115,11 @@ class TaskScorer(Scorer):
         for task, ids in rung.items():
             if ids:
                 evaluate(logs, [target], replace(self._request, tasks=[task], samples=ids, limit=None), access)
-        [found] = read(logs)
-        for name, samples in found.tasks.items():
+        [log] = read(logs)
+        for name, samples in log.tasks.items():
             if samples.failures:
                 raise ScoreFailedError(f"{'/'.join(name)}: {samples.failure}")
-        return {
-            "/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(found.tasks.items())
-        }
+        return {"/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(log.tasks.items())}
 
     def about(self) -> Mapping[str, object]:
         """The tasks, their settings and data, which decide the scores."""

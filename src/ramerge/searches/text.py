@@ -30,10 +30,10 @@ def summary(result: SearchResult, out: Path) -> list[str]:
             *failures(result),
             f"{out}: checkpoint in best, recipe in recipe.yaml",
         ]
-    found = counts(result.points)
+    states = counts(result.points)
     tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
-    tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
-    tried += [f"{found['failed']:,} failed"] if found["failed"] else []
+    tried += [f"{states['pruned']:,} given up early"] if states["pruned"] else []
+    tried += [f"{states['failed']:,} failed"] if states["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
     where = (
         f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "

@@ -139,15 +139,15 @@ class TrialFiles:
 
     def test(self, number: int) -> Scores | None:
         """The scores of a trial on items kept apart; None where there are none."""
-        stored = checked(self._path(number), read(self._path(number)), _TrialFile).get("test")
-        return _scores(stored) if stored else None
+        content = checked(self._path(number), read(self._path(number)), _TrialFile).get("test")
+        return _scores(content) if content else None
 
     def _path(self, number: int) -> Path:
         return self.root / f"{number}.json"
 
 
-def _is_finite(stored: float | _Items) -> bool:
-    values = np.asarray(stored if isinstance(stored, float) else stored["items"], np.float64)
+def _is_finite(content: float | _Items) -> bool:
+    values = np.asarray(content if isinstance(content, float) else content["items"], np.float64)
     return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 
 
@@ -158,10 +158,10 @@ def _stored(scores: Scores) -> dict[str, object]:
     }
 
 
-def _scores(stored: Mapping[str, float | _Items]) -> Scores:
+def _scores(content: Mapping[str, float | _Items]) -> Scores:
     return {
         name: Measure(value) if isinstance(value, float) else of_items(np.array(value["items"]))
-        for name, value in stored.items()
+        for name, value in content.items()
     }
 
 
