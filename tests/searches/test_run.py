@@ -245,14 +245,14 @@ def test_another_objective_needs_no_new_scores(tmp_path: Path) -> None:
         right = quality(model)
         return ({"good": answers(right, 1, 50), "bad": answers(1 - right, 1, 50)} for _ in range(2))
 
-    first = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["good"])
+    first = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["bad"])
     pruned = [point.number for point in first.points if point.state == "pruned"]
     whole = [point.number for point in first.points if point.state == "complete"]
     times = {number: (tmp_path / f"out/trials/{number}.json").stat().st_mtime_ns for number in whole}
-    second = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["bad"])
+    second = found(tmp_path / "out", scorer=Fake(returns, in_parts=True), objectives=["good"])
     assert {number: (tmp_path / f"out/trials/{number}.json").stat().st_mtime_ns for number in whole} == times
     assert pruned and second.best != first.best and len(second.points) == len(first.points)
-    alone = found(tmp_path / "alone", scorer=Fake(returns, in_parts=True), objectives=["bad"])
+    alone = found(tmp_path / "alone", scorer=Fake(returns, in_parts=True), objectives=["good"])
     assert second.winner.point == alone.winner.point
 
 
