@@ -41,12 +41,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.say(200, {{}})
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/completions":  # of vLLM, for new weights: it is started again
+            return self.say(404, {{}})
         with open({journal!r}, "a") as journal:
             print(json.dumps([self.path, r, body]), file=journal)
         if os.path.exists({dying!r}) and len(open({journal!r}).readlines()) > 4:
             sys.stderr.write("terminate called: CUDA out of memory\\n")
             os._exit(3)
-        if self.path != "/v1/completions" or set(body) != fields:
+        if set(body) != fields:
             return self.say(422, {{}})
         text = "x" if r == 0.1001 else "xy"
         self.say(200, {{"choices": [{{"text": text, "finish_reason": "stop"}}]}})
