@@ -138,10 +138,6 @@ def test_without_a_command_the_help_is_shown_once() -> None:
     assert done.stderr == ramerge("--help").stdout
 
 
-def test_no_sandbox_is_called_that() -> None:
-    assert "local: no sandbox, with your rights" in " ".join(ramerge("eval", "--help").stdout.split())
-
-
 def test_another_method_replaces_parameters_with_a_note(folder: Path) -> None:
     assert ramerge("merge", *MODELS.split(), "first", "--quiet", "--overwrite", cwd=folder).returncode == 0
     recipe = ["first/ramerge.yaml", "--method"]

@@ -6,6 +6,7 @@
 """
 
 from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read_object
+from ramerge.core.foundation.styles import page_styles
 from ramerge.core.foundation.text import (
     MOST_ALIKE,
     Displayed,
@@ -43,6 +44,7 @@ __all__ = [
     "markdown",
     "message",
     "one_line",
+    "page_styles",
     "parse",
     "printable",
     "quoted",

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
+from ramerge.scoring.serving import SERVED
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_state, lock, read_state, write_file
 from ramerge.sdk.outputs import path_of
@@ -39,8 +40,6 @@ from ramerge.searches.trials import TrialFiles, checked, read
 _MOST_TEXT = 1 << 24
 _AGENTS, _GATHERED = "agents.json", "calibration"
 _NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
-SERVED = "served"
-"""The link to the model that a server loads."""
 _LINKS = {SERVED, "study.log.lock"}
 """Links that a search makes itself, and a kill may leave; they are removed, never followed."""
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}

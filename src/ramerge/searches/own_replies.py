@@ -19,11 +19,11 @@ from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.calibration.rewards import reward_of
+from ramerge.scoring.scores import Measure
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
-from ramerge.searches.scores import Measure
 from ramerge.searches.trials import Trial
 
 _MOST_CANDIDATES = 5

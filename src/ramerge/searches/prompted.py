@@ -16,6 +16,7 @@ from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, 
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.scoring.scores import Objective, Scores, joined
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
@@ -26,7 +27,6 @@ from ramerge.searches.folder import search_folder
 from ramerge.searches.mass import MassScorer
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
-from ramerge.searches.scores import Objective, Scores, joined
 from ramerge.searches.space import Point, Space
 
 CALIBRATION = "calibration"
