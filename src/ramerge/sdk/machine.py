@@ -1,8 +1,10 @@
 """Devices, processors, memory, limits, and packages that not every user has installed.
 
->>> from ramerge.sdk.machine import install, processors
+>>> from ramerge.sdk.machine import EVALUATION, install, processors
 >>> "pip install" in install("report")
 True
+>>> EVALUATION
+'pip install . ./packages/ramerge-eval'
 >>> processors() >= 1
 True
 """
