@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.commands import ramerge as command
 
 import ramerge
 import ramerge_eval
@@ -50,3 +51,8 @@ print(" ".join(result.output.split()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert name == "table" or "local: no sandbox, with your rights" in done.stdout
+
+
+def test_an_empty_value_is_refused() -> None:
+    result = command("eval", "logs", "--base", "", "--endpoint", "http://127.0.0.1:9/v1", "--task", "ramerge/tool")
+    assert result.returncode == 2 and "'--base': is empty" in result.stderr
