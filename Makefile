@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := .venv-test
 PEERS := .venv-peers
+# A distribution of its own, found by entry point.
+EVALUATION := packages/ramerge-eval
 # Compiling 26,000 modules takes as long as installing them, and most are never imported.
 INSTALL := install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
 PIP := $(BIN)/pip $(INSTALL)
@@ -15,7 +17,7 @@ FAST_TESTERS = $(shell expr $(PROCESSORS) + 1)
 
 # The index of the site, on which its search is tested, and what the site is built from.
 INDEX := build/docs/searchindex.js
-PAGES := $(shell find docs src lab benchmarks examples *.md -type f \( -name '*.md' -o -name '*.py' -o -name '*.js' -o -name '*.svg' -o -name '*.png' \))
+PAGES := $(shell find docs src packages lab benchmarks examples *.md -type f \( -name '*.md' -o -name '*.py' -o -name '*.js' -o -name '*.svg' -o -name '*.png' \))
 
 export OMP_WAIT_POLICY := passive
 # Tests run side by side, on small matrices and models: threads of BLAS and torch would only wait for one another.
@@ -23,7 +25,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz pairs faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
+.PHONY: demo test rest test-eval test-all thorough peers browser sandbox lint docs format fuzz pairs faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -35,10 +37,13 @@ test: $(FAST)/.test  ## install little, and run what a change needs: no servers,
 rest: $(VENV)/.dev $(INDEX) sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
 	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
 
-test-all: test rest  ## run all tests but those that take minutes
+test-eval: $(VENV)/.dev sandbox  ## run the tests of packages/ramerge-eval
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' $(EVALUATION)/tests
+
+test-all: test rest test-eval  ## run all tests but those that take minutes
 
 thorough: $(VENV)/.dev $(VENV)/.eval sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
-	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough tests lab/tests $(EVALUATION)/tests
 
 # mergekit has an environment of its own: nothing here depends on it.
 peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit and compare: 5 minutes
@@ -64,11 +69,11 @@ sandbox: browser  # after it, because only one apt-get runs at a time
 
 .PHONY: coverage
 coverage: $(VENV)/.dev $(INDEX) sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
-	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term tests lab/tests $(EVALUATION)/tests
 
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.
 WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs/decisions docs/methods SECURITY.md GOVERNANCE.md CODE_OF_CONDUCT.md CITATION.cff examples scripts .github changelog.d docs/reference \
-  docs/explanation docs/guides docs/results $(wildcard docs/*.md) src benchmarks lab CHANGELOG.md
+  docs/explanation docs/guides docs/results $(wildcard docs/*.md) src $(EVALUATION)/README.md $(EVALUATION)/src benchmarks lab CHANGELOG.md
 
 lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and what services read of this repository
 	$(BIN)/ruff check .
@@ -186,8 +191,8 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[torch]'
 	touch $@
 
-$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[torch,dev,checks,eval]'
+$(VENV)/.dev: pyproject.toml $(EVALUATION)/pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[torch,dev,checks]' --editable $(EVALUATION)
 	$(PIP) --no-deps bfcl-eval
 	touch $@
 
@@ -196,8 +201,8 @@ $(FAST)/.test: pyproject.toml constraints.txt
 	$(FAST)/bin/pip $(INSTALL) --editable '.[test]'
 	touch $@
 
-$(VENV)/.eval: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[eval,eval-serve]'
+$(VENV)/.eval: pyproject.toml $(EVALUATION)/pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable '.[eval-serve]' --editable $(EVALUATION)
 	$(PIP) --no-deps bfcl-eval
 	touch $@
 

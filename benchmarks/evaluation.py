@@ -76,7 +76,7 @@ def _finished(command: list[str], logs: Path) -> Finished:
 
 async def _programs() -> dict[str, Any]:
     """Programs in sandboxes, each with its own input."""
-    from ramerge.evaluation.sandbox import execution
+    from ramerge_eval.sandbox import execution
 
     way = execution.opened()
     began = time.perf_counter()

@@ -117,8 +117,8 @@ def _main(data: Path, tokenizer: Path) -> None:
     from inspect_ai.model import ModelName, ModelOutput
     from inspect_ai.solver import TaskState
 
-    from ramerge.evaluation.tasks import common
-    from ramerge.evaluation.tasks.memory.task import memory
+    from ramerge_eval.tasks import common
+    from ramerge_eval.tasks.memory.task import memory
 
     class Model:
         async def generate(self, *_messages: object, **_options: object) -> ModelOutput:

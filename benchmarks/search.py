@@ -18,9 +18,9 @@ from benchmarks.machine import describe
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
+from ramerge.scoring.scores import Objective, joined, read_scores
 from ramerge.searches.contest import Standing
 from ramerge.searches.points import document_of
-from ramerge.searches.scores import Objective, joined, read_scores
 from ramerge.searches.space import Axis, Choices, Space
 from ramerge.searches.strategies import STRATEGIES, Question
 

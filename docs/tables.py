@@ -19,6 +19,7 @@ from benchmarks.report import SMALL, load
 from benchmarks.timing import ratios, spread
 
 import ramerge
+import ramerge_eval
 from docs.signatures import cell, command, function, public_class, table
 from ramerge.cli.main import COMMANDS
 from ramerge.core.methods.matrices import MatrixMethod
@@ -162,6 +163,9 @@ def _signatures(kind: str) -> str:
         checks = (check_method, check_layout, check_order, check_reference, check_bounds)
         shown = [function("ramerge.sdk.methods", merge_method), *(function("ramerge.testing", each) for each in checks)]
         return "\n\n".join(shown)
+    if kind == "ramerge_eval":
+        values = [getattr(ramerge_eval, name) for name in ramerge_eval.__all__]
+        return "\n\n".join(public_class(each) if inspect.isclass(each) else function(kind, each) for each in values)
     show = {"functions": partial(function, "ramerge"), "classes": public_class}[kind]
     return "\n\n".join(show(getattr(ramerge, name)) for name in names_of(kind))
 

@@ -18,7 +18,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.evaluation import intervals
+from ramerge.scoring import intervals
 
 Floats = NDArray[np.float64]
 RESAMPLES = 2000

@@ -31,10 +31,11 @@ PYTHONPATH=$source/scripts "$folder/compile/bin/python" -c "$all)" "$source/src/
 step "build"
 environment tools build twine check-wheel-contents uv
 "$folder/tools/bin/python" -m build --outdir "$dist" "$source" >"$folder/build.log"
-ls -l "$dist"
+"$folder/tools/bin/python" -m build --outdir "$folder/dist-eval" "$source/packages/ramerge-eval" >>"$folder/build.log"
+ls -l "$dist" "$folder/dist-eval"
 
 step "inspect"
-"$folder/tools/bin/twine" check --strict "$dist"/*
+"$folder/tools/bin/twine" check --strict "$dist"/* "$folder/dist-eval"/*
 (cd "$source" && "$folder/tools/bin/check-wheel-contents" "$dist"/*.whl)
 [ "$(stat --format %s "$dist"/*.whl)" -lt 8000000 ] || { echo "the wheel has 8 MB or more"; exit 1; }
 unzip -l "$dist"/*.whl | grep --count 'bundles/.*zip'
@@ -55,6 +56,11 @@ record = ramerge.merge({"base": "models/base", "agents": agents}, "merged", opti
 assert "numba" not in sys.modules, "a kernel was compiled"
 print(record.method, "compiled nothing")
 PYTHON
+
+step "add ramerge-eval, whose commands ramerge finds"
+"$folder/clean/bin/ramerge" table LOGS 2>&1 | grep --fixed-strings 'pip install . ./packages/ramerge-eval'
+"$folder/clean/bin/pip" install --quiet --no-deps "$folder/dist-eval"/*.whl
+"$folder/clean/bin/ramerge" eval --help | tail -n 3
 
 step "run the wheel with uvx"
 "$folder/tools/bin/uvx" --python "$folder/clean/bin/python" --from "$dist"/*.whl ramerge demo | tail -n 3

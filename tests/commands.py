@@ -26,6 +26,7 @@ _LARGE = ("torch", "transformers.modeling_utils")
 # It reads a command a line, runs it in a fork, and says the fork's exit code.
 _FORKING = """
 import importlib, json, os, sys
+from importlib import metadata
 import ramerge.analysis.analyze, ramerge.api, ramerge.cli.main, ramerge.core.engine.execute
 for name in sys.argv[1:]:
     importlib.import_module(name)
@@ -39,6 +40,10 @@ for line in sys.stdin:
     os.environ.clear()
     os.environ.update(asked["environment"])
     sys.modules.update(dict.fromkeys(asked["without"]))
+    if asked["without"]:
+        installed = [row for each in metadata.distributions() for row in each.entry_points]
+        known = metadata.EntryPoints(row for row in installed if row.module.partition(".")[0] not in asked["without"])
+        ramerge.core.registry._installed = lambda: known
     for number, path in enumerate([os.devnull, asked["out"], asked["err"]]):
         os.dup2(os.open(path, os.O_RDWR), number)
     sys.argv = ["ramerge", *asked["arguments"]]
@@ -55,7 +60,7 @@ def _forking(*imported: str) -> subprocess.Popen[str]:
 def ramerge(
     *arguments: object, cwd: Path | None = None, without: Sequence[str] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in `cwd`, where the modules `without` cannot be imported; what it said, and its exit code."""
+    """Run a command in `cwd`, as if the modules `without` were not installed; what it said, and its exit code."""
     at_import = any(name.startswith("HF_") for name in os.environ)  # which the hub's library reads when it is imported
     large = () if without or at_import else tuple(name for name in _LARGE if name in sys.modules)
     process, words = _forking(*large), [str(argument) for argument in arguments]

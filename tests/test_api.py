@@ -62,7 +62,6 @@ def needed(name: str) -> list[pytest.MarkDecorator]:
     texts = " ".join(text for _, text in documented(name))
     libraries = [*(["optuna"] if "earch" in name else []), *(["pandas"] if ".frame(" in texts else [])]
     libraries += ["ray"] if name == "RayError" else []
-    libraries += ["inspect_ai"] if name in ("EndpointError", "EvaluationRequest") else []
     libraries += ["optuna"] if name == "EvaluationError" else []
     return [pytest.mark.needs(*libraries)] if libraries else []
 
@@ -116,7 +115,7 @@ def settings_parameters() -> Iterator[tuple[str, str]]:
     for name in NAMES:
         if inspect.isfunction(function := getattr(ramerge, name)):
             for parameter in inspect.signature(function).parameters:
-                if parameter in ("options", "settings", "request", "access"):
+                if parameter in ("options", "settings"):
                     yield name, parameter
 
 
@@ -128,8 +127,6 @@ def test_a_mapping_is_refused_as_settings(name: str, parameter: str) -> None:
         for key, each in inspect.signature(function).parameters.items()
         if each.kind is not inspect.Parameter.VAR_KEYWORD
     }
-    valid = {"request": ramerge.EvaluationRequest(["x"]), "access": ramerge.ModelAccess()}
-    arguments |= {key: value for key, value in valid.items() if key in arguments}
     with pytest.raises(ramerge.RecipeError, match=rf"^{parameter}: .*write {parameter}=ramerge\.\w+\(threads=1\)$"):
         function(**{**arguments, parameter: {"threads": 1}})
 
@@ -167,7 +164,7 @@ def test_forms_of_options_work_in_python() -> None:
 def test_the_same_option_is_the_same_in_every_command() -> None:
     seen: dict[str, tuple[Any, ...]] = {}
     for name, made in COMMANDS.items():
-        if made.callback is None or made.callback.__module__.startswith("ramerge.evaluation"):
+        if made.callback is None or made.callback.__module__.startswith("ramerge_eval"):
             continue
         for option in made.params:
             if option.opts[0] in ("--base", "--agent", "--set", "--json", "--json-file", "--threads", "--max-memory"):
@@ -309,8 +306,8 @@ def test_wide_tables_stand_in_blocks() -> None:
 
 
 SETTINGS = {
-    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "EvaluationRequest", "EvaluationTarget", "ModelAccess"),
-    *("ModelServer", "Options", "Ray", "Recipe", "Rename", "Rule", "SearchSettings", "Soup", "TaskScore", "Upload"),
+    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "ModelAccess"),
+    *("ModelServer", "Options", "Ray", "Recipe", "Rename", "Rule", "SearchSettings", "Soup", "Upload"),
 }
 STREAMS = {"MergedTensor", "Progress", "SearchProgress", "TensorStream"}
 HOSTILE = "<script>\x1b[2J" + "x" * 5000

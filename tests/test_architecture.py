@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "ramerge"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.parent != SOURCE)
+PACKAGES += sorted(path.parent for path in (ROOT / "packages").glob("*/src/**/__init__.py"))
 
 
 @pytest.mark.parametrize(("contract", "table"), [(0, "| room |"), (2, "| room of the core |")], ids=["all", "core"])
@@ -82,7 +83,7 @@ def test_named_files_exist() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_docstrings_of_packages_name_their_modules(package: Path) -> None:
     """A line of the table is `module, module   what they do`."""
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""

@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from ruamel.yaml import YAML
 
+import ramerge
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -168,19 +170,31 @@ def test_one_version_of_python_is_pinned() -> None:
 def test_no_invented_addresses() -> None:
     """Only one page holds placeholders; every other address is one of others that exists, or reserved for examples."""
     for name in tracked():
-        if name == PLACEHOLDERS or name.startswith(("tests/", "lab/results/", "src/ramerge/demo/agents/")):
+        others = ("tests/", "packages/ramerge-eval/tests/", "lab/results/", "src/ramerge/demo/agents/")
+        if name == PLACEHOLDERS or name.startswith(others):
             continue
         try:
             text = (ROOT / name).read_text()
         except UnicodeDecodeError:
             continue
-        if not name.startswith(("src/", "lab/", "benchmarks/", "docs/", "examples/")):
+        if not name.startswith(("src/", "packages/", "lab/", "benchmarks/", "docs/", "examples/")):
             assert not INVENTED.search(text), f"{name}: {INVENTED.search(text)}"
         for host, path in re.findall(r"https?://([a-z0-9.-]+\.[a-z]{2,})([^\s,)>\]\"'`]*)", text):
             if host == "github.com":
                 assert "/".join(path.split("/")[1:3]) in REPOSITORIES, f"{name}: {host}{path}"
             else:
                 assert host in EXISTING or re.search(r"(^|\.)example\.(com|org|net)$", host), f"{name}: {host}"
+
+
+def test_both_distributions_have_one_version() -> None:
+    """The version is in one file; ramerge-eval takes it from there, and needs the same one of ramerge."""
+    folder = ROOT / "packages" / "ramerge-eval"
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())
+    file = ROOT / tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["version"]["path"]
+    assert (folder / settings["tool"]["hatch"]["version"]["path"]).resolve() == file.resolve()
+    needed = {each.name: each.specifier for each in map(Requirement, settings["project"]["dependencies"])}
+    assert str(needed["ramerge"]) == f"=={ramerge.__version__}"
+    assert [Requirement(each).name for each in PROJECT["optional-dependencies"]["eval"]] == ["ramerge-eval"]
 
 
 def test_owned_paths_exist() -> None:

@@ -92,7 +92,8 @@ def test_each_name_is_used() -> None:
         for path in (ROOT / "src" / "ramerge").rglob("*.py")
         if path.relative_to(ROOT / "src" / "ramerge").parts[0] not in _CORE
     ]
-    files += [*(ROOT / "examples").rglob("*.py"), *(ROOT / "docs" / "guides").glob("*.md")]
+    files += [path for folder in ("examples", "packages") for path in (ROOT / folder).rglob("*.py")]
+    files += (ROOT / "docs" / "guides").glob("*.md")
     used: dict[str, set[str]] = {}
     for path in files:
         for topic, names in re.findall(

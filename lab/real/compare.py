@@ -32,7 +32,7 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.evaluation.serving import SERVERS, KeptServer
+from ramerge.scoring.serving import SERVERS, KeptServer
 
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}
@@ -79,10 +79,11 @@ def over_endpoint(kind: str, work: Path, agents: Sequence[str], flags: dict[str,
 
 def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) -> Mapping[str, Sequence[float]]:
     """The rewards of a folder's model, by `ramerge eval`."""
-    from ramerge.evaluation.logs import read  # needs more than scoring in this process does
+    import ramerge_eval  # needs more than scoring in this process does
+    from ramerge_eval.logs import read
 
     access = ramerge.ModelAccess(server.load(folder.resolve()))
-    target = ramerge.EvaluationTarget("model", server.served_name)
+    target = ramerge_eval.EvaluationTarget("model", server.served_name)
     found = {}
     for task in agents:
         results = work / "scores"
@@ -93,7 +94,7 @@ def _asked(server: KeptServer, work: Path, agents: Sequence[str], folder: Path) 
             "rewards.function": f"{function}:compute_score",
             "max_tokens": TASKS[task].max_new_tokens,
         }
-        ramerge.evaluate(results, [target], ramerge.EvaluationRequest(["ramerge/rewards"], settings), access)
+        ramerge_eval.evaluate(results, [target], ramerge_eval.EvaluationRequest(["ramerge/rewards"], settings), access)
         samples = read(results)[0].tasks["rewards", "prompts"]
         rewards = zip(samples.keys, samples.metrics["reward"][:, 0].tolist(), strict=True)
         found[task] = [reward for _, reward in sorted(rewards, key=lambda each: int(each[0].partition("/")[2]))]

@@ -29,15 +29,13 @@ from .deltas.kinds import AsAdapter
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .distillation.handoff import Handoff, handoff
-from .evaluation.models import EvaluationTarget, ModelAccess
-from .evaluation.run import EvaluationRequest, evaluate
-from .evaluation.serving import ModelServer
+from .scoring.access import ModelAccess
+from .scoring.serving import ModelServer
 from .searches.ranking import Ranking, rank
 from .searches.results import SearchResult
 from .searches.run import SearchProgress
 from .searches.search import search
 from .searches.settings import SearchSettings
-from .searches.task_scores import TaskScore
 from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors
 
 __all__ = [
@@ -53,8 +51,6 @@ __all__ = [
     "DeltaRecord",
     "EndpointError",
     "EvaluationError",
-    "EvaluationRequest",
-    "EvaluationTarget",
     "Handoff",
     "InputError",
     "MergedStateDict",
@@ -82,7 +78,6 @@ __all__ = [
     "SearchSettings",
     "Soup",
     "SweepPlan",
-    "TaskScore",
     "TensorStream",
     "Upload",
     "WeightsError",
@@ -94,7 +89,6 @@ __all__ = [
     "clean",
     "convert",
     "delta",
-    "evaluate",
     "gather",
     "handoff",
     "merge",

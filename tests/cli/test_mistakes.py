@@ -123,7 +123,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"plan {MODELS} --as-adapter --energy 0", "error: --energy: must be more than 0 and at most 1, such as 0.99"),
         (f"plan {MODELS} --as-adapter --rank 0 --energy 0", "--rank and --energy: each of them decides the ranks"),
         ("merge --base '' OUT", "error: Invalid value for '--base': is empty; give a value, or leave the option out"),
-        ("eval logs --base '' --endpoint http://127.0.0.1:9/v1 --task ramerge/tool", "'--base': is empty"),
         (f"search {MODELS} OUT --vary parameters.r=0,1 --score my.py:score --reward ''", "'--reward': is empty"),
     ],
 )
@@ -136,10 +135,6 @@ def test_without_a_command_the_help_is_shown_once() -> None:
     done = ramerge()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == ramerge("--help").stdout
-
-
-def test_no_sandbox_is_called_that() -> None:
-    assert "local: no sandbox, with your rights" in " ".join(ramerge("eval", "--help").stdout.split())
 
 
 def test_another_method_replaces_parameters_with_a_note(folder: Path) -> None:

@@ -65,7 +65,7 @@ def test_every_path_option_is_known_as_read_or_written() -> None:
         for each in one.params
         if isinstance(each.type, click.Path)
     }
-    assert paths == READS | WRITES.keys()
+    assert paths == {path for path in READS | WRITES.keys() if path.split()[0] in COMMANDS}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from ramerge.core.foundation import extras
 from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts, reward
-from ramerge.evaluation.functions import load
+from ramerge.scoring.functions import load
 
 AGENTS = {agent.name: str(demo.AGENTS / agent.folder) for agent in DEMO_AGENTS}
 

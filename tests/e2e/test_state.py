@@ -37,7 +37,8 @@ def search(folder: Path) -> object:
 
 
 def greedy_soup(folder: Path) -> object:
-    from ramerge.searches.search import objective_of, scorer_of
+    from ramerge.scoring.scores import objective_of
+    from ramerge.searches.search import scorer_of
     from ramerge.soups.greedy import greedy_soup
     from ramerge.soups.recipe import read_request
 

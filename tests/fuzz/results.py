@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ramerge.core.foundation.errors import RamergeError
-from ramerge.evaluation import data, models
+from ramerge_eval import data, models
 
 _LONGEST_MESSAGE = 20_000
 _DEEP = 900

@@ -9,7 +9,7 @@ from tests.fuzz import KINDS, kind
 from tests.fuzz.__main__ import KEPT
 
 CASES = 40
-NEEDS = {"records": "altair", "analyses": "altair", "results": "openai"}
+NEEDS = {"records": "altair", "analyses": "altair", "results": "ramerge_eval"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.searches.scores import Scorer, Scores, Split, read_scores
+from ramerge.scoring.scores import Scorer, Scores, Split, read_scores
 
 ITEMS = 60
 

@@ -179,8 +179,8 @@ def test_another_function_behind_a_partial_is_another_score(tmp_path: Path) -> N
 
 
 def test_tasks_need_a_server(tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match=r"or a ramerge\.TaskScore, not"):
-        ramerge.search(RECIPE, tmp_path / "out", ramerge.EvaluationRequest(["tool"]), vary=VARY)
+    with pytest.raises(ramerge.RecipeError, match=r"or a score such as ramerge_eval\.TaskScore, not"):
+        ramerge.search(RECIPE, tmp_path / "out", ramerge.ModelAccess(), vary=VARY)
 
 
 def test_a_range_with_whole_ends_holds_all_numbers_between(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from ramerge.calibration.exchanges import Exchange
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
+from ramerge.scoring.scores import ScoreFailedError, joined, of_items
 from ramerge.searches import mass
 from ramerge.searches.mass import nll_by_prompt
 from ramerge.searches.prompted import Prompted, branches_after_sum, usual_space
 from ramerge.searches.run import PlannedPoints
-from ramerge.searches.scores import ScoreFailedError, joined, of_items
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import mapped_space
 from tests.checkpoints import write_simple

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramerge.calibration.agreement import mass_items, temper_of
+from ramerge.scoring.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
 from ramerge.searches import evidence
-from ramerge.searches.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
 
 MEAN = Objective()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from ramerge import EvaluationError
+from ramerge.scoring.scores import Measure
 from ramerge.searches import functions
 from ramerge.searches.folder import left_by_stop
 from ramerge.searches.functions import FunctionScorer
-from ramerge.searches.scores import Measure
 from ramerge.searches.trials import Trial, TrialFiles
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import ramerge
 from ramerge.calibration.exchanges import Exchange, read_exchanges
-from ramerge.evaluation import serving
+from ramerge.scoring import serving
 from ramerge.searches.results import SearchResult
 from tests.commands import ramerge as command
 from tests.searches.prompts import AGENTS, SETTINGS

@@ -14,9 +14,9 @@ import ramerge
 from ramerge.calibration.calibrate import estimate_calibration
 from ramerge.calibration.exchanges import read_exchanges
 from ramerge.calibration.prompts import read_prompts
+from ramerge.scoring.scores import Objective
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint
-from ramerge.searches.scores import Objective
 from ramerge.searches.text import findings
 from tests.checkpoints import read_checkpoint
 from tests.commands import ramerge as command

@@ -20,12 +20,12 @@ from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeErr
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
+from ramerge.scoring.scores import Measure, ScoreFailedError, Split
 from ramerge.searches.contest import Standing, Strategy
 from ramerge.searches.folder import Folder
 from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import PlannedPoints, search
-from ramerge.searches.scores import Measure, ScoreFailedError, Split
 from ramerge.searches.space import Axis, Choices, Space, ValueRange
 from ramerge.searches.spacefile import vary_space
 from ramerge.searches.strategies import STRATEGIES, ListedPoints, Question, StrategyKind, SumFirst

@@ -13,7 +13,8 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import EvaluationError, RecipeError
-from ramerge.searches.search import objective_of, scorer_of
+from ramerge.scoring.scores import objective_of
+from ramerge.searches.search import scorer_of
 from ramerge.soups.checkpoints import checkpoints_of
 from ramerge.soups.ema import EMA, EmaParameters
 from ramerge.soups.extrapolate import EXTRAPOLATE, ExtrapolateParameters

@@ -19,7 +19,7 @@ import ramerge
 from ramerge.demo.run import AGENTS, copy_models
 from ramerge.demo.tasks import TASKS, prompts
 from tests.checkpoints import floats, write_checkpoint, write_simple
-from tests.evaluation.server import Answer, completion, serving
+from tests.server import Answer, completion, serving
 from tests.storage.hub import TOKEN, standing_in
 from tests.tiers import some, unavailable
 from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write

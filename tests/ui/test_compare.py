@@ -10,15 +10,11 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import EndpointError, EvaluationError, RecipeError
 from ramerge.demo.run import AGENTS
-from ramerge.evaluation.samples import Model, Samples
-from ramerge.evaluation.tables import merging
-from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.ui import ask, compare
 from ramerge.ui.desk import Desk
 from ramerge.ui.jobs import FAILED, Job
@@ -28,41 +24,28 @@ from ramerge.ui.roots import Roots
 pytestmark = pytest.mark.full  # Gradio, Optuna
 
 
-def model(name: str, **scores: float) -> Model:
-    tasks = {}
-    for task, share in scores.items():
-        right = np.array([[float(place < 100 * share), 1.0] for place in range(100)])
-        tasks[task, "exact"] = Samples(tuple(f"{place:03}" for place in range(100)), {"exact": right}, asked=100)
-    return Model(name, None, None, tasks)
-
-
-def test_the_worst_task_of_each_merge_is_red() -> None:
-    models = [
-        model("base", code=0.2, tool=0.2),
-        model("coder", code=0.8, tool=0.2),
-        model("user", code=0.2, tool=0.5),
-        model("ram", code=0.4, tool=0.4),
-        model("<b>sum</b>", code=0.8, tool=0.1),
-    ]
-    given = GivenRoles("base", {"code": "coder", "tool": "user"}, ["ram", "<b>sum</b>"])
-    html = compare.scores_view(models, given)
-    assert re.findall(r'class="worst[^"]*">([\d.]+) \[', html) == ["50.0", "20.0"]
+def test_the_demo_shows_what_merges_have_kept_with_the_worst_in_red() -> None:
+    right = {"base": (2, 2), "coder": (8, 2), "user": (2, 5), "ram": (4, 4), "<b>sum</b>": (8, 1)}
+    rewards = {
+        name: {task: [1.0] * each + [0.0] * (10 - each) for task, each in zip(("code", "tool"), counts, strict=True)}
+        for name, counts in right.items()
+    }
+    html = compare.demo_view(rewards, ["ram", "<b>sum</b>"])
+    assert re.findall(r'class="worst">([\d.]+)<', html) == ["50.0", "20.0"]
     assert "&lt;b&gt;sum&lt;/b&gt;" in html and "<b>" not in html
+    assert "Specialists: coder (code), user (tool)." in html
     scores = html[html.index("All tasks") :]
-    found = re.findall(r'<th scope="row">(.*?)</th>.*?data-label="code exact"[^>]*>\D*([\d.]+)', scores)
-    assert dict(found) == {
-        "base": "20.00", "coder": "80.00", "user": "20.00", "ram": "40.00", "&lt;b&gt;sum&lt;/b&gt;": "80.00"
+    shown = re.findall(r'<th scope="row">(.*?)</th>.*?data-label="code"[^>]*>([\d.]+) \[', scores)
+    assert dict(shown) == {
+        "base": "20.0", "coder": "80.0", "user": "20.0", "ram": "40.0", "&lt;b&gt;sum&lt;/b&gt;": "80.0"
     }  # fmt: skip
 
 
-def test_rewards_of_the_demo_become_retentions() -> None:
-    rewards = {
-        name: {task: [float(name == task or name == "merged")] * 9 + [0.0] for task in ("add", "reverse", "sort")}
-        for name in ("base", "add", "reverse", "sort", "merged")
-    }
-    table = merging.retention(*compare._of_demo(rewards, ["merged"]))
-    assert table.cells.value[:3].tolist() == [100.0] * 3
-    assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
+def test_a_task_that_no_agent_can_do_has_no_retention() -> None:
+    rewards = {name: {task: [float(task == "code"), 1.0] for task in ("code", "tool")} for name in ("base", "a", "ram")}
+    rewards |= {name: {**each, "memory": [0.0, 0.0]} for name, each in rewards.items()}
+    kept, scores = compare.demo_view(rewards, ["ram"]).split("<h3>All tasks</h3>")
+    assert "memory" not in kept and 'data-label="memory"' in scores
 
 
 def test_merges_below_the_roots_can_be_compared(tmp_path: Path) -> None:

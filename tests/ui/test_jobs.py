@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.analysis.commands import analyze
-from ramerge.cli.commands import merge
+from ramerge.cli.main import COMMANDS
 from ramerge.core.engine.record import read_record
 from ramerge.core.output.targets import EXISTS
 from ramerge.demo.run import AGENTS
-from ramerge.evaluation.commands import eval_command, table_command
-from ramerge.searches.commands import search
 from ramerge.ui import views
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue
 from tests.checkpoints import write_simple
@@ -63,7 +60,7 @@ def test_messages_name_the_controls_of_the_page() -> None:
         ("run `ramerge merge --overwrite`", "run `ramerge merge --overwrite`"),
     ):
         assert views.in_page_words(said) == shown
-    commands = (merge, search, eval_command, table_command, analyze)
+    commands = [COMMANDS[name] for name in ("merge", "search", "eval", "table", "analyze")]
     flags = {flag for command in commands for each in command.params for flag in each.opts}
     assert views.LABELS.keys() <= flags
 

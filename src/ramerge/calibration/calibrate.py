@@ -24,7 +24,7 @@ from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt, halves, problems_of_names, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.calibration.rewards import check_rewards, reward_of
-from ramerge.evaluation.functions import digest, load
+from ramerge.scoring.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import check_state, lock, near_file, read_state
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES

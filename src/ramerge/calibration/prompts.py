@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
-from ramerge.evaluation.data import parquet_rows
+from ramerge.scoring.records import parquet_rows
 from ramerge.sdk.errors import reason
 from ramerge.sdk.formats import load_file
 from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown, unknown

@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge import InputError, RecipeError
 from ramerge.calibration.prompts import Prompt
-from ramerge.evaluation.functions import in_words, load
+from ramerge.scoring.functions import in_words, load
 
 RewardFunction = Callable[[Prompt, str], float]
 

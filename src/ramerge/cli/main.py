@@ -29,6 +29,7 @@ from ramerge.core.foundation.errors import (
     StoppedError,
     reason,
 )
+from ramerge.core.foundation.extras import EVALUATION
 from ramerge.core.foundation.machine import check_limits
 from ramerge.core.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.core.foundation.signals import note_dropped
@@ -41,6 +42,8 @@ _INTERRUPTED = 128
 
 COMMANDS: Registry[click.Command] = Registry("ramerge.commands", click.Command, versioned=False)
 """All commands: those of the core, of features and of plug-ins. A command's module is imported when it is run."""
+_EVALUATION = ("eval", "table")
+"""Commands of ramerge-eval."""
 
 
 class _Commands(click.Group):
@@ -51,7 +54,9 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and not cmd_name.startswith("-") and not ctx.resilient_parsing:
-            ctx.fail(unknown("command", cmd_name, self.list_commands(ctx)))
+            if cmd_name in _EVALUATION:
+                ctx.fail(f"ramerge {cmd_name} needs ramerge-eval, which is not installed: {EVALUATION}")
+            ctx.fail(unknown("command", cmd_name, [*self.list_commands(ctx), *_EVALUATION]))
         return COMMANDS.get(cmd_name)
 
 

@@ -2,7 +2,6 @@
 
 page         a page as one file: a template, its data and its scripts, for analyses, searches and soups; a table
 figures      a chart as Vega-Lite, SVG or PNG, in the colors and sizes of pages and papers
-styles       CSS for all pages, also for tables of scores and for `ui`
 extra        whether the libraries of the extra `report` are there, for all that write pages
 
 Names of agents and tensors come from strangers: they reach a page as JSON data or through Jinja2's escaping, never as

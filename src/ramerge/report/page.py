@@ -15,8 +15,7 @@ from markupsafe import Markup
 from rich.filesize import decimal
 
 from ramerge.report.figures import VEGA_LITE, Figure
-from ramerge.report.styles import page_styles
-from ramerge.sdk.text import one_line
+from ramerge.sdk.text import one_line, page_styles
 
 _HERE = Path(__file__).parent
 _FONT = 12

@@ -1,15 +1,17 @@
 """Devices, processors, memory, limits, and packages that not every user has installed.
 
->>> from ramerge.sdk.machine import install, processors
+>>> from ramerge.sdk.machine import EVALUATION, install, processors
 >>> "pip install" in install("report")
 True
+>>> EVALUATION
+'pip install . ./packages/ramerge-eval'
 >>> processors() >= 1
 True
 """
 
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.devices import choose_device, device_name, read_device
-from ramerge.core.foundation.extras import data_frame, install, missing
+from ramerge.core.foundation.extras import EVALUATION, data_frame, install, missing
 from ramerge.core.foundation.limits import (
     ResourceLimits,
     check_options,
@@ -22,6 +24,7 @@ from ramerge.core.foundation.machine import memory, peak_memory, processors
 from ramerge.core.foundation.pool import map_in_threads
 
 __all__ = [
+    "EVALUATION",
     "ResourceLimits",
     "check_options",
     "check_settings",

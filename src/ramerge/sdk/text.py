@@ -1,11 +1,14 @@
 """Text from files and users: checked against limits, and made safe to show.
 
->>> from ramerge.sdk.text import enumerated, quoted
+>>> from ramerge.sdk.text import enumerated, page_styles, quoted
 >>> enumerated(["code", "tool", "memory"]), quoted("my model")
 ('code, tool and memory', "'my model'")
+>>> "prefers-color-scheme" in page_styles()
+True
 """
 
 from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read_object
+from ramerge.core.foundation.styles import page_styles
 from ramerge.core.foundation.text import (
     MOST_ALIKE,
     Displayed,
@@ -43,6 +46,7 @@ __all__ = [
     "markdown",
     "message",
     "one_line",
+    "page_styles",
     "parse",
     "printable",
     "quoted",

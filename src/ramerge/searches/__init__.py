@@ -3,7 +3,7 @@
 commands      `ramerge search`; the options of a score and what they name, which `soups/commands` uses, too
 search        the function that users call: from words and values to a space, objectives and a scorer, also for soups
 settings      `SearchSettings`: how a search is carried out, once for API, command and reference
-arguments     a check of arguments of public functions, for `search`, `settings` and `task_scores`
+arguments     a check of arguments of public functions, for `search` and `settings`
 
 space         what may vary: axes, the points between them, how a point is written
 spacefile     a space from `--vary` or YAML, with all problems by line; called by `search`
@@ -18,11 +18,8 @@ trials        trials of a contest, and the files that keep them
 folder        the folder OUT of a search, also of a greedy soup: locked, with trials and the scores of agents
 evidence      intervals, paired differences, when to give a point up, the front of several objectives; for `run`
 
-scores        `Scorer`, whose `merge` and `parts` a contest calls, and what scorers return: figures with their items;
-              `Objective`, which makes one value of them
 functions     scorers that call a user's function, in a process of its own or in this one
 child         the program in that process; scores part by part, for `functions`
-task_scores   a scorer that runs tasks of `ramerge eval`; the purpose of their samples
 mass          a scorer by prompts: how likely a merge is to give the agents' right replies
 own_replies   replies of tied candidates themselves, which decide between them
 repliers      the model in memory, or a server, which gives these replies

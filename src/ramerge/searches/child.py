@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ramerge.evaluation.functions import digest, in_words, load
+from ramerge.scoring.functions import digest, in_words, load
 
 
 def main(spec: str, descriptor: int) -> None:

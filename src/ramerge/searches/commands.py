@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge import EvaluationError, RecipeError
+from ramerge import EvaluationError, ModelServer, RecipeError
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.commands import DATA, SERVE_ARGS
-from ramerge.evaluation.serving import SERVERS, ModelServer, server_words
+from ramerge.scoring.options import DATA, SERVE_ARGS
+from ramerge.scoring.serving import SERVERS, server_words
 from ramerge.sdk.commands import (
     KEYS,
     PATH,
@@ -31,8 +31,8 @@ from ramerge.searches.settings import SearchSettings
 
 if TYPE_CHECKING:
     from ramerge import Options, Progress
+    from ramerge.scoring.scores import CustomScore
     from ramerge.searches.run import SearchProgress
-    from ramerge.searches.task_scores import TaskScore
 
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
@@ -163,10 +163,9 @@ def search(
             say(f"note: {lacking}")
 
 
-def score_of(options: dict[str, Any]) -> str | TaskScore:
+def score_of(options: dict[str, Any]) -> str | CustomScore:
     """The score that the words of `--score` and the options that go with it name."""
-    from ramerge.evaluation.run import EvaluationRequest
-    from ramerge.searches.task_scores import TaskScore
+    from ramerge.scoring.evaluation import feature
 
     spec: str = options["score"]
     server = _server_of(options)
@@ -188,8 +187,10 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
         settings |= {"rewards.prompts": str(Path(spec).absolute()), "rewards.function": options["reward"]}
     elif options["reward"]:
         raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
-    request = EvaluationRequest(tasks, settings, named("--data", options["data"], "NAME=VALUE"), limit=options["limit"])
-    return TaskScore(request, server, options["concurrency"])
+    data = named("--data", options["data"], "NAME=VALUE")
+    task_score = feature("task_score", f"--score {spec} needs")
+    score: CustomScore = task_score(tasks, settings, data, options["limit"], server, options["concurrency"])
+    return score
 
 
 def _server_of(options: dict[str, Any]) -> ModelServer | None:

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ramerge import EvaluationError, OutputError, Plan, RamergeError, RecipeError, read_recipe
-from ramerge.sdk.recipes import portable
-from ramerge.sdk.records import read_record
-from ramerge.sdk.storage import RECORDS
-from ramerge.searches import evidence
-from ramerge.searches.folder import Folder
-from ramerge.searches.scores import (
+from ramerge.scoring.scores import (
     Measure,
     Objective,
     ScoreFailedError,
@@ -34,6 +29,11 @@ from ramerge.searches.scores import (
     check_objectives,
     joined,
 )
+from ramerge.sdk.recipes import portable
+from ramerge.sdk.records import read_record
+from ramerge.sdk.storage import RECORDS
+from ramerge.searches import evidence
+from ramerge.searches.folder import Folder
 from ramerge.searches.space import Point
 from ramerge.searches.trials import Trial
 

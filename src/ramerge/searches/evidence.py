@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ramerge.evaluation import intervals
-from ramerge.evaluation.intervals import Floats
-from ramerge.searches.scores import Objective, Scores
+from ramerge.scoring import intervals
+from ramerge.scoring.intervals import Floats
+from ramerge.scoring.scores import Objective, Scores
 
 HOPELESS = 0.998
 """A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""

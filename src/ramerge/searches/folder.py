@@ -29,20 +29,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
+from ramerge.scoring.scores import Objective
+from ramerge.scoring.serving import SERVED
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_state, lock, read_state, write_file
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.plans import open_model
 from ramerge.sdk.storage import RECORDS
 from ramerge.sdk.text import brief, dumped
-from ramerge.searches.scores import Objective
 from ramerge.searches.trials import TrialFiles, checked, read
 
 _MOST_TEXT = 1 << 24
 _AGENTS, _GATHERED = "agents.json", "calibration"
 _NAMES = {name: f"other {name}" for name in ("inputs", "prompts", "settings")}
-SERVED = "served"
-"""The link to the model that a server loads."""
 _LINKS = {SERVED, "study.log.lock"}
 """Links that a search makes itself, and a kill may leave; they are removed, never followed."""
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}

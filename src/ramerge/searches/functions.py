@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import EvaluationError
-from ramerge.evaluation.children import start, stop
-from ramerge.evaluation.functions import in_words
+from ramerge.scoring.children import start, stop
+from ramerge.scoring.functions import in_words
+from ramerge.scoring.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
 from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
 from ramerge.searches.child import scores_in_parts, takes_split
-from ramerge.searches.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

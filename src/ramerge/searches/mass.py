@@ -13,8 +13,8 @@ from typing_extensions import override
 from ramerge import Plan
 from ramerge.calibration.agreement import ReplySet, likelihoods, mass_items, temper_of
 from ramerge.calibration.live_base import LiveBase
+from ramerge.scoring.scores import Measure, ScoreFailedError, Scorer, Scores, Split, of_items
 from ramerge.searches.results import BY_AGREEMENT
-from ramerge.searches.scores import Measure, ScoreFailedError, Scorer, Scores, Split, of_items
 
 _PARTS = 4
 

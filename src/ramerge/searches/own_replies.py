@@ -17,14 +17,14 @@ from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.serving import ModelServer
+from ramerge.scoring.scores import Measure
+from ramerge.scoring.serving import ModelServer
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest
 from ramerge.searches.folder import Folder
 from ramerge.searches.repliers import Keep, LiveReplier, Replier, ServedReplier
-from ramerge.searches.scores import Measure
 from ramerge.searches.trials import Trial
 
 _MOST_CANDIDATES = 5

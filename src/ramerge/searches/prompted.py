@@ -17,7 +17,8 @@ from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, 
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.functions import digest, load
+from ramerge.scoring.functions import digest, load
+from ramerge.scoring.scores import Objective, Scores, joined
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS, complete, conditions
 from ramerge.sdk.progress import Listener
@@ -28,7 +29,6 @@ from ramerge.searches.mass import MassScorer
 from ramerge.searches.own_replies import OwnReplies
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.run import PlannedPoints
-from ramerge.searches.scores import Objective, Scores, joined
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 

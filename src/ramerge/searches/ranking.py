@@ -13,6 +13,7 @@ from ramerge.calibration.agreement import refuse_other_tokens, replies_of
 from ramerge.calibration.cache import CachedCalibration, with_inputs
 from ramerge.calibration.live_base import require_extras
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.scoring.scores import Objective
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check, for_method, models_only, open_recipe, portable
@@ -20,7 +21,6 @@ from ramerge.sdk.text import Displayed, brief
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest, NoJournal
 from ramerge.searches.mass import MassScorer, nll_of
-from ramerge.searches.scores import Objective
 from ramerge.searches.space import Point
 from ramerge.searches.strategies import ListedPoints
 

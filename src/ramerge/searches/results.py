@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import __version__
+from ramerge.scoring.scores import Objective
 from ramerge.sdk.records import read_model
 from ramerge.sdk.text import Displayed, JsonLimits
 from ramerge.searches.evidence import Estimate
-from ramerge.searches.scores import Objective
 from ramerge.searches.space import Point
 
 SCHEMA = "ramerge.search/1"

@@ -12,6 +12,14 @@ from typing import TypeAlias
 
 import ramerge
 from ramerge import EvaluationError, Options, Plan, PlanError
+from ramerge.scoring.scores import (
+    ScoreFailedError,
+    Scorer,
+    Scores,
+    check_names,
+    joined,
+    objectives_of,
+)
 from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
@@ -31,14 +39,6 @@ from ramerge.searches.mass import MassScorer, nll_of
 from ramerge.searches.own_replies import OwnReplies, Shares
 from ramerge.searches.points import document_of
 from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
-from ramerge.searches.scores import (
-    ScoreFailedError,
-    Scorer,
-    Scores,
-    check_names,
-    joined,
-    objectives_of,
-)
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 from ramerge.searches.strategies import STRATEGIES, Question, StrategyKind, SumFirst, key_of

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
+from ramerge.scoring.scores import CustomScore, Measure, check_objectives
 from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
@@ -25,16 +26,14 @@ from ramerge.searches.points import unused
 from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompted, usual_space
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Branches, Listener, MakeScorer, PlannedPoints, SearchProgress, strategy_of
-from ramerge.searches.scores import Measure, check_objectives, objectives_of
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 from ramerge.searches.strategies import STRATEGIES
-from ramerge.searches.task_scores import TaskScore, TaskScorer
 
-_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
+_A_SCORE = "a function, or module:function or file.py:function, or a score such as ramerge_eval.TaskScore"
 _SETTINGS, _OPTIONS = SearchSettings(), Options()
-Score: TypeAlias = str | Callable[..., object] | TaskScore
+Score: TypeAlias = str | Callable[..., object] | CustomScore
 
 
 def search(
@@ -55,12 +54,12 @@ def search(
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the folder of the search. The best checkpoint is in `out/best`, and `out/recipe.yaml` merges it.
-        score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or
-            `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
+        score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or `{name:
+            [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
             `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
-            function it runs in this process, without one. A `TaskScore` asks tasks of Inspect's on a server. None, for
-            a recipe with prompts: how likely a merge is to give the agents' right replies (mass). With both, points
-            are scored in the order of their mass.
+            function it runs in this process, without one. A `ramerge_eval.TaskScore` asks tasks of Inspect's on a
+            server. None, for a recipe with prompts: how likely a merge is to give the agents' right replies (mass).
+            With both, points are scored in the order of their mass.
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
         space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
             neither, the merges are tried that are the best of some agents.
@@ -220,7 +219,7 @@ def _check_arguments(
     check_settings("settings", settings, SearchSettings)
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
-        score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
+        score=(score is None or isinstance(score, str | CustomScore) or callable(score), _A_SCORE, score),
         vary=(not vary or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
@@ -270,8 +269,8 @@ def _space_of(
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
     """A maker of the scorer of a search in its folder, from `--score`, a function or tasks."""
-    if isinstance(score, TaskScore):
-        return lambda folder, _: TaskScorer(score, folder)
+    if isinstance(score, CustomScore):
+        return lambda folder, _: score.scorer(folder.root)
     if isinstance(score, str):
         return lambda folder, on_load: FunctionScorer(score, folder.log, seconds, on_load)
     return lambda folder, _: CallableScorer(score, folder.log)

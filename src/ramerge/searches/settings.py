@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.serving import ModelServer
+from ramerge.scoring.serving import ModelServer
 from ramerge.sdk.options import about, documented
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.strategies import STRATEGIES

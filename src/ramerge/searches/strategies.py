@@ -13,8 +13,8 @@ from ramerge.sdk.registry import Registry
 if TYPE_CHECKING:  # the names of strategies are options, and all else takes long to import
     from pathlib import Path
 
+    from ramerge.scoring.scores import Objective
     from ramerge.searches.contest import Standing, Strategy
-    from ramerge.searches.scores import Objective
     from ramerge.searches.space import Point, Space
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from typing_extensions import NotRequired, TypedDict  # of typing before Python 3.12, pydantic cannot check it
 
 from ramerge import EvaluationError
+from ramerge.scoring.scores import LARGEST, Measure, Scores, of_items
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import write_file
 from ramerge.sdk.records import to_model
 from ramerge.sdk.text import JsonLimits, dumped, read_object
-from ramerge.searches.scores import LARGEST, Measure, Scores, of_items
 from ramerge.searches.space import Point
 
 State = Literal["complete", "pruned", "failed"]

@@ -178,9 +178,9 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
 def _find_greedy(
     request: SoupRequest, out: Path, flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool
 ) -> None:
+    from ramerge.scoring.scores import objective_of
     from ramerge.sdk.progress import shown
     from ramerge.searches.folder import left_by_stop
-    from ramerge.searches.scores import objective_of
     from ramerge.searches.search import scorer_of
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 

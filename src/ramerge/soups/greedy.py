@@ -15,6 +15,7 @@ from pathlib import Path
 
 import ramerge
 from ramerge import EvaluationError, Options, Plan, PlanError, Progress
+from ramerge.scoring.scores import Objective, Split
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, reads_of
@@ -23,7 +24,6 @@ from ramerge.sdk.text import dumped
 from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer
-from ramerge.searches.scores import Objective, Split
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point
 from ramerge.searches.strategies import key_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from ramerge import RecipeError
-from ramerge.evaluation.extra import require_extra
+from ramerge.scoring.evaluation import feature
 from ramerge.soups.checkpoints import RunCheckpoint, last_number
 
 TaskScores = Mapping[str, float]
@@ -25,9 +25,7 @@ def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str,
         RecipeError: a checkpoint has no scores, or lacks those of a task that others have.
         EvaluationError: the logs cannot be read.
     """
-    require_extra("--scores needs")
-    from ramerge.evaluation.logs import read
-
+    read = feature("scores_in_logs", "--scores needs")
     by_name: dict[str, dict[str, float]] = {}
     for model in read(logs):
         scores = {"/".join(task): samples.value(samples.main) for task, samples in model.tasks.items()}

@@ -12,7 +12,7 @@ look         the tab Look: `ramerge analyze`, live, and the advice of `recommend
 search       the upper part of the tab Choose: `ramerge search` by prompts, and its result
 choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
 merge        the tab Merge: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
-compare      the tab Compare: `ramerge eval` and `table`, scores of the demo
+compare      the tab Compare: scores of the demo; `ramerge eval`, and its tables
 ask          the lower part of the tab Compare: a prompt for several models
 share        the tab Share: recipe, card, report and upload of a finished merge
 

@@ -15,9 +15,8 @@ from urllib.parse import urlsplit
 import gradio as gr
 from gradio.blocks import Block
 
-from ramerge import EndpointError, EvaluationError
-from ramerge.evaluation.models import EvaluationTarget, ModelAccess
-from ramerge.evaluation.serving import ModelServer, server_command, serving
+from ramerge import EndpointError, EvaluationError, ModelAccess, ModelServer
+from ramerge.scoring.serving import server_command, serving
 from ramerge.sdk.text import brief, shown
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, act, html, problem_place, text_place
@@ -89,7 +88,7 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
             log = Path(running.enter_context(TemporaryDirectory(prefix="ramerge-ui-"))) / "server.log"
             served = running.enter_context(serving(started, model, body["model"], log))
             url, body = served.url, {**body, "model": served.model}
-            if EvaluationTarget(model, model, model).is_raw(ModelAccess(started)):  # a prompt is sent as it is
+            if ModelAccess(started).is_raw(Path(model) if Path(model).is_dir() else None):  # a prompt is sent as it is
                 body["prompt"] = body.pop("messages")[0]["content"]
             program, *words = server_command(started, model, body["model"], urlsplit(url).port or 0)
             lines = [shlex.join([Path(program).name, *words])]

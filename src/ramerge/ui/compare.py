@@ -6,19 +6,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
+from statistics import fmean
 
 import gradio as gr
 import numpy as np
 from gradio.blocks import Block
+from markupsafe import Markup
 
-from ramerge.demo.tasks import TASKS
-from ramerge.evaluation.extra import require_extra
-from ramerge.evaluation.samples import Model, Samples
-from ramerge.evaluation.serving import SERVERS
-from ramerge.evaluation.tables import merging
-from ramerge.evaluation.tables.build import build as build_table
-from ramerge.evaluation.tables.render import table_html
-from ramerge.evaluation.tables.roles import GivenRoles
+from ramerge.scoring.evaluation import feature
+from ramerge.scoring.intervals import interval
+from ramerge.scoring.serving import SERVERS
 from ramerge.sdk.commands import named
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
@@ -55,7 +53,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
-            kept = scores_view(*_of_demo(json.loads(work.output), names))
+            kept = demo_view(json.loads(work.output), names)
             yield views.progress(work), kept, views.command(work.words), None
 
     tab.select(offer, None, merges, **PRIVATE)
@@ -76,29 +74,46 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-def _of_demo(
-    rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]
-) -> tuple[list[Model], GivenRoles]:
-    """Scores on the demo's tasks as models with samples. The specialist of a task is the agent that is best at it."""
-    models = []
-    for name, tasks in rewards.items():
-        found = {}
-        for task, values in tasks.items():
-            keys = tuple(f"{place:06}" for place in range(len(values)))
-            pairs = np.array([[value, 1.0] for value in values])
-            found[task, "exact"] = Samples(keys, {"exact": pairs}, asked=len(keys))
-        models.append(Model(name, None, None, found))
+def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]) -> str:
+    """Scores of the demo as HTML: what merges have kept of each task, the worst in red, and the scores of all models.
+
+    The specialist of a task is the agent with its best score.
+
+    Args:
+        rewards: of each item, by model and task.
+        merges: names of models that are merges.
+    """
+    means = {name: {task: fmean(values) for task, values in tasks.items()} for name, tasks in rewards.items()}
     agents = [name for name in rewards if name != "base" and name not in merges]
-    best = {task.name: max(agents, key=lambda name: sum(rewards[name][task.name])) for task in TASKS}
-    return models, GivenRoles("base" if "base" in rewards else None, best, merges)
-
-
-def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
-    """Tables of what merges have kept as HTML, each one's worst task in red, and of the scores of all models."""
-    tables = merging.retention(models, given), build_table(models, given=given)
-    return "".join(
-        views.block(f"<h3>{views.safe(each.title)}</h3>", table_html(each, intervals=True)) for each in tables
+    tasks = list(next(iter(rewards.values())))
+    specialists = {task: max(agents, key=lambda name: means[name][task]) for task in tasks}
+    tasks = [task for task in tasks if means[specialists[task]][task]]  # nothing is kept of a skill that no agent has
+    retentions = []
+    for name in merges if tasks else ():
+        ratios = [means[name][task] / means[specialists[task]][task] for task in tasks]
+        cells = [f"{100 * ratio:.1f}" for ratio in ratios]
+        worst = ratios.index(min(ratios))
+        cells[worst] = Markup('<span class="worst">{}</span>').format(cells[worst])
+        retentions.append((name, *cells, f"{100 * prod(ratios) ** (1 / len(ratios)):.1f}"))
+    scores = [(name, *(_score(values) for values in each.values())) for name, each in rewards.items()]
+    notes = [
+        "Retention: the merge's score over the specialist's, in per cent; composite is the geometric mean.",
+        f"Specialists: {', '.join(f'{name} ({task})' for task, name in specialists.items())}.",
+        "Red: each merge's worst task. In brackets: 95 % percentile bootstrap intervals.",
+    ]
+    return views.block(
+        "<h3>What merges have kept</h3>",
+        views.table("What merges have kept", ["Model", *tasks, "Composite"], retentions),
+        "<h3>All tasks</h3>",
+        views.table("All tasks", ["Model", *next(iter(rewards.values()))], scores),
+        views.listing(notes),
     )
+
+
+def _score(rewards: Sequence[float]) -> str:
+    """A mean reward in per cent with its interval."""
+    limits = interval(np.array([[reward, 1.0] for reward in rewards]))
+    return f"{100 * fmean(rewards):.1f}" + (f" [{100 * limits[0]:.1f}, {100 * limits[1]:.1f}]" if limits else "")
 
 
 def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
@@ -181,10 +196,8 @@ def _specialists(desk: Desk, text: str, chosen: list[str], before: list[str]) ->
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
     """Retention of merges by the logs of `ramerge eval` as HTML, and the words that show the same."""
-    require_extra("ramerge table needs", "pandas")
-    from ramerge.evaluation.logs import read
-
     chosen = [word for each in specialists or [] for word in ("--specialist", each)]
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *chosen]
-    given = GivenRoles(specialists=named("--specialist", specialists or [], "NAME=VALUE"))
-    return scores_view(read(desk.roots.path(folder)), given), words
+    agents = named("--specialist", specialists or [], "NAME=VALUE")
+    tables = feature("score_tables", "scores on benchmarks need")(desk.roots.path(folder), agents)
+    return "".join(views.block(f"<h3>{views.safe(title)}</h3>", table) for title, table in tables), words

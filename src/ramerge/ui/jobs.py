@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramerge.evaluation.children import dies_with_parent, stop
+from ramerge.scoring.children import dies_with_parent, stop
 from ramerge.sdk.progress import FORM
 from ramerge.sdk.text import printable
 

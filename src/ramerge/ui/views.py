@@ -16,9 +16,8 @@ from rich.filesize import decimal
 
 from ramerge.report.figures import Figure
 from ramerge.report.page import table as table
-from ramerge.report.styles import page_styles
 from ramerge.sdk.plans import ModelHeader
-from ramerge.sdk.text import one_line
+from ramerge.sdk.text import one_line, page_styles
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job
 
 PICK = """

@@ -5,6 +5,7 @@ Errors and texts:
 errors      all errors and warnings that ramerge raises on purpose; reasons of the operating system's errors
 text        untrusted text made safe to show and to write; lists of names, and what a mistyped name may mean
 jsontext    JSON of untrusted files within limits, and JSON that ramerge writes
+styles      CSS of all pages: reports, tables of scores, `ramerge ui`
 typedjson   values of a JSON file as a dataclass: for records and results
 
 Files:

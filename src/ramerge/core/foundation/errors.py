@@ -229,10 +229,9 @@ class EndpointError(RamergeError):
     """A model's endpoint cannot be reached, or gave no usable answer.
 
     Example:
-        >>> targets = [ramerge.EvaluationTarget("merged", "merged")]
         >>> access = ramerge.ModelAccess(endpoint="http://127.0.0.1:9/v1")  # no server listens there
         >>> try:
-        ...     ramerge.evaluate("logs", targets, ramerge.EvaluationRequest(["ramerge/search"]), access)
+        ...     access.check_reachable()
         ... except ramerge.EndpointError:
         ...     print("start a server first")
         start a server first

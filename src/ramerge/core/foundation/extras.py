@@ -15,6 +15,9 @@ from urllib.parse import unquote, urlsplit
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import enumerated
 
+EVALUATION = "pip install . ./packages/ramerge-eval"
+"""The command that installs ramerge-eval in a checkout; once both are published, the extra `eval` does."""
+
 
 def install(extra: str) -> str:
     """The command that installs an extra, such as `eval`, from where this ramerge was installed.
@@ -49,19 +52,18 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def missing(extras: Mapping[str, Iterable[str]], *, who: str, then: str = "") -> list[str]:
+def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
     """A sentence for what cannot be imported, with the command that installs all of it; or nothing.
 
     Args:
         extras: by extra, top-level names of modules, none of which is imported here.
         who: what needs them, with its verb, such as `prompts need`.
-        then: a further command that it takes.
     """
     absent = {extra: [name for name in modules if find_spec(name) is None] for extra, modules in extras.items()}
     lacking = [name.replace("_", "-") for names in absent.values() for name in names]
     if not lacking:
         return []
-    command = install(",".join(extra for extra, names in absent.items() if names)) + (f" && {then}" if then else "")
+    command = install(",".join(extra for extra, names in absent.items() if names))
     are = "is" if len(lacking) == 1 else "are"
     return [f"{who} {enumerated(lacking)}, which {are} not installed: {command}"]
 

@@ -1,0 +1,299 @@
+"""Each model on each task: the request of `ramerge eval` is checked and run, through Inspect, into a folder of logs."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal
+
+from ramerge import EvaluationError, ModelAccess
+from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.files import STOPPING, check_state
+from ramerge.sdk.machine import check_settings
+from ramerge.sdk.text import shown, unknown
+from ramerge_eval.models import EvaluationTarget
+
+if TYPE_CHECKING:
+    from inspect_ai.dataset import Sample
+
+RETRIES = 4
+"""Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""
+
+_CONNECTIONS = 32
+_SERVER_LOG = "server.log"
+_LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
+_NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
+_LIKELIHOODS = "ramerge/agreement"
+"""The task that asks for likelihoods of a prompt and no answers: `transformers serve` has none."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The request of an evaluation: tasks, their settings and their data, for all models.
+
+    Attributes:
+        tasks: names as Inspect knows them (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
+        settings: by Inspect's names for generation (`max_tokens`), and as `TASK.KEY` for a task's parameters.
+        data: the user's files, by the name of a data set.
+        limit: samples of each task, from the first; None for all.
+        samples: ids of the samples that are asked; None for all.
+        sandbox: a provider of Inspect's, instead of the task's own.
+        most_failures: failed samples at which a task stops, for whoever has no use for the others; None for never.
+        display: of Inspect's.
+
+    Example:
+        >>> request = ramerge_eval.EvaluationRequest(["ramerge/search"], {"temperature": 0.5}, limit=10)
+        >>> request.generation("ramerge/search")["temperature"]
+        0.5
+    """
+
+    tasks: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    samples: Sequence[str] | None = None
+    sandbox: str | None = None
+    most_failures: int | None = None
+    display: Literal["rich", "plain", "none"] = "none"
+
+    def generation(self, task: str, *, is_sequential: bool = False) -> dict[str, Any]:
+        """Settings of a task's generation, with what Inspect would do otherwise by default.
+
+        Args:
+            is_sequential: whether the server answers one request after another.
+        """
+        known = _parameters_of(task)
+        everywhere = {key: value for key, value in self.settings.items() if "." not in key}
+        own = {} if known is None else {key: value for key, value in self._own(task).items() if key not in known}
+        connections = 1 if is_sequential else _CONNECTIONS
+        return {"max_retries": RETRIES, "max_connections": connections, **everywhere, **own}
+
+    def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
+        """Parameters of a task: settings, files of the user, and the model's tokenizer where it takes one."""
+        known = _parameters_of(task)
+        if known is None:
+            return self._own(task)
+        found = {"tokenizer": target.tokenizer} if target.tokenizer else {}
+        found |= {key: str(Path(path).absolute()) for key, path in self.data.items()}
+        return {key: value for key, value in (found | self._own(task)).items() if key in known}
+
+    def check(self) -> None:
+        """Raise `EvaluationError` for settings and data that none of the tasks takes."""
+        from inspect_ai.model import GenerateConfig
+        from pydantic import ValidationError
+
+        fields = list(GenerateConfig.model_fields)
+        known = {_short_name(task): _parameters_of(task) for task in self.tasks}
+        problems = []
+        for setting in self.settings:
+            name, of_task, key = setting.partition(".")
+            taken = known.get(name)
+            if not of_task and name not in fields:
+                problems.append(
+                    f"--task-set {name}: {unknown('setting', name, fields)}; a task's parameter is TASK.KEY"
+                )
+            elif of_task and name not in known:
+                problems.append(f"--task-set {setting}: none of the tasks is called {name}")
+            elif taken is not None and key not in (*taken, *fields):
+                problems.append(f"--task-set {setting}: {unknown(f'parameter of {name}', key, taken)}")
+        files = list(dict.fromkeys(key for taken in known.values() for key in taken or ()))
+        problems += [f"--data {name}: {unknown('data set', name, files)}" for name in self.data if name not in files]
+        problems += [
+            f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
+        ]
+        if not self.tasks:
+            problems.append("say what is asked: --task ramerge/coding, --task inspect_evals/gsm8k, --task FILE.py@NAME")
+        for task in [] if problems else self.tasks:
+            try:
+                GenerateConfig(**self.generation(task))
+            except ValidationError as error:
+                problems += [f"--task-set {each['loc'][0]}={each['input']}: {each['msg']}" for each in error.errors()]
+        if problems:
+            raise EvaluationError(list(dict.fromkeys(problems)))
+
+    def _own(self, task: str) -> dict[str, object]:
+        name = _short_name(task)
+        return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
+
+
+def _short_name(task: str) -> str:
+    """The name of a task in settings: its name without package or file."""
+    return task.rpartition("@")[2].rpartition("/")[2]
+
+
+def _parameters_of(task: str) -> list[str] | None:
+    """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
+    if not task.startswith("ramerge/"):
+        return None
+    from ramerge_eval.tasks.registry import parameters
+
+    return parameters(_short_name(task))
+
+
+def evaluate(
+    logs: str | Path, targets: Sequence[EvaluationTarget], request: EvaluationRequest, access: ModelAccess
+) -> bool:
+    """Run an evaluation: each model on each task. Whatever is in the logs already is not asked again.
+
+    Args:
+        logs: the folder of logs, one folder for each model and task.
+        targets: the models.
+        request: what they are asked.
+        access: where they run.
+
+    Returns:
+        Whether every sample has its score; the same call asks again for those that have none.
+
+    Raises:
+        EvaluationError: something that was asked for, or is needed for it, is wrong or missing.
+        StoppedError: Ctrl-C; what is scored is in the logs.
+
+    Example:
+        >>> targets = [ramerge_eval.EvaluationTarget("merged", "merged")]
+        >>> request = ramerge_eval.EvaluationRequest(["inspect_evals/gsm8k"], limit=100)
+        >>> access = ramerge.ModelAccess(endpoint="http://127.0.0.1:8000/v1")
+        >>> ramerge_eval.evaluate("logs", targets, request, access)  # doctest: +SKIP
+        True
+    """
+    check_settings("request", request, EvaluationRequest)
+    check_settings("access", access, ModelAccess)
+    request.check()
+    access.check()
+    from inspect_ai.log import list_eval_logs, read_eval_log
+
+    from ramerge_eval.logs import about_model
+
+    folder = Path(logs)
+    if any(folder.glob("*.safetensors")):
+        raise EvaluationError(f"{folder}: is the folder of a model; name another folder for logs")
+    for target in targets:
+        own, now = folder / target.name, target.about()["identity"]
+        check_state(own)
+        for info in list_eval_logs(str(own), recursive=True) if own.is_dir() else ():
+            if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
+                raise EvaluationError(
+                    f"{own}: holds logs of another model that was called {target.name}, or its files have changed; "
+                    "give it another name or another folder for logs"
+                )
+    kind = access.settings.kind if access.settings else None
+    in_process = [task for task in request.tasks if kind == "transformers" and task == _LIKELIHOODS]
+    over_server = [task for task in request.tasks if task not in in_process]
+    for target in targets:
+        if access.is_raw(target.folder):
+            _refuse_chats(target, over_server, request)
+    access.check_reachable()
+    is_sequential = access.settings is not None and access.settings.is_sequential
+    complete = True
+    for target in targets:
+        own = folder / target.name
+        if over_server:
+            with target.opened(access, own / _SERVER_LOG) as model:
+                for task in over_server:
+                    complete &= _run(own, target, task, request, model, is_sequential=is_sequential)
+        if in_process:
+            with target.loaded(access) as model:
+                for task in in_process:
+                    complete &= _run(own, target, task, request, model, is_sequential=False)
+    return complete
+
+
+def _refuse_chats(target: EvaluationTarget, tasks: Sequence[str], request: EvaluationRequest) -> None:
+    """Refuse tasks whose samples are chats, for a model that has no chat template, before its server is started."""
+    from ramerge_eval.served_model import is_text, no_template
+
+    for task in tasks:
+        for sample in _samples(task, target, request):
+            if not isinstance(sample.input, str) and not is_text(sample.input):
+                raise EvaluationError(f"{task}: {no_template(target.name, [each.role for each in sample.input])}")
+
+
+def _run(
+    folder: Path, target: EvaluationTarget, task: str, request: EvaluationRequest, model: Any, *, is_sequential: bool
+) -> bool:
+    from inspect_ai import eval_set
+    from inspect_ai._util.error import PrerequisiteError
+
+    # on standard output Inspect says that a finished run is complete, also where it is to display nothing
+    said = io.StringIO() if request.display == "none" else sys.stderr
+    try:
+        with _canceled_by_signals(), redirect_stdout(said):
+            complete, made = eval_set(
+                task,
+                log_dir=str(folder / _NO_FOLDER.sub("-", task)),
+                model=model,
+                task_args=request.parameters(task, target),
+                sandbox=request.sandbox,
+                metadata={"ramerge": target.about()},
+                limit=request.limit,
+                sample_id=list(request.samples) if request.samples is not None else None,
+                retry_attempts=0,
+                retry_immediate=False,
+                fail_on_error=True if request.most_failures is None else float(request.most_failures),
+                continue_on_fail=request.most_failures is None,
+                score_on_error=True,
+                log_dir_allow_dirty=True,
+                log_buffer=_LOG_BUFFER,
+                display=request.display,
+                **request.generation(task, is_sequential=is_sequential),
+            )
+    except PrerequisiteError as error:
+        raise EvaluationError(shown(error)) from error
+    if not made:  # what Inspect calls a success is a run that was canceled
+        raise StoppedError(signal.SIGINT)
+    return complete
+
+
+@contextmanager
+def _canceled_by_signals() -> Iterator[None]:
+    """Context in which a signal cancels what Inspect runs, which returns then, after SIGINT as if nothing had happened.
+
+    What the command's own handlers raise would be lost in the event loop, which would not stop.
+
+    Raises:
+        StoppedError: another signal than SIGINT came, or SIGINT outside the event loop.
+    """
+    came: list[int] = []
+
+    def cancel(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    # of a signal that is ignored, or ends the process without any handler, nothing changes
+    own = [number for number, handler in handlers.items() if callable(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        own = []
+    try:
+        for number in own:
+            # for this handler of SIGINT alone, asyncio puts one in place that cancels the main task
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else cancel)
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(came[0] if came else signal.SIGINT) from error
+    finally:
+        for number in own:
+            signal.signal(number, handlers[number])
+    if came:
+        raise StoppedError(came[0])
+
+
+def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
+    """The ids of a task's samples, up to the request's limit, for `task_scores`; nothing is asked."""
+    samples = enumerate(_samples(task, target, request), 1)
+    return [str(sample.id if sample.id is not None else number) for number, sample in samples]
+
+
+def _samples(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[Sample]:
+    """The samples of a task, up to the request's limit."""
+    from inspect_ai._eval.loader import load_tasks
+
+    [loaded] = load_tasks([task], request.parameters(task, target))
+    return list(loaded.dataset)[: request.limit]

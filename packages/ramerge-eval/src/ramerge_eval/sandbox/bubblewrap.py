@@ -1,0 +1,149 @@
+"""The command line of bubblewrap: a view of a Python interpreter, shared libraries, numpy, and an empty /tmp.
+
+Nothing else of the machine is mounted: no home, no working directory, no installed packages (some hold a benchmark's
+answers). numpy is, because programs of coding benchmarks import it, ramerge brings it, and it costs two mounts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from ramerge import EvaluationError
+from ramerge_eval.sandbox.seccomp import seccomp_filter
+
+INSTEAD = "--sandbox docker runs programs in a container, --sandbox local without a sandbox, with all your rights"
+PACKAGES = "/packages"
+ENVIRONMENT = {
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # the same program prints the same twice
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+_OLDEST = (0, 7)  # --size came with 0.7.0
+_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_MORE = ("/etc/ld.so.cache", "/etc/alternatives", "/nix/store")
+_DEVICES = ("null", "random", "urandom")  # not zero: mapped, it is memory that no process is charged for
+_LINKS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_FIRST_USER, _USERS = 0x60000000, 1 << 29
+
+
+@dataclass(frozen=True)
+class Bubblewrap:
+    """A way to start sandboxes with bubblewrap.
+
+    Attributes:
+        executable: of bubblewrap.
+        version: of bubblewrap.
+        as_root: start as root without a user namespace and become a user inside that no one else is. Otherwise the
+            sandbox has a user namespace, in which a limit on processes counts only its own.
+        system_calls: the filter.
+    """
+
+    executable: str
+    version: str
+    as_root: bool
+    system_calls: bytes
+
+    @property
+    def uncounted(self) -> int:
+        """The number of processes of the sandbox itself that count as the program's."""
+        return 0 if self.as_root else 1
+
+    def user(self) -> int:
+        """A user for one program, or -1. Limits go by user, so programs at the same time are different ones."""
+        return _FIRST_USER + secrets.randbelow(_USERS) if self.as_root else -1
+
+    def command(self, disk_bytes: int, filter_descriptor: int) -> list[str]:
+        """The command line in front of what is to run inside: a /tmp of some bytes, a descriptor of the filter."""
+        new_user = [] if self.as_root else ["--unshare-user", "--uid", "65534", "--gid", "65534"]
+        capabilities = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if self.as_root else []
+        return [
+            self.executable,
+            *new_user,
+            *("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+            *("--hostname", "sandbox", "--cap-drop", "ALL", *capabilities),
+            *("--die-with-parent", "--new-session"),
+            *_mounts(),
+            *("--size", str(disk_bytes), "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/tmp"),
+            *("--remount-ro", "/", "--seccomp", str(filter_descriptor), "--"),
+        ]
+
+
+def interpreter() -> Path:
+    """The Python that runs now, which sandboxes mount; not a virtual environment's link to it."""
+    return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
+
+
+def ways() -> list[Bubblewrap]:
+    """The ways to start sandboxes that may work here, best first.
+
+    Raises:
+        EvaluationError: none can; says why.
+    """
+    if sys.platform != "linux":
+        raise EvaluationError(f"programs run in a sandbox only on Linux, and this is {sys.platform}; {INSTEAD}")
+    executable = shutil.which("bwrap")
+    if executable is None:
+        raise EvaluationError(
+            f"bubblewrap, the sandbox for programs, is not installed: apt install bubblewrap (or dnf, pacman); "
+            f"{INSTEAD}"
+        )
+    machine = os.uname().machine
+    try:
+        system_calls = seccomp_filter(machine)
+    except KeyError:
+        raise EvaluationError(f"there is no filter of system calls for {machine}; {INSTEAD}") from None
+    said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"(\d+)\.(\d+)[.\d]*", said.stdout)
+    if version is None:
+        raise EvaluationError(f"{executable} --version says {(said.stdout + said.stderr).strip()[:200]!r}; {INSTEAD}")
+    if (int(version[1]), int(version[2])) < _OLDEST:
+        raise EvaluationError(f"bubblewrap {version[0]} is too old, 0.7.0 or later is needed; {INSTEAD}")
+    as_root = [True, False] if os.geteuid() == 0 else [False]
+    return [Bubblewrap(executable, version[0], each, system_calls) for each in as_root]
+
+
+@cache
+def _mounts() -> tuple[str, ...]:
+    """Arguments of bubblewrap that mount system libraries, the interpreter, its libraries, numpy, /proc and devices."""
+    # Debian and its kin keep shared libraries in a folder named for the architecture, among much else
+    architecture = sysconfig.get_config_var("MULTIARCH") or ""
+    libraries = [Path(folder, architecture if Path(folder, architecture).is_dir() else "") for folder in _LIBRARIES]
+    prefix = Path(sys.base_prefix).resolve()
+    own = [] if prefix == Path("/usr") else [prefix / "lib", prefix / "lib64"]
+    needed = [*libraries, *map(Path, _MORE), *own, Path(os.__file__).resolve().parent, interpreter()]
+    links = [path for path in map(Path, _LIBRARIES) if path.is_symlink()]
+    covered = {*links, *needed}
+    shown = {path: path for path in needed if path.exists() and path not in links and covered.isdisjoint(path.parents)}
+    hidden = [
+        path for folder in shown for pattern in ("*-packages", "python*/*-packages") for path in folder.glob(pattern)
+    ]
+    numpy = find_spec("numpy")
+    if numpy and numpy.origin:
+        packages = Path(numpy.origin).parent.parent
+        names = [name for name in ("numpy", "numpy.libs") if (packages / name).is_dir()]
+        shown |= {packages / name: Path(PACKAGES, name) for name in names}
+    # bubblewrap makes missing parents that only their owner may enter
+    parents = dict.fromkeys(path for target in shown.values() for path in reversed(target.parents[:-1]))
+    return (
+        *(part for path in parents for part in ("--perms", "0755", "--dir", str(path))),
+        *(part for link in links for part in ("--symlink", str(link.readlink()), str(link))),
+        *(part for source, target in shown.items() for part in ("--ro-bind", str(source), str(target))),
+        *(part for path in hidden for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
+        *("--proc", "/proc", "--perms", "0755", "--dir", "/dev", "--symlink", "/tmp", "/dev/shm"),
+        *(part for name in _DEVICES for part in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
+        *(part for name, target in _LINKS.items() for part in ("--symlink", f"/proc/self/{target}", f"/dev/{name}")),
+    )

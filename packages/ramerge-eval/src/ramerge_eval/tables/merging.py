@@ -1,0 +1,173 @@
+"""A table of merges: what of each agent's skill they have kept (retention), for `ramerge table`.
+
+For a task with a specialist (the agent trained for it), the *retention* of a merge is its score over the specialist's.
+From these follow, over all such tasks that both were run on:
+
+    mean         the arithmetic mean
+    composite    the geometric mean: a skill that is lost cannot be made up for by others
+    worst        the smallest, with its task
+    imbalance    the standard deviation
+    untrained    mean difference to the base model, in points, over tasks that no agent was trained for
+    tokens       written tokens a sample, over those of each task's specialist
+
+Intervals are percentile bootstraps: items are drawn for merge and specialist together, task by task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ramerge import EvaluationError
+from ramerge.scoring.intervals import Floats
+from ramerge_eval.samples import Model, TaskName
+from ramerge_eval.tables import roles, scores
+from ramerge_eval.tables.build import failures
+from ramerge_eval.tables.layouts import AGREEMENT, RETENTION, TableColumn
+from ramerge_eval.tables.roles import GivenRoles, Roles
+from ramerge_eval.tables.scores import Line, Table
+
+NAME = "merging"
+
+
+def _composite(values: Floats) -> Floats:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.exp(np.log(values).mean(axis=1)))
+
+
+_FIGURES: dict[str, Callable[[Floats], Floats]] = {
+    "Mean": lambda values: np.asarray(values.mean(axis=1)),
+    "Composite": _composite,
+    "Worst": lambda values: np.asarray(values.min(axis=1)),
+    "Imbalance": lambda values: np.asarray(values.std(axis=1)),
+}
+"""Of retentions, of shape (draws, tasks)."""
+
+
+class RetainedScore(NamedTuple):
+    """Retention of a merge in one task: its value, bootstrap replicates of it, and its tokens."""
+
+    value: float
+    drawn: Floats | None
+    tokens: float | None
+
+
+def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed: int = 0) -> Table:
+    """Build the table of retention: a row for each merge, with roles from records and names, or as `given` says.
+
+    Raises:
+        EvaluationError: no model is known to be a merge, or no task has a specialist.
+    """
+    results = [
+        replace(model, tasks={task: found for task, found in model.tasks.items() if task[0] != AGREEMENT})
+        for model in results
+    ]
+    scored = dict.fromkeys(task for model in results for task in model.tasks)
+    who = roles.roles_of(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
+    models = {model.name: model for model in results}
+    merges = [model for model in results if model.name in who.merged]
+    if not merges:
+        raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
+    found = {merge.name: _retained(merge, models, who, seed) for merge in merges}
+    failures_of = {merge.name: _failed(merge, models, who) for merge in merges}
+    tasks = list(dict.fromkeys(task for each in (*found.values(), *failures_of.values()) for task in each))
+    if not tasks:
+        raise EvaluationError(
+            "no task has a specialist that was scored too; say which agent was trained for which, such as "
+            "--specialist tool=NAME"
+        )
+    columns = (
+        *(TableColumn((RETENTION, "/".join(task)), decimals=1) for task in tasks),
+        *(TableColumn(("Over all", title), decimals=1) for title in _FIGURES),
+        TableColumn(("Untrained", "Points")),
+        TableColumn(("Tokens", "Ratio")),
+    )
+    rows = []
+    for merge in merges:
+        kept = found[merge.name]
+        ratios = [each.tokens for each in kept.values() if each.tokens is not None]
+        more = [_untrained(merge, models, who), scores.cell(float(np.mean(ratios)) if ratios else None)]
+        rows.append(({"row": merge.name}, [*_cells(kept, tasks, is_whole=not failures_of[merge.name]), *more]))
+    notes = [
+        "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
+        "Composite is the geometric mean, imbalance the standard deviation.",
+        "Untrained: mean difference to the base in tasks without a specialist. Tokens: written a sample, over the "
+        "specialist's.",
+        f"Specialists: {', '.join(f'{name} ({suite})' for (_, suite), name in who.specialists.items())}.",
+    ]
+    for name, kept in found.items():
+        if kept:
+            task = min(kept, key=lambda task: kept[task].value)
+            notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
+    notes += failures(results, list(scored))
+    return Table("What merges have kept", "Model", columns, scores.cell_frame(rows), tuple(notes))
+
+
+def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:
+    found = {}
+    for task, samples in merge.tasks.items():
+        name = who.specialist(who.families[merge.name], task)
+        if name is None or task not in models[name].tasks:
+            continue
+        pair = scores.common(merge, models[name])
+        column = TableColumn((), *task, samples.main)
+        values = [scores.mean(model, [column]) for model in pair]
+        if samples.failures or models[name].tasks[task].failures or values[0] is None or not values[1]:
+            continue
+        ratios = None
+        if column in (drawn := scores.replicates(pair, [column], seed)):
+            ours, its = drawn[column].T
+            ratios = np.divide(ours, its, out=np.full(len(ours), np.nan), where=its > 0)
+        specialist = models[name].tasks[task]
+        theirs = specialist.tokens / len(specialist.keys)
+        tokens = samples.tokens / len(samples.keys) / theirs if theirs else None
+        found[task] = RetainedScore(values[0] / values[1], ratios, tokens)
+    return found
+
+
+def _failed(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskName]:
+    """Tasks in which a merge has no retention, because samples of it or of the task's specialist failed."""
+    return [
+        task
+        for task, samples in merge.tasks.items()
+        if (name := who.specialist(who.families[merge.name], task)) is not None
+        and task in models[name].tasks
+        and (samples.failures or models[name].tasks[task].failures)
+    ]
+
+
+def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName], *, is_whole: bool) -> list[Line]:
+    """The row of a merge: each task's retention, and the figures over all, unless samples of a task failed."""
+    by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]
+    if not kept or not is_whole:
+        return [*by_task, *[{}] * len(_FIGURES)]
+    values = np.array([[each.value for each in kept.values()]])
+    draws = [each.drawn for each in kept.values() if each.drawn is not None]
+    drawn = np.stack(draws, axis=1) if len(draws) == len(kept) else None
+    return by_task + [
+        _cell(float(figure(values)[0]), None if drawn is None else figure(drawn)) for figure in _FIGURES.values()
+    ]
+
+
+def _cell(value: float, drawn: Floats | None) -> Line:
+    return scores.cell(100 * value, None if drawn is None else 100 * drawn)
+
+
+def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
+    """The cell `untrained`: points above the base in tasks that no agent was trained for."""
+    family = who.families[merge.name]
+    gains = []
+    if base := models.get(family or ""):
+        for task, samples in merge.tasks.items():
+            column = TableColumn((), *task, samples.main)
+            values = [scores.mean(model, [column]) for model in (merge, base)]
+            if who.specialist(family, task) is not None or task not in base.tasks:
+                continue
+            if samples.failures or base.tasks[task].failures:
+                return {}
+            if values[0] is not None and values[1] is not None:
+                gains.append(values[0] - values[1])
+    return scores.cell(float(np.mean(gains)) if gains else None)

@@ -1,0 +1,27 @@
+"""The tables of the tab Compare of `ramerge ui`, as parts of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ramerge_eval.logs import read
+from ramerge_eval.tables.build import build
+from ramerge_eval.tables.merging import retention
+from ramerge_eval.tables.render import table_html
+from ramerge_eval.tables.roles import GivenRoles
+
+
+def score_tables(logs: Path, specialists: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Titles and HTML of two tables, with intervals: what merges have kept, and the scores of all models.
+
+    Args:
+        logs: the folder that `ramerge eval` has written.
+        specialists: by task, the name of the agent that was trained for it.
+
+    Raises:
+        EvaluationError: the logs cannot be read, hold no merge, or no task has a specialist.
+    """
+    models, roles = read(logs), GivenRoles(specialists=specialists)
+    tables = retention(models, roles), build(models, given=roles)
+    return [(each.title, table_html(each, intervals=True)) for each in tables]

@@ -1,0 +1,148 @@
+"""Programs against tests: each pair is run once, in bubblewrap or in any other sandbox of Inspect's."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from inspect_ai.util import OutputLimitExceededError, SandboxEnvironment, sandbox
+
+from ramerge import EvaluationError
+from ramerge_eval.sandbox.execution import Outcome
+from ramerge_eval.sandbox.provider import BubblewrapSandbox
+from ramerge_eval.sandbox.watch import Limits
+from ramerge_eval.tasks.coding.problems import Case, Problem
+from ramerge_eval.tasks.coding.scores import Table
+
+# CURE lets programs use these without importing them
+_TYPING = re.compile(r"\b(?:List|Optional|Tuple)\b")
+_IMPORT = "from typing import List, Optional, Tuple\n"
+_DIALOGUE, _PAIR = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("dialogue.py", "pair.py"))
+_LONGEST_REASON = 200
+_LIMITS = ("time", "memory", "output")
+_NOT_STARTED = 125  # of `pair`
+
+
+class Programs(Protocol):
+    """Runner of Python programs in a sandbox: `BubblewrapSandbox`, or another of Inspect's."""
+
+    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+        """Run a Python program in the sandbox to its end or to a limit."""
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        """Run two Python programs in the sandbox, each of which reads what the other one prints."""
+
+
+def programs() -> Programs:
+    """The runner of programs for the sample that is scored."""
+    environment = sandbox()
+    try:
+        return environment.as_type(BubblewrapSandbox)  # Inspect wraps it
+    except TypeError:
+        return _OtherSandbox(environment)
+
+
+class _Run(NamedTuple):
+    program: str
+    assertions: str
+    stdin: str
+
+    def text(self) -> str:
+        """The program as it is run."""
+        needs_typing = _TYPING.search(self.program) and "from __future__" not in self.program
+        return f"{_IMPORT if needs_typing else ''}{self.program}"
+
+
+@dataclass
+class Judge:
+    """Judge of the programs of one problem, which it runs in a sandbox.
+
+    Attributes:
+        limits: of each run.
+        outcomes: how many runs ended how, in the sandbox's words; one whose assertions do not hold is an `error`.
+        reasons: how often assertions failed for which reason, where no limit was met.
+    """
+
+    sandbox: Programs
+    problem: Problem
+    limits: Limits
+    outcomes: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    async def table(self, programs: Sequence[str | None], cases: Sequence[Case | None]) -> Table:
+        """Run programs on tests: which pass which; None passes nothing."""
+        runs: dict[_Run, set[Case]] = {}
+        for program in programs:
+            for case in cases:
+                if program is not None and case is not None:
+                    runs.setdefault(_Run(program, case.assertions, case.stdin), set()).add(case)
+        passed = dict(zip(runs, await asyncio.gather(*(self._passed(*run) for run in runs.items())), strict=True))
+        return [
+            [
+                program is not None and case is not None and case in passed[_Run(program, case.assertions, case.stdin)]
+                for case in cases
+            ]
+            for program in programs
+        ]
+
+    async def _passed(self, run: _Run, cases: set[Case]) -> set[Case]:
+        """The cases, all of one run, that a program passes. Its output may be large and is not kept."""
+        if not run.assertions:
+            outcome = await self.sandbox.run(run.text(), run.stdin, limits=self.limits)
+            self.outcomes[outcome.status] += 1
+            printed = outcome.stdout.split()  # only the words count, as in CURE
+            return {case for case in cases if outcome.status == "ok" and case.expected.split() == printed}
+        # whether assertions hold, another process says than the one that runs the program
+        given, function = self.problem.given, self.problem.function
+        asking = f"{_DIALOGUE}\n\njudge({given!r}, {run.assertions!r}, {function!r})\n"
+        answering = f"{_DIALOGUE}\n\nanswer({given!r}, {run.text()!r}, {function!r})\n"
+        asked, answered = await self.sandbox.converse(asking, answering, limits=self.limits)
+        met = [each.status for each in (answered, asked) if each.status in _LIMITS]
+        status = "ok" if asked.status == "ok" else met[0] if met else "error"
+        self.outcomes[status] += 1
+        if status == "error":
+            self.reasons[asked.stderr.rstrip().rpartition("\n")[2][:_LONGEST_REASON]] += 1
+        return cases if status == "ok" else set()
+
+
+class _OtherSandbox:
+    """Programs in docker, or what else the user chose, whose own limits hold besides the one on time."""
+
+    def __init__(self, environment: SandboxEnvironment) -> None:
+        self._environment = environment
+
+    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+        return await self._executed([program], stdin, limits or Limits())
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        # both are in one container; where that is root's, the second one becomes another user
+        outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
+        if outcome.code == _NOT_STARTED:
+            raise EvaluationError(
+                "the sandbox's python3 cannot be run by an unprivileged user, who runs the function where root runs "
+                "the assertions; choose another image, or --sandbox bubblewrap"
+            )
+        return outcome, Outcome("ok", 0, "", "")
+
+    async def _executed(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
+        """How the first program ended, whose arguments are the files of the others."""
+        files = [f"{uuid.uuid4().hex}.py" for _ in programs]
+        for file, program in zip(files, programs, strict=True):
+            await self._environment.write_file(file, program.encode("utf-8", errors="surrogatepass"))
+        try:
+            done = await self._environment.exec(
+                ["python3", *files], input=stdin, timeout=max(1, round(limits.seconds)), timeout_retry=False
+            )
+        except TimeoutError:
+            return Outcome("time", None, "", "")
+        except OutputLimitExceededError:
+            return Outcome("output", None, "", "")
+        except UnicodeDecodeError as error:
+            return Outcome("error", None, "", str(error))
+        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr)

@@ -1,0 +1,94 @@
+"""Prompts of MemAgent, word for word; the answer in a reply, and its score, as in MemAgent's evaluation.
+
+Source: github.com/BytedTsinghua-SIA/MemAgent, Apache-2.0: taskutils/memory_eval/utils (recurrent, __init__) and
+taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDIA, Apache-2.0.
+"""
+
+from __future__ import annotations
+
+from ramerge_eval.tasks.short_answers import f1, normalized
+
+METRICS = ("sub_em", "em", "f1")
+NO_MEMORY = "No previous memory"
+SQUAD_PROBLEM = "Answer the question based on the given documents. {question}"
+
+_SECTION = """You are presented with a problem, a section of an article that may contain the answer to the problem, \
+and a previous memory. Please read the provided section carefully and update the memory with the new information that \
+helps to answer the problem. Be sure to retain all relevant details from the previous memory while adding any new, \
+useful information.
+
+<problem>\x20
+{problem}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+<section>
+{section}
+</section>
+
+Updated memory:
+"""
+
+_FINAL = """You are presented with a problem and a previous memory. Please answer the problem based on the previous \
+memory and format your response as follows "Therefore, the answer is (insert answer here)".
+
+<problem>\x20
+{problem}
+</problem>
+
+<memory>
+{memory}
+</memory>
+
+Your answer:
+"""
+
+_SAYS = "the answer is"
+_MARKERS = ("<｜Assistant｜>", "<｜end▁of▁sentence｜>")
+_CLOSED = ("yes", "no", "noanswer")
+
+
+def section(problem: str, memory: str, text: str) -> str:
+    """The prompt that turns a memory and the next section of the context into a new memory."""
+    return _SECTION.format(problem=problem, memory=memory, section=text)
+
+
+def final(problem: str, memory: str) -> str:
+    """The prompt for the answer from the memory only."""
+    return _FINAL.format(problem=problem, memory=memory)
+
+
+def after_thinking(reply: str) -> str:
+    """The reply after the last `</think>`; the whole reply where there is none."""
+    return reply.rsplit("</think>", 1)[1].strip() if "</think>" in reply else reply
+
+
+def answer(reply: str) -> str | None:
+    """The answer in a reply: the text after the last "the answer is", without asterisks and outer stops, or None."""
+    text = reply.strip()
+    text = (after_thinking(text) or text).replace("*", "")
+    if _SAYS not in text:
+        return None
+    found = text.rsplit(_SAYS, 1)[1].strip()
+    for marker in _MARKERS:
+        found = found.replace(marker, "")
+    return found.strip().strip(".").strip()
+
+
+def score(prediction: str, gold: str) -> dict[str, float]:
+    """The score of an answer on a long context, each of `METRICS` from 0 to 1.
+
+    Both texts are normalized: lower case, without ASCII punctuation, articles and outer or double spaces. `sub_em` is 1
+    where one of the two holds the other; `em` where they are equal; `f1` is that of their words, 0 where only one is
+    yes or no. A text that normalizing leaves empty is right only where the two are equal without case; in the original
+    every text holds it.
+    """
+    said, wanted = normalized(prediction), normalized(gold)
+    if not (said and wanted):
+        return dict.fromkeys(METRICS, float(prediction.strip().lower() == gold.strip().lower()))
+    closed = said != wanted and (said in _CLOSED or wanted in _CLOSED)
+    overlap = 0.0 if closed else f1(said, wanted)
+    return {"sub_em": float(wanted in said or said in wanted), "em": float(said == wanted), "f1": overlap}

@@ -1,0 +1,25 @@
+"""Functions of ramerge-eval, a distribution of its own, for rooms that score by its tasks or read its logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ramerge import EvaluationError
+from ramerge.sdk.machine import EVALUATION
+from ramerge.sdk.plans import FEATURES
+
+
+def feature(name: str, who: str) -> Callable[..., Any]:
+    """A function of ramerge-eval, by its row in the group `ramerge.features`.
+
+    Args:
+        name: of the row.
+        who: what needs it, with its verb, such as `--scores needs`.
+
+    Raises:
+        EvaluationError: ramerge-eval is not installed.
+    """
+    if name not in FEATURES:
+        raise EvaluationError(f"{who} ramerge-eval, which is not installed: {EVALUATION}")
+    return FEATURES[name]

@@ -1,0 +1,282 @@
+"""Scorers and their scores: figures by name, where possible with the items that they are made of; objectives."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ramerge import EvaluationError, Plan
+from ramerge.scoring.intervals import Floats
+from ramerge.sdk.text import quoted, shown, unknown
+
+Split = Literal["validation", "test"]
+
+MEAN, WORST = "mean", "worst"
+_MOST_NAMES = 1000
+_LONGEST_NAME = 200
+LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
+
+
+class ScoreFailedError(Exception):
+    """Error of a scorer: a point got no score, for a reason. The search continues with the next point."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure of a score, with its items.
+
+    Attributes:
+        value: the figure.
+        items: of shape (items, 2): each item's numerator and denominator; the figure is the sum of the first over the
+            sum of the second. None where only the figure is known.
+    """
+
+    value: float
+    items: Floats | None = None
+
+    def cut(self, count: int) -> Measure:
+        return self if self.items is None else of_items(self.items[:count])
+
+    def half(self, split: Split) -> Measure:
+        """The figure on one half of the items: validation takes the first, third and so on, the test the others."""
+        if self.items is None:
+            return self
+        if len(self.items) < 2:
+            raise ScoreFailedError("has 1 item; at least two are needed, one for validation and one for the test")
+        return of_items(self.items[0 if split == "validation" else 1 :: 2])
+
+
+Scores: TypeAlias = Mapping[str, Measure]
+
+
+class Scorer(ABC):
+    """Scorer of models in a search.
+
+    Attributes:
+        splits: whether it can score items for validation and items for a test, which are others.
+        in_parts: whether it gives its items part by part.
+        has_test: whether items can be kept apart for a test of the best model.
+    """
+
+    splits: bool = False
+    in_parts: bool = False
+    has_test: bool = True
+
+    @property
+    def merge(self) -> Callable[[Plan], None] | None:
+        """Merges a plan into the model that is scored next, without a file; None: it takes the folder of a model."""
+        return None
+
+    @abstractmethod
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        """The measurements of a model, part by part: further items of every figure, or everything in one part.
+
+        The caller may stop between two parts.
+        """
+
+    def temper(self, candidates: Sequence[Scores]) -> float:
+        """The divisor in the figures of all candidates, from the measurements of the complete ones."""
+        del candidates
+        return 1.0
+
+    def figures(self, measured: Scores, temper: float) -> Scores:
+        """The figures of a candidate, from its measurements."""
+        del temper
+        return measured
+
+    @abstractmethod
+    def about(self) -> Mapping[str, object]:
+        """The description of all that decides scores, as plain values; results of others are not mixed with these."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to close
+        """End the processes and servers of the scorer."""
+
+
+class CustomScore(ABC):
+    """A score with a scorer of its own, such as `ramerge_eval.TaskScore`, for `ramerge.search`."""
+
+    @abstractmethod
+    def scorer(self, folder: Path) -> Scorer:
+        """Make the scorer of a search.
+
+        Args:
+            folder: of the search, where the scorer may keep files.
+        """
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective of a search.
+
+    Attributes:
+        name: of a figure; `mean`: the mean of all figures; or `worst`: the smallest of all figures, or of retentions.
+        lower: whether a lower one is better.
+        specialists: for `worst`, the score of each figure's specialist. A retention is the merge's score over it.
+    """
+
+    name: str = MEAN
+    lower: bool = False
+    specialists: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def sign(self) -> int:
+        """-1 where a lower value is better, otherwise 1."""
+        return -1 if self.lower else 1
+
+    def missing(self, scores: Scores) -> str | None:
+        """The first figure that the objective needs and that is not there."""
+        needed = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
+        return next((name for name in needed if name not in scores), None)
+
+    def measures(self, scores: Scores) -> list[Measure]:
+        """The figures that the objective is made of.
+
+        Raises:
+            ScoreFailedError: there is no such figure.
+        """
+        if (name := self.missing(scores)) is not None:
+            raise ScoreFailedError(unknown("objective", name, [*scores, MEAN, WORST]))
+        if self.specialists:
+            return [scores[name] for name in self.specialists]
+        return [scores[self.name]] if self.name in scores else list(scores.values())
+
+    def combined(self, values: Sequence[Any]) -> Any:
+        """The objective's value, from the values of its measures: numbers, or arrays of replicates."""
+        if self.name != WORST:
+            return sum(values) / len(values)
+        retentions = zip(values, self.specialists.values(), strict=True) if self.specialists else ()
+        return np.minimum.reduce([value / specialist for value, specialist in retentions] or list(values))
+
+    def value(self, scores: Scores) -> float:
+        """The value of the objective, from the scores of a model."""
+        return float(self.combined([measure.value for measure in self.measures(scores)]))
+
+
+def objectives_of(words: Sequence[str], *, by_mass: bool = False) -> tuple[Objective, ...]:
+    """The objectives that `--objective` writes; by default the mean.
+
+    Raises:
+        EvaluationError: one is not of that form, is named twice, or is a mass that is to be low.
+    """
+    objectives = [objective_of(word) for word in words]
+    if len({each.name for each in objectives}) < len(objectives):
+        raise EvaluationError("--objective: each of them once")
+    if by_mass and any(each.lower for each in objectives):
+        raise EvaluationError("--objective: a higher mass is better; leave out =min")
+    return tuple(objectives) or (Objective(),)
+
+
+def objective_of(word: str) -> Objective:
+    """The objective that `--objective` writes as NAME or NAME=min."""
+    if word.startswith(f"{WORST}:"):
+        specialists = {}
+        for pair in word.removeprefix(f"{WORST}:").split(","):
+            name, _, number = pair.rpartition("=")
+            try:
+                specialists[name] = float(number)
+            except ValueError:
+                specialists[name] = math.nan
+        if "" in specialists or not all(0 < score < math.inf for score in specialists.values()):
+            raise EvaluationError(
+                f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's "
+                "specialist, a number above 0"
+            )
+        return Objective(WORST, specialists=specialists)
+    name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+    if not name.strip("="):
+        raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+    return Objective(name, way == "min")
+
+
+class WrongObjectiveError(EvaluationError):
+    """Error of a search: its objective is no figure of the score, whatever else is scored."""
+
+
+def check_objectives(objectives: Iterable[Objective], scores: Scores) -> None:
+    """Refuse objectives that the first scores do not have, since no further ones would have them."""
+    for each in objectives:
+        if (name := each.missing(scores)) is not None:
+            raise WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
+
+
+def of_items(items: ArrayLike) -> Measure:
+    """Make a figure of items, each a numerator and a denominator; NaN where denominators sum to 0."""
+    pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
+    numerator, denominator = pairs.sum(axis=0)
+    return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
+
+
+def read_scores(returned: object) -> dict[str, Measure]:
+    """Read what a score function returned: names with numbers, or with lists of a number for each item.
+
+    A number or a list by itself is the figure `score`.
+    """
+    if isinstance(returned, int | float | list | tuple):
+        returned = {"score": returned}
+    if not isinstance(returned, Mapping) or not returned:
+        raise ScoreFailedError(
+            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+        )
+    if len(returned) > _MOST_NAMES:
+        raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
+    figures = {}
+    for key, value in returned.items():
+        name = str(key)
+        if len(name) > _LONGEST_NAME or not name.isprintable():  # a file of JSON must hold it, and be read again
+            raise ScoreFailedError(
+                f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
+            )
+        if isinstance(value, bool | int | float):
+            figures[name] = Measure(_finite(name, value))
+        elif not isinstance(value, Sequence) or isinstance(value, str):
+            raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+        elif not value:
+            raise ScoreFailedError(f"{shown(name, 60)}: has no items")
+        else:
+            figures[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
+    return figures
+
+
+def _finite(name: str, value: object) -> float:
+    if not isinstance(value, bool | int | float):
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
+    if not abs(value) <= LARGEST:  # also NaN, and integers that no float holds
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number of at most {LARGEST:g}, not {quoted(value)}")
+    return float(value)
+
+
+def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
+    """Join all parts of scores together."""
+    whole: dict[str, Measure] = {}
+    for number, part in enumerate(parts):
+        if number and part.keys() != whole.keys():
+            raise ScoreFailedError(_other_names(part, whole))
+        for name, measure in part.items():
+            before = whole.get(name)
+            if before is None:
+                whole[name] = measure
+            elif before.items is None or measure.items is None:
+                raise ScoreFailedError(f"{shown(name, 60)}: came twice; only lists of items can come in parts")
+            else:
+                whole[name] = of_items(np.concatenate([before.items, measure.items]))
+    if not whole:
+        raise ScoreFailedError("gave no scores")
+    return whole
+
+
+def check_names(scores: Scores, before: Iterable[str]) -> None:
+    """Refuse figures with other names than those of earlier points."""
+    expected = dict.fromkeys(before)
+    if expected and scores.keys() != expected.keys():
+        raise ScoreFailedError(_other_names(scores, expected))
+
+
+def _other_names(now: Iterable[str], before: Iterable[str]) -> str:
+    return f"returned {shown(', '.join(now))}; before it was {shown(', '.join(before))}"
