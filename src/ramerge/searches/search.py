@@ -11,7 +11,7 @@ from typing import TypeAlias
 from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
-from ramerge.scoring.scores import CustomScore, Measure, check_objectives
+from ramerge.scoring.scores import CustomScore, Measure, check_objectives, objectives_of
 from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
