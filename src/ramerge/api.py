@@ -11,7 +11,7 @@ from typing import overload
 
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
-from ramerge.core.engine.fingerprint import goes_on, stopped_at
+from ramerge.core.engine.fingerprint import stopped_at, would_resume
 from ramerge.core.engine.outputs import CHECKPOINT, OutputKind, output_kind
 from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
@@ -33,7 +33,7 @@ from ramerge.core.recipe.checks import check, check_conversion, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.paths import reads_of
-from ramerge.core.recipe.points import Point, check_varied, make_points
+from ramerge.core.recipe.points import Point, check_variation, make_points
 from ramerge.core.recipe.read import AnyRecipe
 from ramerge.core.registry import FEATURES
 
@@ -282,7 +282,7 @@ def plan(
     if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
         if is_chosen:
             check_unchosen(document)
-            check_varied(vary or {})
+            check_variation(vary or {})
         else:
             _points(document, vary)
         place = _target(out, options)
@@ -363,7 +363,7 @@ def _made(
     stopped = stopped_at(place) if made.counts.cached and place is not None else {}
     # an interrupted run may have begun before these counts were cached: it is resumed with counts of its own
     before = without_cache(made) if stopped else made
-    return before if stopped and goes_on(before, stopped) else made
+    return before if stopped and would_resume(before, stopped) else made
 
 
 def _carried_out(

@@ -67,7 +67,7 @@ def total(source: str = SOURCE) -> float:
 
 
 def forget() -> None:
-    native._loaded.clear()
+    native._kernels.clear()
 
 
 def test_a_kernel_is_compiled_once(cache: Path, compilations: list[str]) -> None:

@@ -78,7 +78,7 @@ def test_counts_and_merges_as_the_reference(
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
 
 
-@pytest.mark.parametrize("shared", [rule for rule in ram.SHARED if rule != "mean"])
+@pytest.mark.parametrize("shared", [rule for rule in ram.COMBINATIONS if rule != "mean"])
 @pytest.mark.parametrize("dtype", some(["BF16", "F64"], fast=["BF16"]))
 @settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
@@ -109,7 +109,7 @@ def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> Non
     assert np.array_equal(out.view(np.uint16)[: base.bits.size], wanted.bits)
 
 
-@pytest.mark.parametrize("shared", list(ram.SHARED))
+@pytest.mark.parametrize("shared", list(ram.COMBINATIONS))
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place: int, bad: float) -> None:
@@ -126,7 +126,7 @@ def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place:
         ((1.0, 3.0, 2.0), {"mean": 2.0, "agree_max": 3.0, "sum": 6.0, "rms": 6 / 3**0.5}),
         ((-1.0, -3.0, 0.0), {"mean": -2.0, "agree_max": -3.0, "sum": -4.0, "rms": -4 / 2**0.5}),
         ((1.0, -3.0, 0.0), {"mean": -1.0, "agree_max": -1.0, "sum": -2.0, "rms": -2 / 2**0.5}),
-        ((0.0, -3.0, 0.0), dict.fromkeys(ram.SHARED, -3.0)),
+        ((0.0, -3.0, 0.0), dict.fromkeys(ram.COMBINATIONS, -3.0)),
     ],
 )
 def test_known_answers_of_every_rule(moved: Sequence[float], wanted: Mapping[str, float]) -> None:

@@ -105,7 +105,7 @@ def plan_analysis(
     plan = make_plan(
         points,
         options=options,
-        observed=(statistics, _precision_loss(statistics)),
+        observations=(statistics, _precision_loss(statistics)),
         notes=[*left_out, *unused],
     )
     return plan, statistics

@@ -316,7 +316,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     names, thresholds = ["base", *[f"a{t}" for t in range(n)]], names_of("epsilon", epsilons, n)
     plus = "plus_f32" if form.real is np.float32 else "plus"
     beyond = [counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)]
-    source = native.filled(
+    source = native.fill(
         _SOURCE,
         inputs=", ".join(names),
         gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
@@ -368,8 +368,8 @@ def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]
     compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
-    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
-    source = native.filled(
+    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.can_expand() else []
+    source = native.fill(
         _GATHER,
         differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
         at_once=at_once,

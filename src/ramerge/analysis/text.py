@@ -48,7 +48,7 @@ def _meanings(analysis: Analysis) -> list[str]:
     if analysis.rounding:
         drawn = analysis.recipe.get("rounding") == "stochastic"
         texts += [
-            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, drawn=drawn)}",
+            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, stochastic=drawn)}",
             f"effective: {effective_means()}",
         ]
     return texts

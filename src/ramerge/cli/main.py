@@ -30,7 +30,7 @@ from ramerge.core.foundation.errors import (
     reason,
 )
 from ramerge.core.foundation.machine import check_limits
-from ramerge.core.foundation.process import fill_streams, handle, ignore, stopped
+from ramerge.core.foundation.process import fill_streams, handle, ignore, interruption
 from ramerge.core.foundation.signals import note_dropped
 from ramerge.core.foundation.systems import after_fork_in_child
 from ramerge.core.foundation.text import unknown
@@ -99,7 +99,7 @@ def main() -> NoReturn:
         if session.debug:
             say(traceback.format_exc().splitlines(), err=True)
         with suppress(OSError):
-            say(stopped(stop.number, stop.kept), err=True)
+            say(interruption(stop.number, stop.kept), err=True)
         session.code = _INTERRUPTED + stop.number
     sys.exit(session.code)
 

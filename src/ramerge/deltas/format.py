@@ -41,7 +41,7 @@ def find(folder: Location) -> Location | None:
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read."""
-    base = opening.needed(folder, "a delta")
+    base = opening.require(folder, "a delta")
     files = identify([folder / DELTA_INDEX])
     index = read_index(folder / DELTA_INDEX)
     _check_lineage(folder, index, base)

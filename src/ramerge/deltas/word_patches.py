@@ -313,8 +313,8 @@ def _patch_kernel(
         ]
     nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
     parts = {**nothing, "name": name, "planes": f"np.uint64({planes})", "value": value, **parts}
-    changes = native.filled(_CHANGES[positions], **parts).splitlines()
-    source = native.filled(_PATCH, **parts, changes=changes)
+    changes = native.fill(_CHANGES[positions], **parts).splitlines()
+    source = native.fill(_PATCH, **parts, changes=changes)
     return native.load(name, source, types, "i64")
 
 
@@ -340,7 +340,7 @@ def _split_kernel(width: int, planes: int) -> Any:
 def _kernel(name: str, template: str, width: int, takes: str, /, **parts: str | list[str]) -> Any:
     """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
     name = f"{name}_{8 * width}"
-    return native.load(name, native.filled(template, name=name, **parts), _types(width, takes), "i64")
+    return native.load(name, native.fill(template, name=name, **parts), _types(width, takes), "i64")
 
 
 def _types(width: int, takes: str) -> tuple[str, ...]:

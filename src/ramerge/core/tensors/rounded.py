@@ -53,6 +53,6 @@ class Rounded(Origin):
         convert(self.exact.dtype, exact, tensor.dtype, out, stop - start)
 
 
-def rounded(tensor: Tensor, dtype: str) -> Tensor:
+def round_tensor(tensor: Tensor, dtype: str) -> Tensor:
     """The tensor with its elements rounded to a narrower dtype."""
     return Tensor(tensor.name, dtype, tensor.shape, Rounded(tensor))

@@ -194,10 +194,10 @@ def reread(
     Args, Raises:
         as for `requantize`, with an origin from `recountable`.
     """
-    seen = reader.arena.take(4 * values.size).view(np.float32)
+    values_read = reader.arena.take(4 * values.size).view(np.float32)
     if origin.format in quantize.CODES:
-        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), seen)
-        return seen
+        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), values_read)
+        return values_read
     size = origin.grid.rows * origin.grid.columns
     for matrix in range(start // size, -(-stop // size)):
         part = slice(max(start, matrix * size) - start, min(stop, (matrix + 1) * size) - start)
@@ -209,11 +209,11 @@ def reread(
                 old[part],
                 origin.grid.block_columns,
                 origin.grid.columns,
-                seen[part],
+                values_read[part],
                 factor=factor,
                 divisor=divisor,
             )
-    return seen
+    return values_read
 
 
 def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:

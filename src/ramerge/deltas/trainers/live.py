@@ -64,7 +64,7 @@ def _is_locked(path: Location) -> bool:
     with suppress(OSError):
         descriptor = os.open(lock, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
-            lock_file(descriptor, shared=True)
+            lock_file(descriptor, is_shared=True)
         except BlockingIOError:
             return True
         finally:

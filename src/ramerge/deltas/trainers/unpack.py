@@ -35,7 +35,7 @@ def format_of(layout: TrainerLayout) -> Format:
     """The format of a trainer's layout, for the table of formats."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
-        base = opening.needed(folder, "a delta", "the model that the training began with")
+        base = opening.require(folder, "a delta", "the model that the training began with")
         chain = links(layout, folder, base, opening)
         place = unpacked(base, chain, opening)
         contents = delta.open_folder(place, opening)
