@@ -184,7 +184,7 @@ def read(checkpoint: Checkpoint) -> Values:
         for name, tensor in checkpoint.tensors.items():
             arena, out = Arena(tensor.scratch(tensor.elements)), np.empty(tensor.nbytes, np.uint8)
             Reader(files, arena).read(tensor, 0, tensor.elements, out)
-            assert not arena.exceeded
+            assert not arena.excess_count
             found[name] = out.view(NUMBERS[tensor.dtype]).reshape(tensor.shape)
     return found
 

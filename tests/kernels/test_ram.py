@@ -86,7 +86,7 @@ def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataO
     base, *agents = data.draw(inputs(dtype, (3,) if dtype == "BF16" else (2,)))
     stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3][: len(agents)]
     out, counts = np.empty_like(stack[0]), np.zeros((2, len(agents)), np.int64)
-    wrong = ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), scales, out, counts, shared=shared)
+    wrong = ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), scales, out, counts, combination=shared)
     wanted = reference.merge(base, agents, scales, EPSILON, dtype, shared)
     assert wrong == (not np.isfinite(wanted.numbers(np.float64)).all())
     assert np.array_equal(counts, reference.count(base, agents, EPSILON))
@@ -117,7 +117,7 @@ def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place:
     values[place][5] = bad
     stack = [words(floats(array)) for array in values]
     out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
-    assert ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+    assert ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, combination=shared)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_known_answers_of_every_rule(moved: Sequence[float], wanted: Mapping[str
     stack = [words(floats([value])) for value in (0.5, *(0.5 + step for step in moved))]
     for shared, tau in wanted.items():
         out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
-        ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+        ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, combination=shared)
         found = Stored("BF16", out.view(np.uint16)[:1]).numbers(np.float64)[0]
         assert found == (pytest.approx(0.5 + tau, rel=2**-8) if shared == "rms" else 0.5 + tau), shared
 

@@ -222,7 +222,7 @@ def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) 
 
         return call
 
-    exchanged = module.OutputDir._exchanged
+    exchanged = module.OutputDir._exchange
 
     def exchange(place: module.OutputDir) -> bool:
         before("exchange", next(count))

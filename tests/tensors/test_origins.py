@@ -56,7 +56,7 @@ def read(tensor: Tensor, start: int, stop: int) -> NDArray:
     with Files() as files:
         reader = Reader(files, Arena(tensor.scratch(stop - start)))
         reader.read(tensor, start, stop, out)
-        assert reader.arena.exceeded == 0
+        assert reader.arena.excess_count == 0
     return out.view(kind)
 
 

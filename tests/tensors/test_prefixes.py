@@ -25,7 +25,7 @@ def test_of_several_stacks_the_one_with_the_same_shapes_is_taken() -> None:
 def test_of_equal_stacks_words_decide() -> None:
     ours, theirs = layers("layers.", 2), layers("talker.layers.", 2) | layers("thinker.layers.", 2)
     assert align(ours, theirs) == ({}, {})
-    assert set(align(ours, theirs, preferred=["thinker"])[0].values()) == layers("thinker.layers.", 2).keys()
+    assert set(align(ours, theirs, preferences=["thinker"])[0].values()) == layers("thinker.layers.", 2).keys()
 
 
 def test_two_stacks_are_not_the_same_one() -> None:
@@ -35,4 +35,4 @@ def test_two_stacks_are_not_the_same_one() -> None:
 
 def test_stacks_of_both_models_stay() -> None:
     ours, theirs = layers("model.layers.", 1), layers("mtp.layers.", 1)
-    assert align(ours, theirs, kept={"model.layers."}) == ({}, {})
+    assert align(ours, theirs, fixed_stacks={"model.layers."}) == ({}, {})

@@ -46,7 +46,7 @@ from ramerge.core.planning.model import MergePlan, TensorPlan
 from ramerge.core.planning.owners import BASE
 from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.rounded import Rounding
 from ramerge.core.tensors.tensor import Tensor
 
 # The correlation after an update that is 1.7 times as large as the weights and independent of them.
@@ -362,7 +362,7 @@ class _Start:
         source = tensor.sources[t].tensor
         if source is tensor.base or source.encoding or values.dtype != np.float32:
             return
-        self.dtype, self.is_rounded = tensor.base.dtype, isinstance(tensor.base.origin, Rounded)
+        self.dtype, self.is_rounded = tensor.base.dtype, isinstance(tensor.base.origin, Rounding)
         if not self.is_rounded:
             self.dtype = tensor.base.usual_dtype if itemsize(tensor.base.usual_dtype) == 2 else "BF16"
         self.elements += values.shape[1]

@@ -66,12 +66,12 @@ def _in_widest(_typing: Any) -> Any:
 _widest: Any = intrinsic(_in_widest)
 
 
-def _said(*values: Any) -> None:
+def _print_values(*values: Any) -> None:
     """Prints for debugging: `numba.cfunc` cannot compile `print`, except in what the function calls."""
     print(*values)
 
 
-_print: Any = njit(_nrt=True)(_said)
+_print: Any = njit(_nrt=True)(_print_values)
 _NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "__name__": __name__, **INTRINSICS}
 
 

@@ -142,20 +142,20 @@ def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
     for _ in range(_MOST_STEPS):
         missing = -gram(vectors.T)  # of orthogonality
         missing.reshape(-1)[:: len(missing) + 1] += 1
-        rotated = vectors.T @ (symmetric @ vectors)
-        values = rotated.diagonal() / (1 - missing.diagonal())
+        diagonalized_matrix = vectors.T @ (symmetric @ vectors)
+        values = diagonalized_matrix.diagonal() / (1 - missing.diagonal())
         ascending = to_host(values)
         if not ascending.min() > _FULL * ascending.max():
             return None
         distances = values[None, :] - values[:, None]
-        rotated += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
-        rotated.reshape(-1)[:: len(rotated) + 1] = 0
-        close = abs(distances) <= 2 * float(abs(rotated).max())  # too close to be told apart yet
+        diagonalized_matrix += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
+        diagonalized_matrix.reshape(-1)[:: len(diagonalized_matrix) + 1] = 0
+        close = abs(distances) <= 2 * float(abs(diagonalized_matrix).max())  # too close to be told apart yet
         distances += close
-        rotated /= distances
-        rotated[close] = missing[close] / 2
-        vectors = vectors + vectors @ rotated
-        if float(abs(rotated).max()) <= _ENOUGH:
+        diagonalized_matrix /= distances
+        diagonalized_matrix[close] = missing[close] / 2
+        vectors = vectors + vectors @ diagonalized_matrix
+        if float(abs(diagonalized_matrix).max()) <= _ENOUGH:
             order = np.argsort(ascending, kind="stable")
             return ascending[order], vectors[:, order]
     return None

@@ -211,12 +211,12 @@ def _element(b: float, taus: Each, lambdas: Each, thresholds: Each, epsilons: Ea
         movers = movers + (ONE if is_update else ZERO)
         total = total + (taus[t] if is_update else ZERO)
         scale = lambdas[t] if is_update else scale
-        survives = is_update and np.float32(abs(taus[t])) >= thresholds[t]
-        mass = mass + (taus[t] if survives else ZERO)
+        is_survivor = is_update and np.float32(abs(taus[t])) >= thresholds[t]
+        mass = mass + (taus[t] if is_survivor else ZERO)
     agreement, voices = ZERO, ZERO
     for t in range(len(taus)):
-        survives = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
-        in_agreement = survives and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
+        is_survivor = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
+        in_agreement = is_survivor and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
         agreement = agreement + (taus[t] if in_agreement else ZERO)
         voices = voices + (ONE if in_agreement else ZERO)
     alone = b + scale * total

@@ -128,11 +128,11 @@ class RemoteOutputDir(OutputDir):
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
         self._upload.commit(self._run, {path.relative_to(self._new).as_posix(): path for path in paths})
-        self.placed = True
+        self.is_in_place = True
 
     def _remove(self) -> None:
         """Remove what is no longer needed, at the place first, because the log says what is there."""
-        if self._run.name and not self.placed:
+        if self._run.name and not self.is_in_place:
             self._upload.abort(self._run)
         super()._remove()
         self._run.log.unlink(missing_ok=True)

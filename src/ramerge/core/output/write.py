@@ -190,11 +190,11 @@ class Writer:
         while not self._stop.wait(self._pause):
             after = self._before_sync()
             try:
-                writes = self.sync()
+                any_writes = self.sync()
                 if not self._stop.is_set():
                     after()
             except OSError as error:
                 self._failure = error
                 return
-            if not writes:
+            if not any_writes:
                 self._stop.wait(0.02)

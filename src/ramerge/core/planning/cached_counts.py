@@ -60,8 +60,9 @@ def digest_of(
 
 
 def plain_values(value: object, identity_of: Callable[[Location], object], digests: dict[int, str]) -> object:
-    """A value with tensors, their origins, and everything inside of these, as plain values; files as `identity_of` gives
-    them. Tensors become digests, each once, which `digests` collects: those of a chain of deltas are part of each other.
+    """A value with tensors and their origins as plain values; files as `identity_of` gives them.
+
+    Tensors become digests, each once, which `digests` collects: those of a chain of deltas are part of each other.
     """
     if isinstance(value, Tensor):
         chain: list[Tensor] = []

@@ -52,7 +52,7 @@ from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
 from ramerge.core.tensors.paths import climbs_out, is_too_long
-from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.rounded import Rounding
 from ramerge.core.tensors.weighted import is_quantized
 
 _MOST_SHARDS = 10_000
@@ -580,7 +580,7 @@ def find_companions(
 
 def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
-    rounded_tensors = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
+    rounded_tensors = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounding)]
     if rounded_tensors:
         first = rounded_tensors[0]
         kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)

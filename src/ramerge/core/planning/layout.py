@@ -24,9 +24,9 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.origins import reshaped, rows_of
 from ramerge.core.tensors.rounded import round_tensor
-from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
+from ramerge.core.tensors.scaled import Scaling, recountable, requantizable
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted, is_quantized, mean_of
+from ramerge.core.tensors.weighted import WeightedSum, is_quantized, mean_of
 
 _Entry = tuple[str, str, Sequence[int], int]
 
@@ -61,7 +61,7 @@ class Counterparts:
         agents: each agent's tensors, in recipe order.
         importances: each agent's importances, for methods that need them; otherwise empty.
         rows: of embeddings that models have with different numbers of rows: which models have which rows.
-        input_records: what was recorded of each agent at the inputs of tensors, for methods that need it; otherwise empty.
+        input_records: recorded inputs of each agent's tensors, for methods that need them; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
@@ -277,7 +277,7 @@ class _Output:
     tensor: Tensor
     rule: int
     entries: tuple[_Entry, ...]
-    quantized: Scaled | None = None
+    quantized: Scaling | None = None
     transposed: bool | None = False
     is_stack: bool = False
     is_extra: bool = False
@@ -362,7 +362,7 @@ def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]
     """
     others = [source.tensor for source in agents if source.tensor is not base.tensor]
     kinds = {
-        tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
+        tensor.usual_dtype if isinstance(tensor.origin, WeightedSum) else tensor.dtype
         for tensor in others
         if not is_quantized(tensor)
     }

@@ -26,9 +26,9 @@ from ramerge.core.storage.resolve import FoundModel
 from ramerge.core.tensors import scaled
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.arena import room
-from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.scaled import Scaling
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted, is_quantized
+from ramerge.core.tensors.weighted import WeightedSum, is_quantized
 
 if TYPE_CHECKING:
     from ramerge.core.planning.kinds import PlannedKind
@@ -141,7 +141,7 @@ class TensorPlan:
     counted: int = 0
     unit: int = 1
     chunk: int = 1
-    quantized: Scaled | None = None
+    quantized: Scaling | None = None
     seed: int | None = None
     together: tuple[str, ...] = ()
     recorded: tuple[InputRecord, ...] = ()
@@ -191,7 +191,7 @@ class TensorPlan:
             if source.owner != BASE and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
             # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
-            if not source.tensor.encoding and not isinstance(source.tensor.origin, Weighted)
+            if not source.tensor.encoding and not isinstance(source.tensor.origin, WeightedSum)
         )
 
     @property
@@ -337,7 +337,7 @@ def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    if isinstance(tensor.origin, Weighted):
+    if isinstance(tensor.origin, WeightedSum):
         return _stored_dtype(tensor.origin.terms[0]) if is_quantized(tensor) else tensor.usual_dtype
     return tensor.encoding or tensor.dtype
 

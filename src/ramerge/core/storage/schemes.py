@@ -73,9 +73,9 @@ def _checked_address(text: str) -> str:
         schemes = ", ".join(f"{each}://" for each in SCHEMES)
         raise CheckpointError(f"{without_secrets(text)}: has no supported scheme ({schemes})")
     if not match[2]:
-        corrected = without_secrets(f"{scheme}://{match[3]}")
+        correction = without_secrets(f"{scheme}://{match[3]}")
         raise CheckpointError(
-            f"{without_secrets(text)}: has one slash after {match[1]}: and needs two: {corrected} (in Python as a "
+            f"{without_secrets(text)}: has one slash after {match[1]}: and needs two: {correction} (in Python as a "
             "string: a Path keeps only one)"
         )
     rest, query_mark, _ = match[3].partition("?")

@@ -43,7 +43,7 @@ def _together(steps: Sequence[_Step]) -> int:
 
 
 @dataclass(frozen=True)
-class Weighted(Origin):
+class WeightedSum(Origin):
     """Elements in float32, or float64 if a tensor is F64.
 
     Attributes:
@@ -185,10 +185,10 @@ def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> T
     real = arithmetic([tensor.dtype for tensor in tensors])
     if len(terms) == 1 and arithmetic([terms[0].dtype]) == real:
         return terms_with_weights[0][0]
-    return Tensor(name, real, terms[0].shape, Weighted(terms, factors))
+    return Tensor(name, real, terms[0].shape, WeightedSum(terms, factors))
 
 
 def is_quantized(tensor: Tensor) -> bool:
     """Whether all numbers of a tensor are those of codes, or means of such numbers."""
     origin = tensor.origin
-    return bool(tensor.encoding) or (isinstance(origin, Weighted) and all(map(is_quantized, origin.terms)))
+    return bool(tensor.encoding) or (isinstance(origin, WeightedSum) and all(map(is_quantized, origin.terms)))

@@ -53,8 +53,8 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
             f"{folder}: an engine writes deltas into this folder ({sync}), and nothing tells whether one was "
             "interrupted; to be sure, give the deltas over their base",
         )
-    found = safetensors.open_folder(folder, opening)
-    return replace(found, warnings=(*warnings, *found.warnings))
+    contents = safetensors.open_folder(folder, opening)
+    return replace(contents, warnings=(*warnings, *contents.warnings))
 
 
 def _is_locked(path: Location) -> bool:

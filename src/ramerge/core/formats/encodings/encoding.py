@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ramerge.core.foundation.text import quoted
 from ramerge.core.kernels.dequantize import Grid
-from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.scaled import Scaling
 from ramerge.core.tensors.tensor import Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -100,7 +100,7 @@ class Decoding:
         if grid is None or (second is not None and by is None):
             return None
         powers = self.config.get("scale_fmt") == "ue8m0"
-        origin = Scaled(
+        origin = Scaling(
             codes,
             format,
             scale_tensor,
