@@ -390,8 +390,8 @@ def fold(
         take: gives temporary memory of so many bytes.
 
     Raises:
-        DamagedError: the bytes are not what a table says; `base_words` and `total` hold anything then. Its index counts the
-            blocks of all changes.
+        DamagedError: the bytes are not what a table says; `base_words` and `total` hold anything then. Its index
+            counts the blocks of all changes.
     """
     words, form = base_words.view(f"u{base_words.size // total.size}"), table.forms[0]
     if form != SEVERAL_FORMS:

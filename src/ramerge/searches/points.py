@@ -18,7 +18,7 @@ def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{
     Parameters, presets and side inputs that the point's method does not take are left out: they are another method's.
     `unused` says which of them are no method's.
     """
-    made = for_method(recipe, str(point.get("method", recipe.method)), keep_common=True)
+    made = for_method(recipe, str(point.get("method", recipe.method)), keep_shared=True)
     for key, value in point.items():
         made.set(tuple(key.split(".")), value, label(key, value))
     return made

@@ -63,8 +63,8 @@ def measure(
     """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
 
     All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `stored_base` is the base as it
-    would be stored, `result` the merge before it is rounded, and `stored_result` after that. `beyond` has one number for each
-    agent, or only one: it has moved an element where |agent - base| > beyond.
+    would be stored, `result` the merge before it is rounded, and `stored_result` after that. `beyond` has one
+    number for each agent, or only one: it has moved an element where |agent - base| > beyond.
     """
     limits = np.resize(np.array(beyond, base.dtype), len(agents))
     _kernel(format)(base, stored_base, np.concatenate(agents), result, stored_result, limits, counts.reshape(-1))

@@ -67,8 +67,8 @@ class Rank:
     Attributes:
         value: the value of that rank.
         target: the rank.
-        survivors: how many values are not 0 and at least as large: more than `target` where several equal `value`, which
-            formats of few bits make many.
+        survivors: how many values are not 0 and at least as large: more than `target` where several equal
+            `value`, which formats of few bits make many.
         elements: elements that were counted.
     """
 

@@ -28,24 +28,24 @@ def change_method(document: Document, name: str, flag: str) -> Document:
     return copy
 
 
-def for_method(document: Document, name: str, *, keep_common: bool = False) -> Document:
+def for_method(document: Document, name: str, *, keep_shared: bool = False) -> Document:
     """A recipe in ramerge's own form with another method: parameters, preset and side inputs of others are left out.
 
     Args:
         document: the recipe.
         name: the new method.
-        keep_common: whether parameters and presets stay whose names the new method has, too.
+        keep_shared: whether parameters and presets stay whose names the new method has, too.
     """
-    copy, _ = _fit(document, name, keep_common=keep_common)
+    copy, _ = _fit(document, name, keep_shared=keep_shared)
     return copy.replacing({"method": name})
 
 
-def _fit(document: Document, name: str, *, keep_common: bool = False) -> tuple[Document, list[str]]:
+def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
     """A recipe without what belongs to the method before, and what was left out, in the words of a recipe."""
     values = document.as_dict()
     method = METHODS.get(name)
-    parameters = method.parameters.model_fields if method is not None and keep_common else {}
-    presets = method.presets if method is not None and keep_common else {}
+    parameters = method.parameters.model_fields if method is not None and keep_shared else {}
+    presets = method.presets if method is not None and keep_shared else {}
     rules, agents = values.get("rules"), values.get("agents")
     left_out = []
     for label, holder in (("parameters", values), *_mappings("rule", rules)):
