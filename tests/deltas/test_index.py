@@ -130,7 +130,7 @@ def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.
             decode(wrong, payload, base, np.empty_like(base), Arena().take)
         assert error.value.index == index
         flipped = payload.copy()
-        flipped[sum(row.stored for row in rows[:index])] ^= 1
+        flipped[sum(row.nbytes for row in rows[:index])] ^= 1
         with pytest.raises(DamagedError, match="checksum") as error:
             decode(rows, flipped, base, np.empty_like(base), Arena().take)
         assert error.value.index == index

@@ -96,7 +96,7 @@ def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkey
         refined.append(found is not None)
         return found
 
-    monkeypatch.setattr(arrays, "_refined", watched)
+    monkeypatch.setattr(arrays, "_refine", watched)
     for taus in (random(shape), low_rank(shape)):
         here = merged(CPU, method, taus, {})
         there = merged(Solver(TORCH_CPU, _refuse), method, taus, {})

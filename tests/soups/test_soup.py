@@ -19,7 +19,7 @@ from ramerge.soups.ema import EMA, EmaParameters
 from ramerge.soups.extrapolate import EXTRAPOLATE, ExtrapolateParameters
 from ramerge.soups.greedy import GreedyResult, greedy_soup
 from ramerge.soups.recipe import read_request
-from ramerge.soups.scored import SCORED_SOUP, ScoredParameters
+from ramerge.soups.scored import SCORED, ScoredParameters
 from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
@@ -255,9 +255,9 @@ def test_weights_of_strategies() -> None:
     assert EXTRAPOLATE.weights(ExtrapolateParameters(alpha=0.5), agents) == (-0.5, 0.0, 1.5)
     assert EXTRAPOLATE.weights(ExtrapolateParameters(at=70), agents) == (-1.0, 0.0, 2.0)
     scores = ScoredParameters(scores={"s10": 0.4, "s20": 0.5, "s40": 0.5}, temperature=0.1)
-    low, high, _ = SCORED_SOUP.weights(scores, agents)
+    low, high, _ = SCORED.weights(scores, agents)
     assert high / low == pytest.approx(np.e)
-    assert sum(SCORED_SOUP.weights(scores, agents)) == pytest.approx(1)
+    assert sum(SCORED.weights(scores, agents)) == pytest.approx(1)
 
 
 def near(model: Path) -> dict[str, list[float]]:
@@ -281,7 +281,7 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
         return greedy_soup(
             request.recipe,
             request.run,
-            request.taken,
+            request.checkpoints,
             tmp_path / "out",
             scorer_of(near, 60),
             objective_of("near"),

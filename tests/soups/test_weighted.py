@@ -46,7 +46,7 @@ class Disk:
             numbers = block.row.numbers
             numbers[0] = begin
             rows.append(numbers)
-            begin += block.row.stored
+            begin += block.row.nbytes
         table = self.put(b"".join(row.tobytes() for row in rows))
         data = self.put(b"".join(bytes(block.payload) for block in blocks))
         return Tensor("w", new.dtype, new.bits.shape, Patched(below, table, data if data.nbytes else None, "base"))

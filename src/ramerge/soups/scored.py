@@ -40,4 +40,4 @@ class ScoredSoup(MeanMethod[ScoredParameters]):
         return tuple(power / math.fsum(powers) for power in powers)
 
 
-SCORED_SOUP = ScoredSoup()
+SCORED = ScoredSoup()
