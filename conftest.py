@@ -160,7 +160,7 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def connected(cluster: Any) -> Any:
     """The module `ray`, connected to them. It stays so for the next test that needs it: its processes have started."""
-    return _connection.enter_context(ray.connected({"address": cluster.address}))
+    return _connection.enter_context(ray.connection({"address": cluster.address}))
 
 
 @pytest.fixture(autouse=True)

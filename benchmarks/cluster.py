@@ -63,7 +63,7 @@ def _cluster(nodes: list[list[int]]) -> Iterator[Callable[[], Any]]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     from ray.cluster_utils import Cluster
 
-    from ramerge.core.engine.executors.ray import connected
+    from ramerge.core.engine.executors.ray import connection
 
     everywhere = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # names of sockets may have few letters
@@ -75,7 +75,7 @@ def _cluster(nodes: list[list[int]]) -> Iterator[Callable[[], Any]]:
                 head = {"include_dashboard": False} if not cluster.head_node else {}
                 cluster.add_node(num_cpus=len(processors), node_ip_address=_ADDRESS, **_NODE, **head)
             os.sched_setaffinity(0, everywhere)
-            yield lambda: connected({"address": cluster.address})
+            yield lambda: connection({"address": cluster.address})
         finally:
             os.sched_setaffinity(0, everywhere)
             cluster.shutdown()

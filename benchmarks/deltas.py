@@ -57,7 +57,7 @@ def _blocks(base: Words, agent: Words, way: Compression, runs: int) -> dict[str,
             arena.clear()
             decode([block.row], payload, below, out, arena.take)
 
-    size = sum(block.row.stored + block.row.numbers.nbytes for block in made)
+    size = sum(block.row.nbytes + block.row.numbers.nbytes for block in made)
     return _figures(size, agent, lambda: [encoder.encode(*pair) for pair in pairs], read, runs)
 
 

@@ -29,7 +29,7 @@ from ramerge.core.kernels.convert import convert
 from ramerge.core.linalg.solver import CPU, Solver, is_slow_in_float64, is_sound
 from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core
-from ramerge.core.methods.matrices import scaled
+from ramerge.core.methods.matrices import scale_solution
 from ramerge.core.methods.registry import METHODS
 
 SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
@@ -65,7 +65,7 @@ def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver
     """A function that merges task vectors at a place."""
     parameters = METHODS[method].parameters()
     if method == "core+":
-        return lambda taus, place: scaled(
+        return lambda taus, place: scale_solution(
             taus, (1.0,) * len(taus), 1.0, lambda ones: solve_core(TENSOR, ones, parameters, parameters.time), place
         )
     prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), NO_RESULTS)

@@ -136,7 +136,7 @@ def _candidate(recipe: str, calibration: str) -> None:
         def forward() -> None:
             for exchanges in replies.exchanges.values():
                 for each in exchanges:
-                    live.live.hidden(each.ids)
+                    live.live.run_layers(each.ids)
 
         for name, call in (("candidate", score), ("merge", merge), ("forward", forward)):
             took[name] = seconds(call)

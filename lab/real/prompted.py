@@ -196,7 +196,7 @@ class Experiment:
         speaker = Speaker("model", self.live.live, self.live.tokenizer_of(), TOKENS)
         found = {}
         for name in tasks:
-            ids = [speaker.asked(prompt) for prompt in self.asked[name]]
+            ids = [speaker.question(prompt) for prompt in self.asked[name]]
             rows = [(prompt, *each) for prompt, each in zip(self.asked[name], ids, strict=True)]
             replies = [
                 reply.text

@@ -11,7 +11,7 @@ from typing import overload
 
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
-from ramerge.core.engine.fingerprint import goes_on, stopped_at
+from ramerge.core.engine.fingerprint import stopped_at, would_resume
 from ramerge.core.engine.outputs import CHECKPOINT, OutputKind, output_kind
 from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
@@ -33,7 +33,7 @@ from ramerge.core.recipe.checks import check, check_conversion, check_unchosen
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
 from ramerge.core.recipe.paths import reads_of
-from ramerge.core.recipe.points import Point, check_varied, make_points
+from ramerge.core.recipe.points import Point, check_variation, make_points
 from ramerge.core.recipe.read import AnyRecipe
 from ramerge.core.registry import FEATURES
 
@@ -45,7 +45,7 @@ _LOG = logging.getLogger("ramerge")
 
 
 @dataclass(frozen=True, repr=False)
-class _Planned(Displayed):
+class _PlanBase(Displayed):
     """Members that a plan for one merge and a plan for a sweep share."""
 
     details: MergePlan
@@ -142,27 +142,27 @@ class _Planned(Displayed):
         """
         if self.options.ray is not None:
             raise RecipeError("ray: tensors come one after another from this process only; leave out `ray`")
-        made = _made(self.details.points, None, self.kind, self.options, in_memory=True)
-        if made.findings.problems:
-            raise PlanError(made.findings.problems)
+        plan_in_memory = _make_plan(self.details.points, None, self.kind, self.options, in_memory=True)
+        if plan_in_memory.findings.problems:
+            raise PlanError(plan_in_memory.findings.problems)
 
         def work(take: Callable[[MergedTensor], None], listen: Listener) -> tuple[Record, ...]:
-            return _carried_out(made, self.options, listen, take)
+            return _carry_out(plan_in_memory, self.options, listen, take)
 
         return TensorStream(work, on_progress or silence)
 
     def _to(self, out: str | Path | None) -> MergePlan:
         """The plan with an output: this one, or by default its own."""
-        made = self.details
+        merge_plan = self.details
         if out is not None:
-            made = _made(made.points, out, self.kind, self.options)
-        if made.output.target is None:
+            merge_plan = _make_plan(merge_plan.points, out, self.kind, self.options)
+        if merge_plan.output.target is None:
             raise RecipeError("no output folder: give one to `plan` or to `merge`")
-        return made
+        return merge_plan
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(_Planned):
+class Plan(_PlanBase):
     """Plan of a merge: reads, writes and needs, from headers only; `ramerge.plan` makes it.
 
     Attributes:
@@ -189,11 +189,11 @@ class Plan(_Planned):
         Raises:
             RamergeError: as for `ramerge.merge`.
         """
-        return _carried_out(self._to(out), self.options, on_progress or silence)[0]
+        return _carry_out(self._to(out), self.options, on_progress or silence)[0]
 
 
 @dataclass(frozen=True, repr=False)
-class SweepPlan(_Planned):
+class SweepPlan(_PlanBase):
     """Plan of a sweep: reads, writes and needs; `ramerge.plan(..., vary=...)` makes it.
 
     Attributes:
@@ -216,7 +216,7 @@ class SweepPlan(_Planned):
         Raises:
             RamergeError: as for `ramerge.sweep`.
         """
-        return _carried_out(self._to(out), self.options, on_progress or silence)
+        return _carry_out(self._to(out), self.options, on_progress or silence)
 
 
 @overload
@@ -282,7 +282,7 @@ def plan(
     if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
         if is_chosen:
             check_unchosen(document)
-            check_varied(vary or {})
+            check_variation(vary or {})
         else:
             _points(document, vary)
         place = _target(out, options)
@@ -295,8 +295,8 @@ def plan(
     # where they have chosen a method that takes nothing of them, they stay in its recipe: `handoff` reads them
     if document.stated("prompts") and not (is_chosen and METHODS[str(document.method)].side is None):
         document = with_side_inputs(document, options, on_progress)
-    made = _made(_points(document, vary), out, written_as, options)
-    return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
+    merge_plan = _make_plan(_points(document, vary), out, written_as, options)
+    return (SweepPlan if merge_plan.is_sweep else Plan)(merge_plan, written_as, options)
 
 
 def _points(document: Document, vary: Mapping[str, Sequence[object]] | None) -> Sequence[Point]:
@@ -318,14 +318,14 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
         RamergeError: the agents cannot be analyzed.
     """
     check_unchosen(document)
-    found = FEATURES["recommend"](document, options=options, on_progress=on_progress)
-    rounding = None if document.stated("rounding") else found.rounding
-    asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
-    told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
-    note = f"auto: {told}, because {'; '.join(filter(None, (*found.why, found.rounding_loss)))}"
-    made = document.with_values(asked, "auto: ")
-    made.notes.append(note)
-    return made
+    advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
+    rounding = None if document.stated("rounding") else advice.rounding
+    values = {"method": advice.method, "parameters": advice.parameters or None, "rounding": rounding}
+    method_text = " ".join([advice.method, *(f"{name}={value}" for name, value in advice.parameters.items())])
+    note = f"auto: {method_text}, because {'; '.join(filter(None, (*advice.why, advice.rounding_loss)))}"
+    new_document = document.with_values(values, "auto: ")
+    new_document.notes.append(note)
+    return new_document
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -340,48 +340,50 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
         return rest
     side = METHODS[name].side
     if side is None:
-        told = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
-        rest.notes.append(told)
+        note = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
+        rest.notes.append(note)
         return rest
-    made = document.with_values({})  # its prompts stay, so that the output's recipe can be merged on another machine
-    gathered = FEATURES["gather"](document, side.key, options=options, on_progress=on_progress)
-    for agent, folder in gathered.items():
-        made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
-        made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
-    own = [agent for agent in document.prompts if ("agents", agent, side.key) not in made.flags]
-    made.notes += [f"prompts of {agent} are not used: the recipe has its {side.plural}" for agent in own]
-    return made
+    new_document = document.with_values(
+        {}
+    )  # its prompts stay, so that the output's recipe can be merged on another machine
+    folders = FEATURES["gather"](document, side.key, options=options, on_progress=on_progress)
+    for agent, folder in folders.items():
+        new_document.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
+        new_document.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
+    own = [agent for agent in document.prompts if ("agents", agent, side.key) not in new_document.flags]
+    new_document.notes += [f"prompts of {agent} are not used: the recipe has its {side.plural}" for agent in own]
+    return new_document
 
 
-def _made(
+def _make_plan(
     points: Sequence[Point], out: str | Path | None, kind: OutputKind, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
     place = _target(out, options)
-    made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
-    _LOG.debug("plan: %s, %d problems", made.method.name, len(made.findings.problems))
-    for name, form in made.inputs.formats.items():
+    merge_plan = make_plan(points, place, options, in_memory=in_memory, kind=kind)
+    _LOG.debug("plan: %s, %d problems", merge_plan.method.name, len(merge_plan.findings.problems))
+    for name, form in merge_plan.inputs.formats.items():
         _LOG.debug("input %s: %s", name, form)
-    stopped = stopped_at(place) if made.counts.cached and place is not None else {}
+    interrupted_fingerprint = stopped_at(place) if merge_plan.counts.cached and place is not None else {}
     # an interrupted run may have begun before these counts were cached: it is resumed with counts of its own
-    before = without_cache(made) if stopped else made
-    return before if stopped and goes_on(before, stopped) else made
+    before = without_cache(merge_plan) if interrupted_fingerprint else merge_plan
+    return before if interrupted_fingerprint and would_resume(before, interrupted_fingerprint) else merge_plan
 
 
-def _carried_out(
-    made: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
+def _carry_out(
+    merge_plan: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
 ) -> tuple[Record, ...]:
-    if made.findings.problems:
-        tidy(made.output.target)
-        raise PlanError(made.findings.problems)
+    if merge_plan.findings.problems:
+        tidy(merge_plan.output.target)
+        raise PlanError(merge_plan.findings.problems)
     _LOG.debug(
         "%s: %d passes, %d threads, blocks of %d elements",
-        made.method.name,
-        made.passes,
-        made.resources.workers,
-        made.resources.block_elements,
+        merge_plan.method.name,
+        merge_plan.passes,
+        merge_plan.resources.workers,
+        merge_plan.resources.block_elements,
     )
-    with chosen_executor(options.ray, made.resources.workers, made.resources.memory_of) as executor:
-        return execute(made, executor, listen, on_tensor, fresh=options.fresh)
+    with chosen_executor(options.ray, merge_plan.resources.workers, merge_plan.resources.memory_of) as executor:
+        return execute(merge_plan, executor, listen, on_tensor, fresh=options.fresh)
 
 
 def merge_into(
@@ -401,9 +403,11 @@ def merge_into(
     Raises:
         RamergeError: as for `merge`.
     """
-    made = _made(make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True)
-    findings = replace(made.findings, problems=(*made.findings.problems, *check(made)))
-    return _carried_out(replace(made, findings=findings), options, silence, take)[0]
+    merge_plan = _make_plan(
+        make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True
+    )
+    findings = replace(merge_plan.findings, problems=(*merge_plan.findings.problems, *check(merge_plan)))
+    return _carry_out(replace(merge_plan, findings=findings), options, silence, take)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -462,8 +466,8 @@ def merge(
         >>> record.method
         'ram+'
     """
-    made = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
-    return _carried_out(made._to(None), options, on_progress or silence)[0]
+    merge_plan = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
+    return _carry_out(merge_plan._to(None), options, on_progress or silence)[0]
 
 
 def sweep(
@@ -538,8 +542,8 @@ def convert(
     check_conversion(values or (), "values: ", has_base=base is not None)
     if dtype is not None and "dtype" in (values or ()):
         raise RecipeError("dtype: is given twice, also in values; leave one out")
-    stated = {"base": str(base) if base is not None else None, "dtype": dtype, **(values or {})}
-    document = document_of(str(model), "model").with_values(stated)
+    changes = {"base": str(base) if base is not None else None, "dtype": dtype, **(values or {})}
+    document = document_of(str(model), "model").with_values(changes)
     return merge(document, out, options=options, on_progress=on_progress)
 
 

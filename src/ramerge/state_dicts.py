@@ -137,20 +137,20 @@ def merge_state_dicts(
         raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
     if keys := [key for key in _KEYS if key in parameters]:
         raise RecipeError(f"{key}: is a key of recipes and no parameter; write recipe={{{key!r}: ...}}" for key in keys)
-    if isinstance(wrapped := parameters.get("parameters"), Mapping):
-        keywords = ", ".join(f"{name}={value!r}" for name, value in wrapped.items()) or "density=0.3"
+    if isinstance(nested := parameters.get("parameters"), Mapping):
+        keywords = ", ".join(f"{name}={value!r}" for name, value in nested.items()) or "density=0.3"
         raise RecipeError(f"parameters: are keywords of their own here; write {brief(keywords)}")
     if others := (recipe or {}).keys() - set(_KEYS):
         raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
-    allowed = (recipe or {}).get("allow")
-    if isinstance(allowed, Mapping) and (files_only := [key for key in _OF_FILES if allowed.get(key)]):
+    allow = (recipe or {}).get("allow")
+    if isinstance(allow, Mapping) and (files_only := [key for key in _OF_FILES if allow.get(key)]):
         raise RecipeError(f"allow.{key}: is for models in files; leave it out for state dicts" for key in files_only)
     entries = {name: _entry(agent) for name, agent in agents.items()}
     models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
     own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
     _refuse_factors({"base": own} | {f"agents.{name}": tensors for name, tensors in models.items()})
-    tied = _tied(own)
-    folders = _Folders(own, tied, config)
+    ties = _ties(own)
+    folders = _Folders(own, ties, config)
     values = {
         **(recipe or {}),
         "method": method,
@@ -164,25 +164,27 @@ def merge_state_dicts(
         values["base"] = folders.model("base", own)
 
     target = None if out is None else _mapping(out, "out")
-    merged: dict[str, MergedTensor] = {}
+    merged_tensors: dict[str, MergedTensor] = {}
     record = merge_into(
-        lambda tensor: merged.update({tensor.name: tensor}),
-        Document(values, models=folders.made),
+        lambda tensor: merged_tensors.update({tensor.name: tensor}),
+        Document(values, models=folders.folders),
         options,
-        lambda plan: () if target is None else _misfits(plan, target, tied),
+        lambda plan: () if target is None else _misfits(plan, target, ties),
     )
     if target is not None:
-        merged |= {again: merged[name] for again, name in tied.items() if name in merged and again in target}
-        _check_ties(target, merged)
-        made = {name: _written(tensor, target[name]) for name, tensor in merged.items()}
+        merged_tensors |= {
+            again: merged_tensors[name] for again, name in ties.items() if name in merged_tensors and again in target
+        }
+        _check_ties(target, merged_tensors)
+        result = {name: _write_into(tensor, target[name]) for name, tensor in merged_tensors.items()}
     else:
         kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
         usual = next(iter(kinds.values()), None)
-        made = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged.items()}
-        made |= {again: made[name] for again, name in tied.items() if name in made}
+        result = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged_tensors.items()}
+        result |= {again: result[name] for again, name in ties.items() if name in result}
     places = {name: place for place, name in enumerate(own)}
-    ordered = sorted(made, key=lambda name: places.get(name, len(places)))
-    return MergedStateDict({name: made[name] for name in ordered}, record)
+    names = sorted(result, key=lambda name: places.get(name, len(places)))
+    return MergedStateDict({name: result[name] for name in names}, record)
 
 
 def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight", **keywords: Any) -> Any:
@@ -212,8 +214,10 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
         keywords["out"] = {name: keywords["out"]}
     _check_mapping("agents", agents)
     models = {
-        agent: {key: {name: value} for key, value in given.items()} if isinstance(given, Mapping) else {name: given}
-        for agent, given in agents.items()
+        agent: {key: {name: value} for key, value in agent_input.items()}
+        if isinstance(agent_input, Mapping)
+        else {name: agent_input}
+        for agent, agent_input in agents.items()
     }
     return merge_state_dicts(None if base is None else {name: base}, models, **keywords)[name]
 
@@ -221,7 +225,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
 # --- what a program holds -----------------------------------------------------------------------------------------
 
 
-class _Held(NamedTuple):
+class _HeldTensor(NamedTuple):
     """A tensor in memory: safetensors' dtype, shape, bytes, and where it is: equal for names of one tensor."""
 
     dtype: str
@@ -240,8 +244,8 @@ class _OnDevice:
         return len(self._flat)
 
     def __getitem__(self, part: slice) -> NDArray[np.uint8]:
-        found: NDArray[np.uint8] = self._flat[part].cpu().numpy()
-        return found
+        data: NDArray[np.uint8] = self._flat[part].cpu().numpy()
+        return data
 
 
 _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float32'}", "config": "{'model_type': ...}"}
@@ -256,10 +260,10 @@ def _check_mapping(label: str, value: Any) -> None:
 
 
 def _mapping(model: Any, label: str) -> Mapping[str, Any]:
-    found = model.state_dict() if not isinstance(model, Mapping) and hasattr(model, "state_dict") else model
-    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+    mapping = model.state_dict() if not isinstance(model, Mapping) and hasattr(model, "state_dict") else model
+    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
         raise RecipeError(f"{label}: must map names to tensors, or be a module; it is a {type(model).__name__}")
-    return found
+    return mapping
 
 
 def _entry(agent: Any) -> Mapping[str, Any]:
@@ -271,12 +275,12 @@ def _entry(agent: Any) -> Mapping[str, Any]:
     return agent if is_entry else {"model": agent}
 
 
-def _tensors(model: Any, label: str) -> dict[str, _Held]:
-    found, problems = {}, []
+def _tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
+    tensors, problems = {}, []
     for name, value in _mapping(model, label).items():
         try:
             name.encode()
-            found[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
+            tensors[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
         except UnicodeEncodeError:
             problems.append(f"{quoted(name)} holds half of a surrogate pair, which is no character; rename the tensor")
         except ValueError as error:
@@ -285,10 +289,10 @@ def _tensors(model: Any, label: str) -> dict[str, _Held]:
             problems.append(f"{quoted(name)} is a {type(value).__name__} without bytes to read; give a plain tensor")
     if problems:
         raise RecipeError(f"{label}: {brief_list(problems)}")
-    return found
+    return tensors
 
 
-def _refuse_factors(models: Mapping[str, Mapping[str, _Held]]) -> None:
+def _refuse_factors(models: Mapping[str, Mapping[str, _HeldTensor]]) -> None:
     """Raise RecipeError for the module of a LoRA adapter: what it changes would be no part of the merge."""
     problems = [
         f"{label}: is a model of PEFT, with factors of LoRA such as {quoted(name)}; give the whole model, "
@@ -305,7 +309,7 @@ def _is_torch(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def _of_numpy(value: Any) -> _Held:
+def _of_numpy(value: Any) -> _HeldTensor:
     if not isinstance(value, np.ndarray | np.generic):
         raise ValueError(f"is a {type(value).__name__}, neither a NumPy array nor a torch tensor")
     array = np.asarray(value)
@@ -315,10 +319,10 @@ def _of_numpy(value: Any) -> _Held:
     place = (array.ctypes.data, array.strides, array.shape, name, array.dtype.byteorder) if array.size else None
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    return _Held(_DTYPES[name], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8), place)
+    return _HeldTensor(_DTYPES[name], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8), place)
 
 
-def _of_torch(tensor: Any) -> _Held:
+def _of_torch(tensor: Any) -> _HeldTensor:
     import torch
 
     name = str(tensor.dtype).removeprefix("torch.")
@@ -341,14 +345,16 @@ def _of_torch(tensor: Any) -> _Held:
     data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
     where = (str(plain.device), plain.data_ptr(), plain.stride(), tuple(plain.shape), name, plain.is_neg())
     place = where if plain.numel() else None
-    return _Held(_DTYPES[name], tuple(plain.shape), data, place)
+    return _HeldTensor(_DTYPES[name], tuple(plain.shape), data, place)
 
 
-def _tied(tensors: Mapping[str, _Held]) -> dict[str, str]:
+def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
     """Names of tensors that are there under an earlier name, with that name."""
     firsts: dict[Hashable, str] = {}
-    found = {name: firsts.setdefault(held.place, name) for name, held in tensors.items() if held.place is not None}
-    return {name: first for name, first in found.items() if name != first}
+    first_names = {
+        name: firsts.setdefault(tensor.place, name) for name, tensor in tensors.items() if tensor.place is not None
+    }
+    return {name: first for name, first in first_names.items() if name != first}
 
 
 class _Folders:
@@ -360,46 +366,48 @@ class _Folders:
         config: the base's configuration.
 
     Attributes:
-        made: the folders, by the name that a recipe has for them.
+        folders: the folders, by the name that a recipe has for them.
     """
 
-    def __init__(self, own: Mapping[str, _Held], tied: Mapping[str, str], config: Mapping[str, Any] | None) -> None:
-        self.made: dict[str, Remote] = {}
-        self._names, self._tied, self._config = own.keys(), tied, config or {}
+    def __init__(
+        self, own: Mapping[str, _HeldTensor], ties: Mapping[str, str], config: Mapping[str, Any] | None
+    ) -> None:
+        self.folders: dict[str, Remote] = {}
+        self._names, self._ties, self._config = own.keys(), ties, config or {}
 
-    def model(self, label: str, tensors: Mapping[str, _Held]) -> str:
+    def model(self, label: str, tensors: Mapping[str, _HeldTensor]) -> str:
         """The name of the folder of a model; it is quantized as the base is if it has all of the base's tensors."""
         # a tensor that the base has under an earlier name, too, is left out where the model has it there as well
         untied = {
-            name: held
-            for name, held in tensors.items()
-            if name not in self._tied or (first := tensors.get(self._tied[name])) is None or first.place != held.place
+            name: tensor
+            for name, tensor in tensors.items()
+            if name not in self._ties or (first := tensors.get(self._ties[name])) is None or first.place != tensor.place
         }
         as_base = tensors.keys() >= self._names
         return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
 
     def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
         """The names of the folders of an agent's side inputs, where there are some."""
-        found: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         if (importances := entry.get(IMPORTANCE.key)) is not None:
             tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
-            untied = {name: held for name, held in tensors.items() if name not in self._tied}
-            found[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
+            untied = {name: tensor for name, tensor in tensors.items() if name not in self._ties}
+            addresses[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
         if (inputs := entry.get(INPUTS.key)) is not None:
             key = f"agents.{label}.{INPUTS.key}"
             pairs = {name: _with_weights(value) for name, value in _mapping(inputs, key).items()}
             places = {name: (f"{name}.rows", f"{name}.weights") for name in pairs}
             rows = {each: value for name, pair in pairs.items() for each, value in zip(places[name], pair, strict=True)}
-            found[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
-        return found
+            addresses[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
+        return addresses
 
     def _put(
-        self, label: str, tensors: Mapping[str, _Held], file: str = "", content: Mapping[str, Any] | None = None
+        self, label: str, tensors: Mapping[str, _HeldTensor], file: str = "", content: Mapping[str, Any] | None = None
     ) -> str:
         address = f"memory:{label}"
-        entries = [(name, held.dtype, held.shape, len(held.data)) for name, held in tensors.items()]
+        entries = [(name, tensor.dtype, tensor.shape, len(tensor.data)) for name, tensor in tensors.items()]
         header = np.frombuffer(lay_out(ONE_FILE, entries).header, np.uint8)
-        files: dict[str, list[Extent]] = {ONE_FILE: [header, *(held.data for held in tensors.values())]}
+        files: dict[str, list[Extent]] = {ONE_FILE: [header, *(tensor.data for tensor in tensors.values())]}
         if content:
             try:
                 text = json.dumps(content, default=str)
@@ -408,7 +416,7 @@ class _Folders:
                     f"config: cannot be written as JSON ({error}); give what config.json holds"
                 ) from error
             files[file] = [np.frombuffer(text.encode(), np.uint8)]
-        self.made[address] = Remote(MemoryFolder(address, files))
+        self.folders[address] = Remote(MemoryFolder(address, files))
         return address
 
 
@@ -423,30 +431,30 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
 # --- what it gets -------------------------------------------------------------------------------------------------
 
 
-def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -> list[str]:
+def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
     """Problems of tensors of a plan's output that have no place in `out`."""
-    held, missing, fixed, problems = _tensors(out, "out"), [], [], []
+    tensors, missing, readonly_names, problems = _tensors(out, "out"), [], [], []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
-    parts |= {again: parts[name] for again, name in tied.items() if name in parts and again in held}
+    parts |= {again: parts[name] for again, name in ties.items() if name in parts and again in tensors}
     for name, part in parts.items():
-        found = held.get(name)
+        found = tensors.get(name)
         if found is None:
             missing.append(quoted(name))
         elif _repeats(out[name]) or not (_is_torch(out[name]) or out[name].flags.writeable):
-            fixed.append(quoted(name))
+            readonly_names.append(quoted(name))
         elif (found.dtype, found.shape) != (part.dtype, part.shape):
             problems.append(
                 f"out: {quoted(name)} is {found.dtype} {list(found.shape)}, and the merged tensor is {part.dtype} "
                 f"{list(part.shape)}; recipe={{'dtype': ...}} sets that of the result"
             )
-    lacks = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
+    absences = [f"out: lacks {brief_list(missing)}, which the merge has"] if missing else []
     why = "read-only, or a view with one place for several elements, as of `expand`; give other arrays, such as copies"
-    frozen = [f"out: {brief_list(fixed)} cannot be written in place: {why}"] if fixed else []
+    refusals = [f"out: {brief_list(readonly_names)} cannot be written in place: {why}"] if readonly_names else []
     return [
-        *lacks,
+        *absences,
         *first_of(problems),
-        *frozen,
-        *_overlaps({name: (out[name], held[name].place) for name in parts if name in held}),
+        *refusals,
+        *_overlaps({name: (out[name], tensors[name].place) for name in parts if name in tensors}),
     ]
 
 
@@ -503,12 +511,12 @@ def _repeats(array: Any) -> bool:
     return False
 
 
-def _check_ties(target: Mapping[str, Any], merged: Mapping[str, MergedTensor]) -> None:
+def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTensor]) -> None:
     """Raise WeightsError where two different tensors would be written to one place."""
     problems = [
         f"out: {quoted(name)} and {quoted(first)} are one tensor, but the merged ones differ; give arrays of their own"
-        for name, first in _tied(_tensors({name: target[name] for name in merged}, "out")).items()
-        if not np.array_equal(merged[name].data, merged[first].data)
+        for name, first in _ties(_tensors({name: target[name] for name in merged_tensors}, "out")).items()
+        if not np.array_equal(merged_tensors[name].data, merged_tensors[first].data)
     ]
     if problems:
         raise WeightsError(first_of(problems))
@@ -536,7 +544,7 @@ def _numpy_dtype(dtype: str, value: Any) -> np.dtype[Any]:
     return made
 
 
-def _written(tensor: MergedTensor, target: Any) -> Any:
+def _write_into(tensor: MergedTensor, target: Any) -> Any:
     """Write a merged tensor into an array of its dtype and shape."""
     if _is_torch(target):
         target.detach().copy_(tensor.torch())

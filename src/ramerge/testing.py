@@ -74,22 +74,22 @@ def check_method(
         >>> import ramerge.testing
         >>> ramerge.testing.check_method("task_arithmetic", parameters=[{}, {"scale": 0.5}])
     """
-    for given in parameters:
+    for values in parameters:
         for dtype in DTYPES:
-            check_layout(name, dtype, given)
-        check_order(name, given)
+            check_layout(name, dtype, values)
+        check_order(name, values)
         if reference is not None:
-            check_reference(name, reference, given, exact=exact)
+            check_reference(name, reference, values, exact=exact)
     check_bounds(name)
 
 
 def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object] | None = None) -> None:
     """Check that shards, sizes of blocks and numbers of threads do not change a byte."""
-    found = []
+    results = []
     for shards, block, workers in _LAYOUTS:
         with models(name, dtype, shards=shards) as recipe:
-            found.append(merged({**recipe, "parameters": dict(parameters or {})}, block=block, workers=workers))
-    one, other = found
+            results.append(merged({**recipe, "parameters": dict(parameters or {})}, block=block, workers=workers))
+    one, other = results
     assert one.keys() == other.keys(), f"{name}: tensors differ between layouts"
     for tensor in one:
         same = one[tensor].tobytes() == other[tensor].tobytes()
@@ -101,8 +101,11 @@ def check_order(name: str, parameters: Mapping[str, object] | None = None) -> No
     if not METHODS[name].symmetric:
         return
     with models(name, "F32") as recipe:
-        given = {**recipe, "parameters": dict(parameters or {})}
-        one, other = merged(given), merged({**given, "agents": dict(reversed(recipe["agents"].items()))})
+        recipe_with_values = {**recipe, "parameters": dict(parameters or {})}
+        one, other = (
+            merged(recipe_with_values),
+            merged({**recipe_with_values, "agents": dict(reversed(recipe["agents"].items()))}),
+        )
     for tensor in one:
         close = np.allclose(one[tensor], other[tensor], rtol=1e-5, atol=1e-7)
         assert close, f"{name}: {tensor} depends on the order of agents, but the method is declared symmetric"
@@ -112,18 +115,22 @@ def check_reference(
     name: str, reference: Reference, parameters: Mapping[str, object] | None = None, *, exact: bool = True
 ) -> None:
     """Compare with a reference, in float32."""
-    method, given = METHODS[name], dict(parameters or {})
+    method, values = METHODS[name], dict(parameters or {})
     with models(name, "F32") as recipe:
-        found = merged({**recipe, "parameters": given})
+        result = merged({**recipe, "parameters": values})
     base, agents = _values(method)
     for tensor in base:
         others = [agent[tensor] for agent in agents.values()]
         taus = [agent - base[tensor] for agent in others] if method.needs_base else others
-        wanted = np.asarray(reference(base[tensor], taus, **given), np.float32)
+        expectation = np.asarray(reference(base[tensor], taus, **values), np.float32)
         if exact:
-            assert found[tensor].tobytes() == wanted.tobytes(), f"{name}: {tensor} is not the reference's, bit for bit"
+            assert result[tensor].tobytes() == expectation.tobytes(), (
+                f"{name}: {tensor} is not the reference's, bit for bit"
+            )
         else:
-            assert np.allclose(found[tensor], wanted, rtol=1e-5, atol=1e-7), f"{name}: {tensor} is not the reference's"
+            assert np.allclose(result[tensor], expectation, rtol=1e-5, atol=1e-7), (
+                f"{name}: {tensor} is not the reference's"
+            )
 
 
 def check_bounds(name: str) -> None:
@@ -188,10 +195,10 @@ def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Valu
     draw = np.random.default_rng(1234)
     base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
     agents: dict[str, dict[str, Values]] = {}
-    for agent, moved in list(_AGENTS.items())[: method.most or max(method.fewest, len(_AGENTS))]:
+    for agent, density in list(_AGENTS.items())[: method.most or max(method.fewest, len(_AGENTS))]:
         agents[agent] = {}
         for tensor, values in base.items():
-            change = np.where(draw.random(values.shape) < moved, draw.normal(0, 0.01, values.shape), 0)
+            change = np.where(draw.random(values.shape) < density, draw.normal(0, 0.01, values.shape), 0)
             agents[agent][tensor] = (values + change).astype(np.float32)
     return base, agents
 
@@ -203,14 +210,14 @@ def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int)
     files = [f"model-{place + 1:05}-of-{shards:05}.safetensors" for place in range(shards)]
     where = {tensor: files[place % shards] for place, tensor in enumerate(tensors)}
     for file in files:
-        stored = {tensor: _stored(tensors[tensor], dtype) for tensor in tensors if where[tensor] == file}
-        entries = [(tensor, dtype, words.shape, words.nbytes) for tensor, words in stored.items()]
+        words_by_tensor = {tensor: _to_dtype(tensors[tensor], dtype) for tensor in tensors if where[tensor] == file}
+        entries = [(tensor, dtype, words.shape, words.nbytes) for tensor, words in words_by_tensor.items()]
         header = encode_header(entries, {"format": "pt"})
-        (folder / file).write_bytes(header + b"".join(words.tobytes() for words in stored.values()))
+        (folder / file).write_bytes(header + b"".join(words.tobytes() for words in words_by_tensor.values()))
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 
-def _stored(values: Values, dtype: str) -> Values:
+def _to_dtype(values: Values, dtype: str) -> Values:
     """Numbers as they lie in a file; bfloat16 is cut off, not rounded, which is as good here."""
     if dtype == "BF16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
@@ -225,13 +232,13 @@ def merged(recipe: Mapping[str, object], *, block: int | None = None, workers: i
         block: elements that a worker takes at a time, however few.
         workers: threads.
     """
-    found: dict[str, Values] = {}
+    tensors: dict[str, Values] = {}
 
     def take(tensor: MergedTensor) -> None:
-        found[tensor.name] = tensor.data.view(_WORDS[tensor.dtype]).reshape(tensor.shape).copy()
+        tensors[tensor.name] = tensor.data.view(_WORDS[tensor.dtype]).reshape(tensor.shape).copy()
 
-    made = make_plan(make_points(open_recipe(recipe)), in_memory=True)
+    plan = make_plan(make_points(open_recipe(recipe)), in_memory=True)
     if block is not None:
-        made = replace(made, resources=replace(made.resources, block_elements=block))
-    execute(made, ThreadExecutor(workers), on_tensor=take)
-    return found
+        plan = replace(plan, resources=replace(plan.resources, block_elements=block))
+    execute(plan, ThreadExecutor(workers), on_tensor=take)
+    return tensors

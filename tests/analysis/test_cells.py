@@ -10,7 +10,7 @@ import pytest
 
 import ramerge
 from ramerge.analysis import cells
-from ramerge.analysis.cells import Counted, HeatCell
+from ramerge.analysis.cells import CellFigures, HeatCell
 from ramerge.core.foundation.progress import Progress
 from ramerge.demo.run import AGENTS
 from tests.checkpoints import floats, write_checkpoint
@@ -95,7 +95,7 @@ def test_figures_are_told_while_they_are_counted(monkeypatch: pytest.MonkeyPatch
         "agents": {name: str(AGENTS / name) for name in ("coder", "memory", "tool")},
     }
     analysis = ramerge.analyze(source, options=ramerge.Options(cache=False), on_progress=heard.append)
-    told = [event for event in heard if isinstance(event, Counted)]
+    told = [event for event in heard if isinstance(event, CellFigures)]
     assert len(told) > 10
     assert [event.done for event in told] == sorted(event.done for event in told)
     assert all(event.part["elements"] == event.done <= event.total for event in told)

@@ -56,7 +56,7 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
 def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])
-    monkeypatch.setattr(native, "expands", lambda: False)
+    monkeypatch.setattr(native, "can_expand", lambda: False)
     monkeypatch.setattr(statistics, "_survey", statistics._survey.__wrapped__)  # not what is kept for this processor
     _, found = counted(words, [0, ELEMENTS])
     assert all((one == other).all() for one, other in zip(found, wanted, strict=True))

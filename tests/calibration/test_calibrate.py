@@ -553,7 +553,7 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
     recorder = InputRecorder(live, live.targets, 100, 0)
     recorder.begin([0, 1, 2, 3, 4], 5, live.device)
     with recorder:
-        live.hidden([1, 2, 3, 4, 5])
+        live.run_layers([1, 2, 3, 4, 5])
     found = recorder.result(np.full(5, 0.2, np.float32), 5)
     names = [
         f"model.layers.0.mlp.experts.{expert}.{kind}_proj.weight"

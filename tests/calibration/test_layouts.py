@@ -61,7 +61,7 @@ def record(folder: Path) -> RecordedInputs:
     for ids in TEXTS:
         recorder.begin(list(range(len(ids))), len(ids), live.device)
         with recorder:
-            live.hidden(ids)
+            live.run_layers(ids)
     tokens = sum(map(len, TEXTS))
     return recorder.result(np.full(tokens, 1 / tokens, np.float32), tokens)
 

@@ -91,17 +91,17 @@ def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str
 
         hook = model.get_submodule("model.layers.1.mlp.up_proj").register_forward_pre_hook(fail)
         with pytest.raises(ramerge.PlanError, match="does not fit into the memory"):
-            base.live.hidden([1, 2, 3])
+            base.live.run_layers([1, 2, 3])
         assert [one.data_ptr() for one in model.parameters()] == homes
         hook.remove()
-        base.live.hidden([1, 2, 3])
+        base.live.run_layers([1, 2, 3])
 
 
 def test_an_error_of_offloading_is_not_taken_for_one_of_the_models_code(recipe: dict[str, Any]) -> None:
     with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         base.live.offloaded._device = "nowhere"
         with pytest.raises(RuntimeError, match="nowhere"):
-            base.live.hidden([1, 2, 3])
+            base.live.run_layers([1, 2, 3])
 
 
 def test_importances_need_the_whole_model_on_the_device(recipe: dict[str, Any], tmp_path: Path) -> None:

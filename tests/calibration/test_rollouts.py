@@ -99,7 +99,7 @@ def test_a_decoded_prompt_gets_back_the_special_tokens_of_the_chat_template(
     expected = ids_of(made, text) + ids_of(made, "7</s>" if template == MARKED else "7<|end|>")
     made.eos_token = "</s>" if template == MARKED else "<|end|>"
     prompt = Prompt("p", decoded(made, text), replies=(Reply("7", 1.0),), state="decoded")
-    exchange = speaker(made).given(prompt)
+    exchange = speaker(made).first_reply(prompt)
     assert not isinstance(exchange, str)
     assert list(exchange.ids) == expected
     assert exchange.start == len(ids_of(made, text))
@@ -109,7 +109,7 @@ def test_thoughts_that_the_trainer_s_template_has_left_empty_stay() -> None:
     made = tokenizer(SPOKEN)
     text = decoded(made, rendered(made, [USER])) + "<think>\n\n</think>\n\n"
     assert ExampleEncoder(made, 1000).conversation(text) == ([USER], "<think>\n\n</think>\n\n")
-    exchange = speaker(made).given(Prompt("p", text, replies=(Reply("7"),), state="decoded"))
+    exchange = speaker(made).first_reply(Prompt("p", text, replies=(Reply("7"),), state="decoded"))
     assert not isinstance(exchange, str)
     assert made.decode(exchange.ids) == rendered(made, [USER]) + "<think>\n\n</think>\n\n7<|end|>"
 
@@ -119,7 +119,7 @@ def test_a_decoded_text_that_is_no_conversation_stays_a_text(template: str | Non
     made = tokenizer(template, bos=True)
     text = "Once upon\n\na time"
     assert ExampleEncoder(made, 1000).conversation(text) is None
-    exchange = speaker(made).given(Prompt("p", text, replies=(Reply(" there"),), state="decoded"))
+    exchange = speaker(made).first_reply(Prompt("p", text, replies=(Reply(" there"),), state="decoded"))
     assert not isinstance(exchange, str)
     assert made.decode(exchange.ids) == f"<s>{text} there{made.eos_token}"
 
@@ -128,7 +128,7 @@ def test_a_decoded_text_that_is_no_conversation_stays_a_text(template: str | Non
 @pytest.mark.parametrize("text", ["2 + 2", "<s>2 + 2"])
 def test_nothing_is_put_in_front_twice_or_of_a_rendered_text(state: Any, opening: str, text: str) -> None:
     made = tokenizer(None, bos=True)
-    exchange = speaker(made).given(Prompt("p", text, replies=(Reply("4</s>"),), state=state))
+    exchange = speaker(made).first_reply(Prompt("p", text, replies=(Reply("4</s>"),), state=state))
     assert not isinstance(exchange, str)
     assert made.decode(exchange.ids) == opening + text.removeprefix(opening) + "4</s>"
     assert exchange.ids[exchange.start :] == (*ids_of(made, "4"), 1)
@@ -138,14 +138,14 @@ def test_token_ids_count_more_than_texts() -> None:
     made = tokenizer(SPOKEN)
     reply = Reply("4", 1.0, ids=(0, 9, 8, 7, 6), start=3)
     for positions, expected, start in ((8, (0, 9, 8, 7, 6), 3), (4, (0, 8, 7, 6), 2)):
-        exchange = speaker(made, positions).given(Prompt("p", "x", replies=(reply,), state="rendered"))
+        exchange = speaker(made, positions).first_reply(Prompt("p", "x", replies=(reply,), state="rendered"))
         assert not isinstance(exchange, str)
         assert (exchange.ids, exchange.start) == (expected, start)
 
 
 def test_turns_between_prompt_and_reply_are_read() -> None:
     made = tokenizer(SPOKEN)
-    exchange = speaker(made).given(Prompt("p", None, (USER,), (Reply("7", turns=(SAID, AGAIN)),)))
+    exchange = speaker(made).first_reply(Prompt("p", None, (USER,), (Reply("7", turns=(SAID, AGAIN)),)))
     assert not isinstance(exchange, str)
     assert made.decode(exchange.ids) == rendered(made, [USER, SAID, AGAIN]) + "7<|end|>"
 
@@ -159,6 +159,6 @@ def test_a_prompt_without_its_reply_is_asked_as_it_would_be_read_with_one() -> N
         ("Once upon", "decoded", "<s>Once upon"),
         (decoded(made, thinking), "decoded", thinking),
     ):
-        found = speaker(made).asked(Prompt("p", text, state=state))
+        found = speaker(made).question(Prompt("p", text, state=state))
         assert not isinstance(found, str)
         assert made.decode(found[0]) == expected

@@ -54,7 +54,7 @@ class Planned(Arena):
 
     def take(self, size: int) -> NDArray[np.uint8]:
         taken = super().take(size)
-        assert not self.exceeded
+        assert not self.excess_count
         return taken
 
 

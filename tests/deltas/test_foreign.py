@@ -31,7 +31,7 @@ from ramerge.core.tensors.reader import Files, Reader
 from ramerge.deltas.rebuild import write_agent
 from ramerge.deltas.trainers import digests, grail, skyrl, slime, unpack
 from ramerge.deltas.trainers.chain import TrainerLayout, links
-from ramerge.deltas.trainers.convert import applied, convert
+from ramerge.deltas.trainers.convert import apply_links, convert
 from ramerge.deltas.trainers.link import Link
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.deltas.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
@@ -63,7 +63,7 @@ def result(base: Path, chain: list[Link], block: int = 1 << 18) -> Model:
     """What a chain makes of a base, checked for what it says that it was before."""
     opened = open_checkpoint(base)
     found = {}
-    for tensor, blocks in applied(opened, chain, block):
+    for tensor, blocks in apply_links(opened, chain, block):
         before, after = [], []
         for old, new in blocks:
             before.append(old.tobytes())

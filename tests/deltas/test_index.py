@@ -21,7 +21,7 @@ from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored as InFile
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, Encoded, Encoder, decode
+from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, EncodedBlock, Encoder, decode
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import DELTA_INDEX, read_index, signed
 from ramerge.deltas.patched import Patched
@@ -68,13 +68,13 @@ def test_a_block_comes_back(seed: int, size: int, width: int, density: float, co
     row = BlockRow.of(found.row.numbers)
     assert row == found.row
     row.check(size, width, len(found.payload))
-    assert row.moved == np.count_nonzero(base != other)
+    assert row.updates == np.count_nonzero(base != other)
     out = np.empty_like(base)
     decode([row], np.frombuffer(found.payload, np.uint8), base, out, Arena().take)
     assert np.array_equal(out, other)
 
 
-def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, Encoded]:
+def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, EncodedBlock]:
     """A block whose form is drawn: nothing, gaps or a bitmap, one plane or two, compressed or not."""
     rng = np.random.default_rng(seed)
     base, other = drawn(seed, size, 2, float(rng.choice([0.0, 0.01, 0.5])))
@@ -111,7 +111,7 @@ def test_blocks_are_read_together_whatever_their_forms_and_places(
         out = np.empty(2 * (stop - start), np.uint8)
         Reader(files, arena).read(tensor, start, stop, out)
     assert np.array_equal(out.view(np.uint16), other[start:stop])
-    assert not arena.exceeded
+    assert not arena.excess_count
 
 
 def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,13 +124,13 @@ def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.
     rows = [each.row for each in found]
     decode(rows, payload, base, np.empty_like(base), Arena().take)
     for index in (1, 2, 3):
-        fewer = rows[index]._replace(moved=rows[index].moved - 1)
+        fewer = rows[index]._replace(updates=rows[index].updates - 1)
         wrong = [*rows[:index], fewer, *rows[index + 1 :]]
         with pytest.raises(DamagedError) as error:
             decode(wrong, payload, base, np.empty_like(base), Arena().take)
         assert error.value.index == index
         flipped = payload.copy()
-        flipped[sum(row.stored for row in rows[:index])] ^= 1
+        flipped[sum(row.nbytes for row in rows[:index])] ^= 1
         with pytest.raises(DamagedError, match="checksum") as error:
             decode(rows, flipped, base, np.empty_like(base), Arena().take)
         assert error.value.index == index

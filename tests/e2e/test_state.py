@@ -47,7 +47,7 @@ def greedy_soup(folder: Path) -> object:
     return greedy_soup(
         request.recipe,
         request.run,
-        request.taken,
+        request.checkpoints,
         folder,
         scorer_of(score, 60),
         objective_of("score"),

@@ -14,7 +14,7 @@ from ramerge.core.engine.passes import in_turn
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.methods.base import RecordedRows
-from ramerge.core.planning.model import Recorded
+from ramerge.core.planning.model import InputRecord
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, write_checkpoint
 
@@ -75,7 +75,7 @@ def test_they_arrive_empty_in_another_process() -> None:
 def read(folder: Path, rows: object, weights: object, dtype: str = "BF16") -> RecordedRows:
     opened = open_checkpoint(write_checkpoint(folder, {"r": floats(rows, dtype), "w": floats(weights, "F32")}))
     with Files(opened.files) as files:
-        return read_rows(Reader(files), Recorded(opened.tensors["r"], opened.tensors["w"]))
+        return read_rows(Reader(files), InputRecord(opened.tensors["r"], opened.tensors["w"]))
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])

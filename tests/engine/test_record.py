@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.analysis.finished import open_finished
+from ramerge.analysis.finished import open_merge
 from ramerge.analysis.results import read_analysis
 from ramerge.core.engine.record import read_record, read_sweep
 from ramerge.core.foundation.errors import PlanError, RecipeError
@@ -23,7 +23,7 @@ def test_records_come_back(tmp_path: Path) -> None:
     assert [one.to_dict() for one in found.points.values()] == [one.to_dict() for one in records]
     assert found.to_json() == (tmp_path / "sweep/sweep.json").read_text()
     with pytest.raises(RecipeError, match=f"in it: {', '.join(found.points)}"):
-        open_finished(tmp_path / "sweep")
+        open_merge(tmp_path / "sweep")
 
 
 def test_a_record_of_an_earlier_version(tmp_path: Path) -> None:

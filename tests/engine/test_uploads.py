@@ -502,6 +502,6 @@ def test_names_of_a_run() -> None:
         "r=0.1/model.safetensors": "r=0.1/model-0123456789ab-00001-of-00001.safetensors",
         "delta-00001.safetensors": "delta-0123456789ab-00001.safetensors",
     }
-    assert {name: run.named(name) for name in names} == names
+    assert {name: run.remote_name(name) for name in names} == names
     assert all(run.owns(name) and not UploadRun(Path()).owns(name) for name in names.values())
     assert not any(is_shard_of_run(name) for name in names)

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.core.formats.open import open_checkpoint, open_stacked
+from ramerge.core.formats.open import open_checkpoint, open_stack
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
@@ -184,7 +184,7 @@ def read(checkpoint: Checkpoint) -> Values:
         for name, tensor in checkpoint.tensors.items():
             arena, out = Arena(tensor.scratch(tensor.elements)), np.empty(tensor.nbytes, np.uint8)
             Reader(files, arena).read(tensor, 0, tensor.elements, out)
-            assert not arena.exceeded
+            assert not arena.excess_count
             found[name] = out.view(NUMBERS[tensor.dtype]).reshape(tensor.shape)
     return found
 
@@ -286,12 +286,12 @@ def test_stacked_adapters_are_what_peft_merges_at_once(name: str, writer: Writer
         with pytest.raises(ValueError, match="already defined"):
             model.merge_and_unload(adapter_names=["0", "1"])
         with pytest.raises(ramerge.RamergeError, match="which an adapter before it has changed"):
-            open_stacked([base, *adapters])
+            open_stack([base, *adapters])
         return
     theirs = model.merge_and_unload(adapter_names=["0", "1"])
     theirs.save_pretrained(writer.folder / "merged" / name)
     ours, wanted, start = (
-        read(open_stacked([base, *adapters])),
+        read(open_stack([base, *adapters])),
         values_of(writer.folder / "merged" / name),
         values_of(base),
     )

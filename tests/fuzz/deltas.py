@@ -20,7 +20,7 @@ from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.weighted import mean_of
-from ramerge.deltas.codec import NOTHING, BlockRow, BlockTable, DamagedError, Encoder, decode, fold, most_stored
+from ramerge.deltas.codec import NOTHING, BlockRow, BlockTable, DamagedError, Encoder, decode, fold, most_nbytes
 from ramerge.deltas.index import DELTA_INDEX, signed
 from tests.checkpoints import simple, write_checkpoint
 from tests.deltas.writing import write_delta
@@ -76,7 +76,7 @@ def cases(seed: int) -> Iterator[Case]:
             yield kind, data[:place] + bytes([rng.randrange(256)]) + data[place + 1 :], ()
         else:
             row, payload = rng.choice(_blocks())
-            numbers = [row.begin, row.stored, row.moved, row.escaped, row.form]
+            numbers = [row.begin, row.nbytes, row.updates, row.escapes, row.form]
             if rng.random() < 0.5:
                 place, small = rng.randrange(5), (0, 1, 2, 17, 18, 33, 34, 273, 274, 290, 300, 301)
                 numbers[place] = rng.choice((*small, numbers[place] + 1, 2**31, 2**63, 2**64 - 1))
@@ -125,8 +125,8 @@ def _check_block(data: bytes, numbers: tuple[int, ...]) -> bool:
     words = np.zeros(ELEMENTS, np.uint16)
     try:
         row.check(ELEMENTS, 2, len(data))
-        assert row.stored <= most_stored(ELEMENTS, 2)
-        payload = np.frombuffer(data, np.uint8)[begin : begin + row.stored].copy()
+        assert row.nbytes <= most_nbytes(ELEMENTS, 2)
+        payload = np.frombuffer(data, np.uint8)[begin : begin + row.nbytes].copy()
         right = BlockRow(begin, stored, moved, escaped, form, xxhash.xxh3_64_intdigest(payload.data), bytes(16))
         decode([right], payload, words, words, Arena().take)
     except DamagedError:
@@ -143,7 +143,7 @@ def _folded(numbers: tuple[int, ...], data: bytes, words: NDArray[np.uint16] | N
     held, total = np.zeros(2 * ELEMENTS, np.uint8), np.zeros(ELEMENTS, np.float32)
     row = np.array([begin, stored, *rest, xxhash.xxh3_64_intdigest(payload.data), 0, 0], np.uint64)
     try:
-        table = BlockTable.accepted(row.reshape(1, 1, -1), 0, ELEMENTS, 2, [len(data)])
+        table = BlockTable.check_rows(row.reshape(1, 1, -1), 0, ELEMENTS, 2, [len(data)])
         if table.forms != [NOTHING]:
             fold(table, payload, "BF16", held, [1.0], total, Arena().take)
     except DamagedError:

@@ -20,7 +20,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.trainers import grail, skyrl, slime
 from ramerge.deltas.trainers.chain import TrainerLayout, links
-from ramerge.deltas.trainers.convert import applied
+from ramerge.deltas.trainers.convert import apply_links
 from tests.checkpoints import simple, write_checkpoint
 from tests.deltas.foreign import packed, write_grail, write_skyrl, write_slime
 from tests.fuzz.common import BATCH, check_refusal, folder
@@ -138,7 +138,7 @@ def check(case: Case) -> bool:
         chain = links(layout, found, base, Opening())
         if chain[0].is_whole:
             return False
-        made = [b"".join(new.tobytes() for _, new in blocks) for _, blocks in applied(base, chain, 50)]
+        made = [b"".join(new.tobytes() for _, new in blocks) for _, blocks in apply_links(base, chain, 50)]
     except CheckpointError as error:
         check_refusal(error)
         return False

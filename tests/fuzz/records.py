@@ -12,7 +12,7 @@ from unittest import mock
 
 import ramerge
 from ramerge import api
-from ramerge.analysis.finished import open_finished, with_differences
+from ramerge.analysis.finished import open_merge, with_differences
 from ramerge.analysis.report import page
 from ramerge.analysis.report.write import render
 from ramerge.analysis.results import Analysis
@@ -57,7 +57,7 @@ def check(case: Case) -> bool:
     path = folder("records") / name
     path.write_bytes(text)
     try:
-        _, record = open_finished(path.parent)
+        _, record = open_merge(path.parent)
     except RecipeError as error:
         check_refusal(error)
         return "is a sweep; name" in str(error)

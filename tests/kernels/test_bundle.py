@@ -38,7 +38,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found() -> bytes | None:
-    bundle._opened.cache_clear()
+    bundle._open_zip.cache_clear()
     return bundle.find(_SOURCE.portable_key or "", llvm.get_process_triple(), native._processor()[1])
 
 
@@ -79,9 +79,9 @@ def test_flipped_bits_in_a_bundle_are_noticed(written: Path) -> None:
 
 
 def test_settings_of_numba_are_obeyed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert native._bundled(_SOURCE)
+    assert native._from_bundle(_SOURCE)
     monkeypatch.setenv("NUMBA_OPT", "1")
-    assert native._bundled(_SOURCE) is None
+    assert native._from_bundle(_SOURCE) is None
 
 
 def test_a_level_fits_processors_that_have_all_of_it() -> None:

@@ -44,7 +44,7 @@ def tripled(x: Any) -> Any:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty cache, and a process that has loaded nothing."""
     monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(native, "_loaded", {})
+    monkeypatch.setattr(native, "_kernels", {})
     return tmp_path / "cache" / "ramerge" / "kernels"
 
 
@@ -67,7 +67,7 @@ def total(source: str = SOURCE) -> float:
 
 
 def forget() -> None:
-    native._loaded.clear()
+    native._kernels.clear()
 
 
 def test_a_kernel_is_compiled_once(cache: Path, compilations: list[str]) -> None:

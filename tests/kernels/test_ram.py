@@ -78,7 +78,7 @@ def test_counts_and_merges_as_the_reference(
     assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], rescaled.bits)
 
 
-@pytest.mark.parametrize("shared", [rule for rule in ram.SHARED if rule != "mean"])
+@pytest.mark.parametrize("shared", [rule for rule in ram.COMBINATIONS if rule != "mean"])
 @pytest.mark.parametrize("dtype", some(["BF16", "F64"], fast=["BF16"]))
 @settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
@@ -86,7 +86,7 @@ def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataO
     base, *agents = data.draw(inputs(dtype, (3,) if dtype == "BF16" else (2,)))
     stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3][: len(agents)]
     out, counts = np.empty_like(stack[0]), np.zeros((2, len(agents)), np.int64)
-    wrong = ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), scales, out, counts, shared=shared)
+    wrong = ram.merge(uniform(dtype, len(stack)), stack, (EPSILON,), scales, out, counts, combination=shared)
     wanted = reference.merge(base, agents, scales, EPSILON, dtype, shared)
     assert wrong == (not np.isfinite(wanted.numbers(np.float64)).all())
     assert np.array_equal(counts, reference.count(base, agents, EPSILON))
@@ -109,7 +109,7 @@ def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> Non
     assert np.array_equal(out.view(np.uint16)[: base.bits.size], wanted.bits)
 
 
-@pytest.mark.parametrize("shared", list(ram.SHARED))
+@pytest.mark.parametrize("shared", list(ram.COMBINATIONS))
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place: int, bad: float) -> None:
@@ -117,7 +117,7 @@ def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place:
     values[place][5] = bad
     stack = [words(floats(array)) for array in values]
     out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
-    assert ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+    assert ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, combination=shared)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place:
         ((1.0, 3.0, 2.0), {"mean": 2.0, "agree_max": 3.0, "sum": 6.0, "rms": 6 / 3**0.5}),
         ((-1.0, -3.0, 0.0), {"mean": -2.0, "agree_max": -3.0, "sum": -4.0, "rms": -4 / 2**0.5}),
         ((1.0, -3.0, 0.0), {"mean": -1.0, "agree_max": -1.0, "sum": -2.0, "rms": -2 / 2**0.5}),
-        ((0.0, -3.0, 0.0), dict.fromkeys(ram.SHARED, -3.0)),
+        ((0.0, -3.0, 0.0), dict.fromkeys(ram.COMBINATIONS, -3.0)),
     ],
 )
 def test_known_answers_of_every_rule(moved: Sequence[float], wanted: Mapping[str, float]) -> None:
     stack = [words(floats([value])) for value in (0.5, *(0.5 + step for step in moved))]
     for shared, tau in wanted.items():
         out, counts = np.empty_like(stack[0]), np.zeros((2, 3), np.int64)
-        ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, shared=shared)
+        ram.merge(uniform("BF16", 4), stack, (EPSILON,), [1.0] * 3, out, counts, combination=shared)
         found = Stored("BF16", out.view(np.uint16)[:1]).numbers(np.float64)[0]
         assert found == (pytest.approx(0.5 + tau, rel=2**-8) if shared == "rms" else 0.5 + tau), shared
 

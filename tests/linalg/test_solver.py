@@ -91,12 +91,12 @@ def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkey
     device.refines = True
     monkeypatch.setattr(solver, "_device", lambda _name: device)
 
-    def watched(x: Any, real: Any = arrays._refined) -> Any:
+    def watched(x: Any, real: Any = arrays._refine) -> Any:
         found = real(x)
         refined.append(found is not None)
         return found
 
-    monkeypatch.setattr(arrays, "_refined", watched)
+    monkeypatch.setattr(arrays, "_refine", watched)
     for taus in (random(shape), low_rank(shape)):
         here = merged(CPU, method, taus, {})
         there = merged(Solver(TORCH_CPU, _refuse), method, taus, {})
@@ -331,5 +331,5 @@ def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path
 def test_models_of_half_a_billion_parameters_are_large():
     """The figure of the documentation: Qwen2.5-0.5B has 24 layers of these matrices."""
     shapes = [(896, 896), (128, 896), (128, 896), (896, 896), (4864, 896), (4864, 896), (896, 4864)]
-    total = 24 * sum(map(devices._multiply_adds, shapes))
+    total = 24 * sum(map(devices._operations, shapes))
     assert round(total / 1e11) == 3 and total > devices.LARGE

@@ -103,9 +103,9 @@ def test_the_sample_depends_on_the_elements_only(tmp_path: Path) -> None:
 
 
 def test_stretches_of_the_sample() -> None:
-    whole = list(effect.sampled(0, 10**7))
+    whole = list(effect.sample_ranges(0, 10**7))
     assert whole[0] == (0, 4096) and 10**7 / 4096 / 1024 * 0.5 < len(whole) < 10**7 / 4096 / 1024 * 2
-    cut = [part for start in range(0, 10**7, 1002) for part in effect.sampled(start, start + 1002)]
+    cut = [part for start in range(0, 10**7, 1002) for part in effect.sample_ranges(start, start + 1002)]
     assert sum(stop - start for start, stop in cut) == sum(stop - start for start, stop in whole)
 
 

@@ -54,7 +54,7 @@ def left(folder: Path) -> list[str]:
 def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the file system can exchange two folders."""
     if not request.param:
-        monkeypatch.setattr(module.OutputDir, "_exchanged", lambda _: False)
+        monkeypatch.setattr(module.OutputDir, "_exchange", lambda _: False)
     return bool(request.param)
 
 
@@ -222,7 +222,7 @@ def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) 
 
         return call
 
-    exchanged = module.OutputDir._exchanged
+    exchanged = module.OutputDir._exchange
 
     def exchange(place: module.OutputDir) -> bool:
         before("exchange", next(count))
@@ -231,7 +231,7 @@ def hooked(before: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         for name in MOVES:
             patch.setattr(os, name, wrap(name))
-        patch.setattr(module.OutputDir, "_exchanged", exchange)
+        patch.setattr(module.OutputDir, "_exchange", exchange)
         yield
 
 

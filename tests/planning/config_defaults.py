@@ -47,8 +47,8 @@ def defaults_of(model_type: str) -> dict[str, Any]:
     found = dict.fromkeys(field.name for field in dataclasses.fields(kind)) | kind.default_config_fields()
     found |= {key: made[key] for key in _ADDED if key in made}
     table = configs.key_table()
-    fixed = {key for key in table.derived & found.keys() if type(found[key]) is int and is_fixed(model_type, key)}
-    left_out = table.derived | {"rope_parameters"}
+    fixed = {key for key in table.derived_keys & found.keys() if type(found[key]) is int and is_fixed(model_type, key)}
+    left_out = table.derived_keys | {"rope_parameters"}
     plain = {
         key
         for key, value in found.items()
@@ -108,7 +108,7 @@ def rules() -> dict[str, dict[str, dict[str, Any]]]:
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for kind in model_types():
         config = config_of(kind) or {}
-        for key in sorted(configs.key_table().derived):
+        for key in sorted(configs.key_table().derived_keys):
             if isinstance(config.get(key), list) and (rule := _rule(kind, key, config)) is not None:
                 found.setdefault(kind, {})[key] = rule
     return found
@@ -161,7 +161,7 @@ def made() -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
         key: json.loads(value)
         for key, (value, times) in frequent.items()
         # other model types derive it
-        if times >= _MANY and value != "null" and key not in configs.key_table().derived
+        if times >= _MANY and value != "null" and key not in configs.key_table().derived_keys
     }
     return common, {
         name: {key: value for key, value in row.items() if json.dumps(value) != json.dumps(common.get(key))}

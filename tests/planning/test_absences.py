@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.core.planning.absences import BEYOND, BUFFERS, FURTHER, SHARED, is_buffer, known_absences
+from ramerge.core.planning.absences import BEYOND, BUFFERS, FURTHER, SHARING, is_buffer, known_absences
 from ramerge.core.tensors.tensor import Stored, Tensor
 
 
@@ -40,7 +40,7 @@ def reasons(absent: list[str], layers: int = 4, **config: int) -> dict[str, list
 
 def test_keys_and_values_of_layers_that_share_them() -> None:
     own, shared = "model.layers.1.self_attn.k_proj.weight", "model.layers.3.self_attn.k_proj.weight"
-    assert reasons([own, shared], num_kv_shared_layers=2) == {SHARED: [shared]}
+    assert reasons([own, shared], num_kv_shared_layers=2) == {SHARING: [shared]}
     assert reasons([own, shared]) == {}
 
 

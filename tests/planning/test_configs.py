@@ -32,7 +32,7 @@ KEYS = st.sampled_from(
 
 def classes(base: dict, agent: dict) -> tuple[set[str], set[str], set[str]]:
     found = compare_configs(base, agent)
-    return set(found.refused), set(found.warned), set(found.harmless)
+    return set(found.refusals), set(found.warnings), set(found.harmless)
 
 
 CONSTANTS = st.recursive(
@@ -82,9 +82,9 @@ def test_models_of_an_undefined_kind_are_merged(kind: Callable, tmp_path: Path) 
 )
 def test_which_differences_are_known(key, base, agent, serious) -> None:
     found = compare_configs({key: base}, {key: agent})
-    assert bool(found.refused) == (serious is True)
+    assert bool(found.refusals) == (serious is True)
     assert bool(found.harmless) == (serious is False)
-    assert not found.warned
+    assert not found.warnings
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_rotary_settings_are_compared_across_versions_of_transformers() -> None:
 
 
 def test_quantization_on_one_side_only_is_serious() -> None:
-    assert compare_configs({}, {"quantization_config": {"quant_method": "gptq"}}).refused
+    assert compare_configs({}, {"quantization_config": {"quant_method": "gptq"}}).refusals
 
 
 WIDE = {"hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 6}
@@ -230,7 +230,7 @@ def test_a_derived_key_that_one_side_leaves_out_is_derived(kind, config, key, me
         assert classes(inner(without), inner({**without, key: meant})) == (set(), set(), set())
         assert classes(inner({**without, key: meant}), inner(without)) == (set(), set(), set())
         found = compare_configs(inner(without), inner({**without, key: other or ["x"]}))
-        (text,) = (found.warned | found.refused).values()  # null is a statement
+        (text,) = (found.warnings | found.refusals).values()  # null is a statement
         assert f"none, which means {json.dumps(meant)}" in text or meant == []
 
 
@@ -246,7 +246,7 @@ def test_a_derived_key_that_one_side_leaves_out_is_derived(kind, config, key, me
 )
 def test_what_cannot_be_derived_is_said(key: str, value: object, config: dict) -> None:
     found = compare_configs(config, {**config, key: value})
-    assert not found.refused and found.warned[key].startswith("base has none, and what that means is not known")
+    assert not found.refusals and found.warnings[key].startswith("base has none, and what that means is not known")
     for same in (None, []):
         assert classes(config, {**config, key: same}) == (set(), set(), set())
 
@@ -308,7 +308,7 @@ def test_what_transformers_adds_when_it_saves_is_no_difference() -> None:
         left_out = defaults_of(kind).keys() | rope
         short = {key: value for key, value in saved.items() if key not in left_out}
         found = compare_configs(short, saved)
-        assert not found.refused and not found.warned, kind
+        assert not found.refusals and not found.warnings, kind
         compared += 1
     assert compared > 150
 

@@ -282,7 +282,7 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
         return greedy_soup(
             request.recipe,
             request.run,
-            request.taken,
+            request.checkpoints,
             tmp_path / "out",
             scorer_of(near, 60),
             objective_of("near"),

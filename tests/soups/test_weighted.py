@@ -14,7 +14,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored, Tensor
-from ramerge.core.tensors.weighted import Weighted, mean_of
+from ramerge.core.tensors.weighted import WeightedSum, mean_of
 from ramerge.deltas.codec import BLOCK, Encoder
 from ramerge.deltas.patched import Patched
 from tests.reference import BITS, encode
@@ -46,7 +46,7 @@ class Disk:
             numbers = block.row.numbers
             numbers[0] = begin
             rows.append(numbers)
-            begin += block.row.stored
+            begin += block.row.nbytes
         table = self.put(b"".join(row.tobytes() for row in rows))
         data = self.put(b"".join(bytes(block.payload) for block in blocks))
         return Tensor("w", new.dtype, new.bits.shape, Patched(below, table, data if data.nbytes else None, "base"))
@@ -63,7 +63,7 @@ def read(tensor: Tensor, start: int, stop: int) -> NDArray:
     with Files() as files:
         reader = Reader(files, Arena(tensor.scratch(stop - start)))
         reader.read(tensor, start, stop, out)
-        assert reader.arena.exceeded == 0
+        assert reader.arena.excess_count == 0
     return out.view(np.float32 if tensor.dtype == "F32" else np.float64)
 
 
@@ -102,8 +102,8 @@ def test_whole_tensors_of_any_dtypes_and_blocks(disk: Disk, data: st.DataObject)
     draw[-1] += 1 - draw.sum()
     tensor = mean_of("w", [disk.whole(model) for model in models], draw.tolist())
     wanted = mean(models, draw.tolist())
-    assert isinstance(tensor.origin, Weighted) or sum(draw != 0) == 1
-    if not isinstance(tensor.origin, Weighted):
+    assert isinstance(tensor.origin, WeightedSum) or sum(draw != 0) == 1
+    if not isinstance(tensor.origin, WeightedSum):
         return
     assert read(tensor, 0, size).tobytes() == wanted.tobytes()
     start = data.draw(st.integers(0, size))
@@ -124,7 +124,7 @@ def test_a_chain_of_changes_has_the_bits_of_whole_tensors(disk: Disk, data: st.D
     weights = [data.draw(st.sampled_from([0.0, 0.25, -0.5])) for _ in models[1:]]
     weights = [1 - sum(weights), *weights] if data.draw(st.booleans()) else [0.0, *weights[:-1], 1 - sum(weights[:-1])]
     tensor, wanted = mean_of("w", chain, weights), mean(models, weights)
-    if isinstance(tensor.origin, Weighted):
+    if isinstance(tensor.origin, WeightedSum):
         assert read(tensor, 0, size).tobytes() == wanted.tobytes()
         start = data.draw(st.integers(0, size))
         stop = data.draw(st.integers(start, size))

@@ -28,7 +28,7 @@ def read(tensor: Tensor, start: int, stop: int, files: Files) -> Reals:
     """Elements, in exactly the memory that the tensor says."""
     arena, out = Arena(tensor.scratch(stop - start)), np.empty(4 * (stop - start), np.uint8)
     Reader(files, arena).read(tensor, start, stop, out)
-    assert not arena.exceeded
+    assert not arena.excess_count
     return out.view(np.float32)
 
 

@@ -20,7 +20,7 @@ from ramerge.core.tensors.origins import (
     is_covered,
     reshaped,
     rows_of,
-    stacked,
+    stack,
 )
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored, Tensor
@@ -56,7 +56,7 @@ def read(tensor: Tensor, start: int, stop: int) -> NDArray:
     with Files() as files:
         reader = Reader(files, Arena(tensor.scratch(stop - start)))
         reader.read(tensor, start, stop, out)
-        assert reader.arena.exceeded == 0
+        assert reader.arena.excess_count == 0
     return out.view(kind)
 
 
@@ -136,7 +136,7 @@ def test_a_transposed_tensor_in_stripes(disk: Disk, data: st.DataObject) -> None
 def test_origins_of_origins(disk: Disk) -> None:
     values = np.arange(60, dtype=np.uint32).reshape(10, 6)
     upper, lower = disk.tensor(values[:4]), disk.tensor(values[4:])
-    whole = stacked("x", [upper, lower])
+    whole = stack("x", [upper, lower])
     assert whole.shape == (10, 6)
     part = rows_of(whole, 2, 7)
     turned = Tensor("x", "F32", (6, 5), Transposed(part))

@@ -1,6 +1,6 @@
 """Names under the prefixes of another model, found from names and shapes."""
 
-from ramerge.core.tensors.prefixes import aligned
+from ramerge.core.tensors.prefixes import align
 
 
 def layers(stem: str, count: int, width: int = 4) -> dict[str, tuple[int, ...]]:
@@ -12,27 +12,27 @@ def test_what_is_next_to_a_stack_moves_with_it() -> None:
     ours = layers("model.layers.", 2) | {"model.embed_tokens.weight": (9, 4), "lm_head.weight": (9, 4)}
     theirs = {name.replace("model.", "a.b.model."): shape for name, shape in ours.items() if name != "lm_head.weight"}
     theirs |= {"a.b.lm_head.weight": (9, 4), "other.weight": (9, 4)}
-    names, prefixes = aligned(ours, theirs)
+    names, prefixes = align(ours, theirs)
     assert set(names.values()) == theirs.keys() - {"other.weight"} and prefixes == {"": "a.b."}
 
 
 def test_of_several_stacks_the_one_with_the_same_shapes_is_taken() -> None:
     ours = layers("layers.", 2)
     theirs = layers("talker.layers.", 2, 6) | layers("thinker.layers.", 2) | layers("mtp.layers.", 1)
-    assert set(aligned(ours, theirs)[0].values()) == layers("thinker.layers.", 2).keys()
+    assert set(align(ours, theirs)[0].values()) == layers("thinker.layers.", 2).keys()
 
 
 def test_of_equal_stacks_words_decide() -> None:
     ours, theirs = layers("layers.", 2), layers("talker.layers.", 2) | layers("thinker.layers.", 2)
-    assert aligned(ours, theirs) == ({}, {})
-    assert set(aligned(ours, theirs, preferred=["thinker"])[0].values()) == layers("thinker.layers.", 2).keys()
+    assert align(ours, theirs) == ({}, {})
+    assert set(align(ours, theirs, preferences=["thinker"])[0].values()) == layers("thinker.layers.", 2).keys()
 
 
 def test_two_stacks_are_not_the_same_one() -> None:
     ours, theirs = layers("x.layers.", 2) | layers("tower.layers.", 1), layers("model.layers.", 2)
-    assert set(aligned(ours, theirs)[0]) == layers("x.layers.", 2).keys()
+    assert set(align(ours, theirs)[0]) == layers("x.layers.", 2).keys()
 
 
 def test_stacks_of_both_models_stay() -> None:
     ours, theirs = layers("model.layers.", 1), layers("mtp.layers.", 1)
-    assert aligned(ours, theirs, kept={"model.layers."}) == ({}, {})
+    assert align(ours, theirs, fixed_stacks={"model.layers."}) == ({}, {})

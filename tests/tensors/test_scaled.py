@@ -33,7 +33,7 @@ def test_blocks_are_read_in_the_memory_that_was_said(sample: str, tmp_path: Path
                 reader = Reader(files, Arena(tensor.scratch(stop - start)))
                 out = np.full(4 * (stop - start), 0xAB, np.uint8)
                 reader.read(tensor, start, stop, out)
-                assert reader.arena.exceeded == 0
+                assert reader.arena.excess_count == 0
                 assert np.array_equal(out.view(np.uint32), wanted[name].bits.reshape(-1)[start:stop])
 
 

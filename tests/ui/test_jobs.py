@@ -13,7 +13,7 @@ import pytest
 
 from ramerge.cli.main import COMMANDS
 from ramerge.core.engine.record import read_record
-from ramerge.core.output.targets import EXISTS
+from ramerge.core.output.targets import ALREADY_THERE
 from ramerge.demo.run import AGENTS
 from ramerge.ui import views
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue
@@ -52,7 +52,7 @@ def test_a_command_line_is_what_a_user_types() -> None:
 
 def test_messages_name_the_controls_of_the_page() -> None:
     for said, shown in (
-        (f"x: {EXISTS}", "x: exists; choose another folder, or tick “Replace what is there”"),
+        (f"x: {ALREADY_THERE}", "x: exists; choose another folder, or tick “Replace what is there”"),
         ("x: is public; pass --public (in Python Upload(public=True)), or y", "x: is public; tick “Public”, or y"),
         ("--base is missing; give --base MODEL", "“Base model” is missing; fill in “Base model”"),
         ("search with --reward FILE.py:compute_score", "search with “Reward function”"),

@@ -11,7 +11,7 @@ import pytest
 
 import ramerge
 from ramerge.analysis import cells
-from ramerge.analysis.cells import Counted
+from ramerge.analysis.cells import CellFigures
 from ramerge.analysis.report import charts
 from ramerge.ui import look
 from tests.checkpoints import write_simple
@@ -31,7 +31,7 @@ def test_figures_are_drawn_while_they_are_counted(
     heard: list[Any] = []
     recipe = {"base": str(tmp_path / "base"), "agents": agents, "method": "ram", "parameters": {"epsilon": epsilon}}
     analysis = ramerge.analyze(recipe, on_progress=heard.append).to_dict()
-    told = [json.loads(json.dumps(asdict(event))) for event in heard if isinstance(event, Counted)]
+    told = [json.loads(json.dumps(asdict(event))) for event in heard if isinstance(event, CellFigures)]
     assert told
     for event in told:
         for measure in charts.MEASURES:

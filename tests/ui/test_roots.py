@@ -141,7 +141,7 @@ def test_a_recipe_of_mergekit_is_checked_too(roots: Roots) -> None:
 
 
 def test_buckets_are_not_read_where_only_the_hub_may_be(roots: Roots) -> None:
-    shared = Roots(roots.folders, remote=False, shared=True)
+    shared = Roots(roots.folders, remote=False, is_shared=True)
     shared.check(Document({"agents": {"code": "owner/name"}}))
     with pytest.raises(RecipeError, match="buckets"):
         shared.check(Document({"agents": {"code": "s3://bucket/model"}}))
@@ -158,7 +158,7 @@ def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Root
     found = dict(roots.models())
     assert {"models/base", "models/code", "agents/coder", "agents/base"} <= set(found)
     assert not [label for label in found if label.startswith(("link", "inner"))]
-    assert dict(Roots(roots.folders, shared=True).models()).keys() == {
+    assert dict(Roots(roots.folders, is_shared=True).models()).keys() == {
         label for label in found if label.startswith("agents/")
     }
 

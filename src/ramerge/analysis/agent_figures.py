@@ -24,9 +24,9 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
     }
     if method != "ram":
         figures[f"by {method}"] = percent(agent["fates"]["merge"]["retained"])
-    if rounded := rounding.get(agent["name"]):
-        figures["erased"] = percent(rounded["erased_share"])
-        values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
+    if rounding_figures := rounding.get(agent["name"]):
+        figures["erased"] = percent(rounding_figures["erased_share"])
+        values = [rounding_figures.get(key) for key in ("effective_lambda", "nominal_lambda")]
         figures["effective"] = "-" if None in values else " of ".join(f"{value:.3f}" for value in values)
     return figures
 
@@ -38,11 +38,11 @@ def percent(share: float | None) -> str:
     return f"{share:.1%}" if share >= 0.001 or share <= 0 else f"{100 * share:.2g}%"
 
 
-def effective_with_error(rounded: Mapping[str, Any]) -> str:
+def effective_with_error(rounding_figures: Mapping[str, Any]) -> str:
     """An agent's effective lambda with its standard error, which gets as many decimals as its first digit needs."""
-    value, error, nominal = (rounded.get(name) for name in _EFFECTIVE)
+    value, error, nominal = (rounding_figures.get(name) for name in _EFFECTIVE)
     if value is None or error is None or nominal is None:
         return "–"
     digits = min(max(3, math.ceil(-math.log10(error))), _MOST_DECIMALS) if error else 3
-    shown = f"{error:.{digits}f}"
-    return f"{value:.{digits}f}{f' ± {shown}' if float(shown) else ''} of {nominal:.{digits}f}"
+    error_text = f"{error:.{digits}f}"
+    return f"{value:.{digits}f}{f' ± {error_text}' if float(error_text) else ''} of {nominal:.{digits}f}"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ramerge import Options, PlanError, RecipeError, __version__
 from ramerge.analysis.cells import CellCounts
-from ramerge.analysis.findings import finding_of_broken, findings_of
+from ramerge.analysis.findings import finding_of_damage, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
 from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
@@ -105,7 +105,7 @@ def plan_analysis(
     plan = make_plan(
         points,
         options=options,
-        observed=(statistics, _precision_loss(statistics)),
+        observations=(statistics, _precision_loss(statistics)),
         notes=[*left_out, *unused],
     )
     return plan, statistics
@@ -115,12 +115,12 @@ def carry_out(
     plan: MergePlan, statistics: TaskVectorStatistics, executor: Executor, listen: Listener = silence
 ) -> Analysis:
     """Carry out the plan of an analysis: read the inputs, count, and say what the counts mean."""
-    began = time.monotonic()
-    seen = inspect(plan)
+    start = time.monotonic()
+    sample_warnings = inspect(plan)
     cells = CellCounts(plan, statistics, listen)
-    observed = observe(plan, (statistics, _precision_loss(statistics)), executor, listen, cells)
+    observation = observe(plan, (statistics, _precision_loss(statistics)), executor, listen, cells)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
-    tallies = {tensor.name: observed.results[statistics, tensor.part("tensor")] for tensor in tensors}
+    tallies = {tensor.name: observation.results[statistics, tensor.part("tensor")] for tensor in tensors}
     _cache_counts(plan, statistics, tallies)
     names = tuple(plan.inputs.agents)
 
@@ -134,12 +134,16 @@ def carry_out(
         for groups in layers_and_roles([tensor.name for tensor in tensors])
     )
     densities = {agent.name: agent.density for agent in model.agents}
-    warnings = warnings_of(plan, [*seen, *spoiled(observed.non_finite)], observed.rounding, plan.parameters, densities)
+    warnings = warnings_of(
+        plan, [*sample_warnings, *spoiled(observation.non_finite)], observation.rounding, plan.parameters, densities
+    )
     refuse_if_strict(plan, warnings)
-    lost = _lost(plan, statistics, observed.results)
+    losses = _losses(plan, statistics, observation.results)
     epsilon = Relative(relative=statistics.epsilon) if statistics.after else statistics.epsilon
     recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
-    broken = finding_of_broken(model, {label: found.count for label, found in observed.non_finite.items()})
+    damage_findings = finding_of_damage(
+        model, {label: non_finite.count for label, non_finite in observation.non_finite.items()}
+    )
     return Analysis(
         ramerge_version=__version__,
         base=without_secrets(str(plan.recipe.base)),
@@ -157,14 +161,15 @@ def carry_out(
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
-        thresholds=_thresholds(statistics, observed.results, names),
+        thresholds=_thresholds(statistics, observation.results, names),
         epsilons=statistics.epsilons,
-        rounding=dict(zip(names, effects(observed.rounding), strict=True)) if plan.rounds_updates else {},
-        precision_loss=lost,
-        findings=broken or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(lost, shown(epsilon))),
-        notes=(*plan.findings.notes, *rounding_notes(plan, observed.rounding)),
+        rounding=dict(zip(names, effects(observation.rounding), strict=True)) if plan.rounds_updates else {},
+        precision_loss=losses,
+        findings=damage_findings
+        or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(losses, shown(epsilon))),
+        notes=(*plan.findings.notes, *rounding_notes(plan, observation.rounding)),
         warnings=warnings,
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(time.monotonic() - start, 3),
         peak_memory_bytes=peak_memory(),
     )
 
@@ -173,12 +178,12 @@ def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
     return PrecisionLoss("model", statistics.after, agents=statistics.agents, epsilon=statistics.epsilon)
 
 
-def _lost(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
+def _losses(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
     """Precision loss in bfloat16 of each agent that is stored in float32 or float64."""
-    counted = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
+    counts = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
         name: figures
-        for name, figures in losses_of(counted, tuple(plan.inputs.agents)).items()
+        for name, figures in losses_of(counts, tuple(plan.inputs.agents)).items()
         if plan.input_dtypes.get(name, "").startswith(("float32", "float64"))
     }
 
@@ -217,8 +222,8 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     if document.stated("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))
     document = document.without("method") if document.method == AUTO else document
-    given = document.stated("parameters")
-    epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
+    parameters = document.stated("parameters")
+    epsilon = parameters.get("epsilon", _USUAL_EPSILON) if isinstance(parameters, Mapping) else _USUAL_EPSILON
     name = document.method
     method = METHODS.get(name) if isinstance(name, str) else None
     # What a method leaves of the agents is counted on the way if it is one pass over single elements. An unknown one is

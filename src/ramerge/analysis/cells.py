@@ -54,7 +54,7 @@ class HeatCell:
 
 
 @dataclass(frozen=True)
-class Counted(Progress):
+class CellFigures(Progress):
     """The progress of `analyze`, with all cells of the heat map as counted until now.
 
     Attributes:
@@ -85,10 +85,10 @@ class CellCounts:
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
         self._sums: dict[_Key, _Sum] = {}
-        self._told = time.monotonic()
-        merged = [tensor for tensor in plan.tensors if tensor.merged]
-        self._total = sum(tensor.base.elements for tensor in merged)
-        stacks = {layer.stack for tensor in merged if (layer := layer_of(tensor.name)) is not None}
+        self._last_event = time.monotonic()
+        tensors = [tensor for tensor in plan.tensors if tensor.merged]
+        self._total = sum(tensor.base.elements for tensor in tensors)
+        stacks = {layer.stack for tensor in tensors if (layer := layer_of(tensor.name)) is not None}
         self._several = len(stacks) > 1
 
     def __call__(self, result: BlockResult) -> None:
@@ -102,8 +102,8 @@ class CellCounts:
         total.rounding = total.rounding + (0 if result.rounding is None else result.rounding[0])
         total.elements += result.elements
         total.tensors.add(index)
-        if (now := time.monotonic()) - self._told > _SECONDS_BETWEEN:
-            self._told = now
+        if (now := time.monotonic()) - self._last_event > _SECONDS_BETWEEN:
+            self._last_event = now
             elements = sum(one.elements for one in self._sums.values())
             nothing = self._statistics.blank(self._statistics.agents)
             counts = sum((one.counts for one in self._sums.values()), start=nothing)
@@ -112,7 +112,7 @@ class CellCounts:
             part = part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
             cells = [asdict(cell) for cell in self.cells()]
             epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
-            self._listen(Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
+            self._listen(CellFigures("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
         """All cells of the heat map that blocks were found of, by layer and role."""
@@ -124,7 +124,9 @@ class CellCounts:
     def _cell(self, key: _Key, total: _Sum) -> HeatCell:
         _, layer, role = key
         tally = self._statistics.finish(total.counts, total.elements, None)
-        rounded = effects(total.rounding) if not isinstance(total.rounding, int) and self._plan.rounds_updates else []
+        rounding_effects = (
+            effects(total.rounding) if not isinstance(total.rounding, int) and self._plan.rounds_updates else []
+        )
         name = OUTSIDE if layer is None else f"{layer.stack} {layer.number}" if self._several else str(layer.number)
         agents = range(len(self._plan.inputs.agents))
         both, agree = ((pairs.sum(1) - pairs.diagonal()).tolist() for pairs in (tally.both, tally.agree))
@@ -136,7 +138,7 @@ class CellCounts:
             active=tuple(tally.shared.sum(1).tolist()),
             unique=tuple(tally.shared[:, 0].tolist()),
             sign_agreement=tuple(agree[t] / both[t] if both[t] else None for t in agents),
-            precision_loss=tuple(one["erased_share"] if one["updates"] else None for one in rounded)
+            precision_loss=tuple(one["erased_share"] if one["updates"] else None for one in rounding_effects)
             or (None,) * len(agents),
-            effective_lambda=tuple(one["effective_lambda"] for one in rounded) or (None,) * len(agents),
+            effective_lambda=tuple(one["effective_lambda"] for one in rounding_effects) or (None,) * len(agents),
         )

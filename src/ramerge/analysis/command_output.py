@@ -39,15 +39,15 @@ def check_outputs(flags: Mapping[str, object], recipe: Document, options: Option
             raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
     claim_files(
         reads_of(open_recipe(recipe, options)),
-        _given(flags, {"--html": "html", "--json-file": "json_file"}),
-        _given(flags, {"--csv": "csv", "--figures": "figures"}),
+        _paths_of(flags, {"--html": "html", "--json-file": "json_file"}),
+        _paths_of(flags, {"--csv": "csv", "--figures": "figures"}),
         overwrite=options.overwrite,
     )
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
 
 
-def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:
+def _paths_of(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:
     return {flag: flags[key] for flag, key in keys.items() if flags[key] is not None}
 
 
@@ -57,7 +57,7 @@ def prints(flags: Mapping[str, object]) -> bool:
 
 
 @contextmanager
-def said(lines: Sequence[str]) -> Iterator[None]:
+def say_afterwards(lines: Sequence[str]) -> Iterator[None]:
     """Print the lines of a command, then write its files inside, also where no process reads the lines."""
     unread: OSError | None = None
     try:

@@ -55,20 +55,30 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.command_output import advice, check_outputs, prints, read_numbers, said, write_outputs
+    from ramerge.analysis.command_output import (
+        advice,
+        check_outputs,
+        prints,
+        read_numbers,
+        say_afterwards,
+        write_outputs,
+    )
     from ramerge.analysis.text import summary
     from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
 
     document = recipe_of_words(paths, flags)
     check_outputs(flags, document, options)
-    asked = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
+    epsilon_values = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
     warn_of_launcher()
     with shown(quiet=quiet) as listen:
-        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
+        analysis = run(document, epsilons=epsilon_values, options=options, on_progress=listen)
     warn(analysis.warnings)
-    speaks = not quiet and not prints(flags)
-    with said([*summary(analysis), *reminder(analysis.warnings)] if speaks else []), shown(quiet=quiet) as listen:
+    is_verbose = not quiet and not prints(flags)
+    with (
+        say_afterwards([*summary(analysis), *reminder(analysis.warnings)] if is_verbose else []),
+        shown(quiet=quiet) as listen,
+    ):
         lines = advice(analysis, document, options) if flags["html"] is not None else []
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
 
@@ -105,8 +115,8 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.command_output import advice, check_outputs, prints, said, write_outputs
-    from ramerge.analysis.finished import open_finished, with_differences
+    from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs
+    from ramerge.analysis.finished import open_merge, with_differences
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import open_recipe
@@ -116,17 +126,17 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         raise click.UsageError(
             f"got {more[0]} next to {out}: name one merge; a page is written to another file with --html {page}"
         )
-    recipe, record = open_finished(out)
-    chosen = flags | {"html": flags["html"] or out / "report.html"}
+    recipe, record = open_merge(out)
+    all_flags = flags | {"html": flags["html"] or out / "report.html"}
     document = open_recipe(recipe, options)
-    check_outputs(chosen, document, options)
+    check_outputs(all_flags, document, options)
     with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
-    speaks = not quiet and not prints(chosen)
-    with said(summary(analysis) if speaks else []), shown(quiet=quiet) as listen:
+    is_verbose = not quiet and not prints(all_flags)
+    with say_afterwards(summary(analysis) if is_verbose else []), shown(quiet=quiet) as listen:
         lines = advice(analysis, document, options)
         text = recipe.read_text(encoding="utf-8")
-        write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
-    if speaks:
-        say(str(chosen["html"]))
+        write_outputs(analysis, all_flags, listen, record=record.to_dict(), recipe=text, advice=lines)
+    if is_verbose:
+        say(str(all_flags["html"]))

@@ -19,7 +19,7 @@ _ALIKE = 1.5
 # Fewer elements than these may be shared, or not, by chance.
 _FEW = 10
 # An input of which more than this share is NaN or Inf is not described.
-_BROKEN = 0.01
+_DAMAGE_SHARE = 0.01
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class _FindingFigures:
         times that.
         """
         density = {agent.name: agent.density for agent in self.agents}
-        found = [
+        pairs = [
             pair
             for pair in self.pairs
             if max(density[name] for name in pair.agents) * _ALIKE <= 1 and max(pair.both, pair.expected) >= _FEW
         ]
-        return max(found, key=_times, default=None)
+        return max(pairs, key=_times, default=None)
 
     @cached_property
     def times(self) -> float:
@@ -143,48 +143,49 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
     low_rank = _low_rank(figures, adapters)
-    found = [_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures)]
+    findings = [_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures)]
     if len(model.agents) > 1:
-        agents, stored = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
+        agents, dtypes = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
         reason = (
-            f"Stored in {stored}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
+            f"Stored in {dtypes}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
             f"{_each(agents, lambda a: a.fates['average'].retained)}, which puts "
             f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
             "elements back to the base, by rounding or because agents cancel out."
         )
-        found.append(Finding(_said(_DILUTION, figures), reason))
-    return tuple(found)
+        findings.append(Finding(_sentence(_DILUTION, figures), reason))
+    return tuple(findings)
 
 
-def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
+def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
     """The finding in place of all others where so many numbers are NaN or Inf that figures mean nothing; else none."""
-    broken = {label: count for label, count in non_finite.items() if count >= _BROKEN * model.elements}
-    if not broken:
+    damaged_models = {label: count for label, count in non_finite.items() if count >= _DAMAGE_SHARE * model.elements}
+    if not damaged_models:
         return ()
-    each = ", ".join(f"{label} {count:,}" for label, count in broken.items())
+    each = ", ".join(f"{label} {count:,}" for label, count in damaged_models.items())
     return (
         Finding(
-            f"These figures say nothing of what training changed: much of {enumerated(list(broken))} is NaN or Inf.",
+            f"These figures say nothing of what training changed: much of {enumerated(list(damaged_models))} is NaN or "
+            "Inf.",
             f"NaN and Inf: {each}, in {model.elements:,} elements; they count as not moved. Leave such a model out, or "
             "copy or train it again.",
         ),
     )
 
 
-def _said(table: Sequence[_Wording], figures: _FindingFigures) -> str:
+def _sentence(table: Sequence[_Wording], figures: _FindingFigures) -> str:
     text = next(text for condition, text in table if condition(figures))
     return text.format(f=figures, dense=enumerated(figures.dense))
 
 
 def _sparsity(figures: _FindingFigures) -> Finding:
-    text = _said(_SPARSITY, figures)
+    text = _sentence(_SPARSITY, figures)
     if figures.still:
         text += f" Nothing was moved by {enumerated(figures.still)}."
-    hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
+    sparse_names = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {enumerated(hidden)} changed under 5 % of all values. If the trainer has kept weights in float32, merge "
-        "those: updates below half a step of the stored dtype may have been lost on saving."
-        if hidden
+        f" {enumerated(sparse_names)} changed under 5 % of all values. If the trainer has kept weights in float32, "
+        "merge those: updates below half a step of the stored dtype may have been lost on saving."
+        if sparse_names
         else ""
     )
     return Finding(text, f"Moved by more than epsilon: {_each(figures.model.agents, lambda a: a.density)}.{more}")
@@ -192,28 +193,29 @@ def _sparsity(figures: _FindingFigures) -> Finding:
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
     """Findings for RAM on LoRA adapters; by their own figures, because the rest is a model's."""
-    found = [agent for agent in figures.agents if agent.name in adapters]
-    if not found:
+    adapter_agents = [agent for agent in figures.agents if agent.name in adapters]
+    if not adapter_agents:
         return None
-    text = f"{enumerated([agent.name for agent in found])}: LoRA, dense wherever it acts."
-    shared = [agent.name for agent in found if agent.unique_share < _MOSTLY_OWN]
+    text = f"{enumerated([agent.name for agent in adapter_agents])}: LoRA, dense wherever it acts."
+    sharing_agents = [agent.name for agent in adapter_agents if agent.unique_share < _MOSTLY_OWN]
     if len(figures.agents) == 1:
         text += " For a single agent that changes nothing."
-    elif shared:
+    elif sharing_agents:
         text += (
-            f" RAM is made for sparse updates: most of what {enumerated(shared)} moved others moved too, so RAM "
-            "averages it, and lambda says little."
+            f" RAM is made for sparse updates: most of what {enumerated(sharing_agents)} moved others moved too, so "
+            "RAM averages it, and lambda says little."
         )
     else:
         text += " Most of it no other agent moved, because the agents change other matrices or others are sparse."
-    rho = ", ".join(f"{agent.name} {agent.rho:.2f}" for agent in found)
-    lambdas = ", ".join(f"{agent.name} {agent.lambdas['ram+']:.3f}" for agent in found)
+    rho = ", ".join(f"{agent.name} {agent.rho:.2f}" for agent in adapter_agents)
+    lambdas = ", ".join(f"{agent.name} {agent.lambdas['ram+']:.3f}" for agent in adapter_agents)
     return Finding(
         text,
         "A low-rank product moves every element of the matrices that it changes; only steps below epsilon are not "
-        f"counted: density {_each(found, lambda agent: agent.density)}. The paper measures sparse updates of full "
-        "training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) shows which matrices they "
-        f"have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation 6).",
+        f"counted: density {_each(adapter_agents, lambda agent: agent.density)}. The paper measures sparse updates of "
+        "full training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) shows which matrices "
+        f"they have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation "
+        "6).",
     )
 
 
@@ -221,13 +223,13 @@ def _overlap(figures: _FindingFigures) -> Finding:
     """The finding on overlap: how much of what agents moved is their own, and how that compares with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
-    text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"
+    text = f"{_own(figures.agents)} {_sentence(_CHANCE, figures)}"
     pair = figures.distinct or max(figures.pairs, key=lambda pair: pair.cosine)
-    both, expected = (count / figures.model.elements for count in (pair.both, pair.expected))
+    both, by_chance = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,
         f"Of what each moved, no other agent moved {_each(figures.agents, lambda a: a.unique_share)}; "
-        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {expected:.1%}, with "
+        f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {by_chance:.1%}, with "
         f"the same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
     )
 
@@ -235,19 +237,19 @@ def _overlap(figures: _FindingFigures) -> Finding:
 def _own(agents: Sequence[AgentPart]) -> str:
     """Which agents' changes are mostly their own, and which overlap with those of others."""
 
-    def named(those: Sequence[AgentPart]) -> str:
+    def names_of(those: Sequence[AgentPart]) -> str:
         return enumerated([f"{agent.name} ({agent.unique_share:.0%})" for agent in those])
 
     own = [agent for agent in agents if agent.unique_share >= _MOSTLY_OWN]
-    shared = [agent for agent in agents if agent.unique_share < _MOSTLY_OWN]
+    sharing_agents = [agent for agent in agents if agent.unique_share < _MOSTLY_OWN]
     texts = []
     if len(own) == 1:
         texts += [f"{own[0].name}'s changes are mostly its own ({own[0].unique_share:.0%})."]
     elif own:
-        texts += [f"The changes of {named(own)} are mostly their own."]
-    if shared:
-        verb, whose = ("overlaps", "its") if len(shared) == 1 else ("overlap", "their")
-        texts += [f"{named(shared)} {verb} with other agents, so most of {whose} changes are averaged."]
+        texts += [f"The changes of {names_of(own)} are mostly their own."]
+    if sharing_agents:
+        verb, whose = ("overlaps", "its") if len(sharing_agents) == 1 else ("overlap", "their")
+        texts += [f"{names_of(sharing_agents)} {verb} with other agents, so most of {whose} changes are averaged."]
     return " ".join(texts)
 
 

@@ -13,13 +13,13 @@ from ramerge.sdk.storage import COMPANIONS
 from ramerge.sdk.text import brief
 
 
-def open_finished(out: Path) -> tuple[Path, Record]:
+def open_merge(out: Path) -> tuple[Path, Record]:
     """The path of a finished merge's resolved recipe, and its record; also of a merge that is a delta."""
     if not out.is_dir():
         raise RecipeError(no_such_folder(out))
-    recipe, record, packed = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
-    if not recipe.is_file() and packed.is_file():
-        recipe = packed
+    recipe, record, recipe_of_adapter = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
+    if not recipe.is_file() and recipe_of_adapter.is_file():
+        recipe = recipe_of_adapter
     if (out / "sweep.json").is_file():
         points = read_sweep(out / "sweep.json").points
         raise RecipeError(f"{out}: is a sweep; name one of the checkpoints in it: {brief(', '.join(points), 500)}")
@@ -31,10 +31,10 @@ def open_finished(out: Path) -> tuple[Path, Record]:
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
     """The analysis of a finished merge, with a note for every agent that changed since, by the record."""
-    merged = {agent.name: agent.values.get("active") for agent in record.agents.values()}
-    changed = [
-        f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {merged[agent.name]:,}"
+    active_then = {agent.name: agent.values.get("active") for agent in record.agents.values()}
+    changes = [
+        f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {active_then[agent.name]:,}"
         for agent in analysis.model.agents
-        if isinstance(merged.get(agent.name), int) and merged[agent.name] != agent.active
+        if isinstance(active_then.get(agent.name), int) and active_then[agent.name] != agent.active
     ]
-    return replace(analysis, notes=(*analysis.notes, *changed))
+    return replace(analysis, notes=(*analysis.notes, *changes))

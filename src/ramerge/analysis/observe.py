@@ -44,7 +44,7 @@ class ObservePass(PlanPass):
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """The results of `observe`.
 
     Attributes:
@@ -64,7 +64,7 @@ def observe(
     executor: Executor,
     listen: Listener = silence,
     watch: Callable[[BlockResult], object] = silence,
-) -> Observed:
+) -> Observation:
     """Merge without writing, and count statistics of inputs and results, of all tensors that the method merges.
 
     The plan's first point is merged, after the counting passes of its method.
@@ -85,18 +85,18 @@ def observe(
         raise PlanError(plan.findings.problems)
     with closing(Passes(plan, executor, listen)) as passes:
         passes.count()
-        counted = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
+        statistics_by_tensor = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
         tasks, _ = tasks_of(passes.plan, passes.results)
-        batches = in_order(passes.plan, tuple(counted), 0)
+        batches = in_order(passes.plan, tuple(statistics_by_tensor), 0)
         work = ObservePass(
             passes.plan,
             passes.files,
             "reading",
             batches,
-            counted,
+            statistics_by_tensor,
             dict(passes.results),
             tasks,
             operators=passes.operators,
         )
         passes.run(work, work.results, watch=watch)
-        return Observed(passes.results, passes.rounding[0], passes.non_finite)
+        return Observation(passes.results, passes.rounding[0], passes.non_finite)

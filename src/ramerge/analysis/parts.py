@@ -169,22 +169,22 @@ def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilo
 
 
 def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentPart:
-    shared = tuple(tally.shared[t].tolist())
-    counts = AgentCounts(tally.elements, sum(shared), shared[0])
-    changed = tally.elements - int(tally.exponents[t, 0])
+    shared_counts = tuple(tally.shared[t].tolist())
+    counts = AgentCounts(tally.elements, sum(shared_counts), shared_counts[0])
+    changed_elements = tally.elements - int(tally.exponents[t, 0])
     sums = tally.sums
     return AgentPart(
         name=name,
         active=counts.active,
         density=counts.density,
-        changed=changed,
-        changed_share=_share(changed, tally.elements),
-        shared_with=shared,
+        changed=changed_elements,
+        changed_share=_share(changed_elements, tally.elements),
+        shared_with=shared_counts,
         unique_share=_share(counts.unique, counts.active),
         rho=counts.rho,
         lambdas=_lambdas(counts),
         norm=math.sqrt(sums["dots"][t, t]),
-        mean_magnitude=_share(sums["total"][t], changed),
+        mean_magnitude=_share(sums["total"][t], changed_elements),
         by_epsilon=tuple(
             _at(epsilon, AgentCounts(tally.elements, int(active), int(unique)))
             for epsilon, (active, unique) in zip(epsilons, tally.by_epsilon[:, :, t].tolist(), strict=True)

@@ -41,40 +41,40 @@ class PrecisionLoss(Statistic):
     def blank(self, agents: int) -> Counts:
         return np.zeros((self.agents, len(COUNTS) + len(SUMS) * fixed.LIMBS), np.int64)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
-        epsilons = thresholds(self.epsilon, known)
+    def count(self, piece: Piece, magnitudes: Any, counts: Counts) -> bool:
+        epsilons = thresholds(self.epsilon, magnitudes)
         epsilons *= self.agents // len(epsilons)
         wide = [t for t in range(self.agents) if piece.formats[1 + t] in _WIDE]
 
-        def observe(loop: Loop, inputs: list[Any], _merged: Any) -> bool:
+        def observe(loop: Loop, inputs: list[Any], _merge: Any) -> bool:
             for t in wide:
                 sums = np.zeros(len(SUMS))
                 pair = Loop((loop.inputs[0], loop.inputs[1 + t]), loop.inputs[1 + t])
-                count_lost(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
+                count_losses(pair, inputs[0], inputs[1 + t], epsilons[t], counts[t, : len(COUNTS)], sums)
                 fixed.encode(sums, counts[t, len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
             return False
 
         return piece.compare(observe) if wide else False
 
-    def finish(self, total: Counts, elements: int, known: object) -> Counts:
+    def finish(self, total: Counts, elements: int, magnitudes: object) -> Counts:
         return total.copy()
 
 
 def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
     """The precision loss of each agent that has elements in float32 or float64: counts, and shares that are lost."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
-    found = {}
+    losses = {}
     for name, row in zip(agents, total, strict=True):
         counts = dict(zip(COUNTS, row[: len(COUNTS)].tolist(), strict=False))
         if not counts.get("changed"):
             continue
-        update, lost = fixed.decode(row[len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
-        found[name] = counts | {
+        update, loss = fixed.decode(row[len(COUNTS) :].reshape(len(SUMS), fixed.LIMBS))
+        losses[name] = counts | {
             "moved_lost_share": counts["moved_lost"] / counts["moved"] if counts["moved"] else 0.0,
             "changed_lost_share": counts["changed_lost"] / counts["changed"],
-            "norm_lost_share": float(np.sqrt(lost / update)) if update else 0.0,
+            "norm_lost_share": float(np.sqrt(loss / update)) if update else 0.0,
         }
-    return found
+    return losses
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
@@ -131,7 +131,7 @@ def count_lost(base, agent, epsilon, counts, sums):
 """
 
 
-def count_lost(
+def count_losses(
     loop: Loop, base: Words, agent: Words, epsilon: float, counts: NDArray[np.int64], sums: NDArray[np.float64]
 ) -> None:
     """The kernel of `PrecisionLoss`: count elements that rounding agent and base to bfloat16 would put to 0.
@@ -141,11 +141,11 @@ def count_lost(
     are lost; and `sums`: squares of the task vector, and of its part that is lost, in an order of the processor's
     choice.
     """
-    _count_lost(loop)(base, agent, epsilon, counts, sums)
+    _loss_counter(loop)(base, agent, epsilon, counts, sums)
 
 
 @cache
-def _count_lost(loop: Loop) -> Any:
+def _loss_counter(loop: Loop) -> Any:
     form = loop.out
     source = _LOOP.format(
         base=loop.element(0, 0, "base[i]"),

@@ -190,8 +190,8 @@ def of_recipe(analysis: Analysis, document: Document, options: Options, on_progr
     advice = by_weights(analysis, document)
     if document.stated("prompts"):
         advice = by_prompts(advice, document, options, on_progress)
-    stated = document.without("method") if document.method == AUTO else document
-    return replace(advice, notes=(*note_unused(stated, _UNUSED, "recommend"), *advice.notes))
+    explicit_document = document.without("method") if document.method == AUTO else document
+    return replace(advice, notes=(*note_unused(explicit_document, _UNUSED, "recommend"), *advice.notes))
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
@@ -234,13 +234,13 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
 
 def _rounding(analysis: Analysis) -> tuple[str | None, str | None]:
     """How to round where rounding to nearest would erase much, and a sentence that says so."""
-    erased = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
-    if erased < _ERASED_FROM:
+    largest_erasure = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
+    if largest_erasure < _ERASED_FROM:
         return None, None
     can_draw = analysis.recipe.get("dtype") != "like base"  # codes are rounded to nearest only
     cure = "round stochastically, or write float32" if can_draw else "write float32"
     of_whom = f"of an agent's updates in a {analysis.method} merge"
-    loss = f"rounding to {analysis.dtype} would erase up to {erased:.0%} {of_whom}: {cure} ({GUIDE})"
+    loss = f"rounding to {analysis.dtype} would erase up to {largest_erasure:.0%} {of_whom}: {cure} ({GUIDE})"
     return "stochastic" if can_draw else None, loss
 
 
@@ -287,14 +287,14 @@ def by_prompts(
     }
     against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
     level = [f"`{name}`" for name, interval in ranking.behind.items() if interval is None or interval[1] >= 0]
-    tied = f"{enumerated(level)} {'is' if len(level) == 1 else 'are'} statistically tied with it"
+    ties = f"{enumerated(level)} {'is' if len(level) == 1 else 'are'} statistically tied with it"
     which = "right replies" if ranking.rewarded else "replies"
     return replace(
         by_weights,
         method=best,
         why=(
             f"its mass, how likely it is to give the agents' {count:,} {which} to your prompts, is {value:.3f}, "
-            f"against {against}{f'; {tied}, and more prompts may separate them' if level else ''}",
+            f"against {against}{f'; {ties}, and more prompts may separate them' if level else ''}",
             f"by weights alone it would be `{by_weights.method}`",
         ),
         merge=_merge_command(recipe, best, by_weights.rounding, None),

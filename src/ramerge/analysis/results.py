@@ -141,21 +141,21 @@ def analysis_of(text: str) -> Analysis:
     Raises:
         ValueError: it is none.
     """
-    return to_model(_checked(parse(text.encode(), _LIMITS)), Analysis)
+    return to_model(_checked_values(parse(text.encode(), _LIMITS)), Analysis)
 
 
 def read_analysis(path: Path) -> Analysis:
     """The analysis in a file that `--json` wrote."""
-    return read_model(path, Analysis, _LIMITS, "analysis", _checked)
+    return read_model(path, Analysis, _LIMITS, "analysis", _checked_values)
 
 
 _OF_CELL = ("active", "unique", "sign_agreement", "precision_loss", "effective_lambda")
 """Figures of a cell that hold a value for each agent."""
-_ERASED = {"updates", "erased", "erased_share"}
-_SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
+_ERASURE_KEYS = {"updates", "erased", "erased_share"}
+_SAMPLE_KEYS = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
 
 
-def _checked(values: Any) -> Any:
+def _checked_values(values: Any) -> Any:
     """The plain values of an analysis, after their lists are found to be as long as they must be."""
     if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
@@ -181,7 +181,7 @@ def _is_rounding(figures: Mapping[str, Any]) -> bool:
     """Whether the figures of an agent's rounding are complete, and lie where such figures lie."""
     error = figures.get("effective_error")
     return (
-        _ERASED <= set(figures) <= _ERASED | _SAMPLED
+        _ERASURE_KEYS <= set(figures) <= _ERASURE_KEYS | _SAMPLE_KEYS
         and 0 <= figures["erased_share"] <= 1
         and (error is None or error >= 0)
     )

@@ -31,7 +31,7 @@ FATES = ("kept", "diluted", "flipped", "lost")
 # What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
 MERGES = ("ram", "average", "merge")
 # An element is kept if it is left with this part of what the agent moved it by.
-KEPT = 0.99
+KEPT_SHARE = 0.99
 
 _CHUNK = 1024
 # What is gathered of a segment stays in the second cache, and fills its chunks but for the last one.
@@ -87,11 +87,11 @@ def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
 def survey(
     loop: Loop,
     inputs: Sequence[Words],
-    merged: Words,
+    merge: Words,
     epsilons: Sequence[float],
     others: Sequence[float],
     target: str,
-    found: NDArray[np.uint32],
+    tables: NDArray[np.uint32],
     by_epsilon: NDArray[np.int64],
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
@@ -103,14 +103,14 @@ def survey(
     all inputs, does no harm.
 
     Args:
-        loop: formats of the inputs and of `merged`.
+        loop: formats of the inputs and of `merge`.
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
-        merged: the merge that was asked for, rounded to `target`; as long as the inputs.
+        merge: the merge that was asked for, rounded to `target`; as long as the inputs.
         epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
             the loop's real type.
         others: further thresholds, the same for all agents.
         target: the format to which merges are rounded, whose last place is the unit of `ulps`.
-        found: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
+        tables: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
             those that only it did.
         counts: as `TallyLayout.counts` lays it out.
@@ -120,7 +120,7 @@ def survey(
     n = len(inputs) - 1
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
     forms = (*single.inputs, single.out)
-    arrays = [words.view(form.word) for form, words in zip(forms, (*inputs, merged), strict=True)]
+    arrays = [words.view(form.word) for form, words in zip(forms, (*inputs, merge), strict=True)]
     numbers = np.zeros((2 * n + len(MERGES)) * _CHUNK, loop.out.real)
     marks = np.zeros((2 + n) * _CHUNK, np.uint32)
     kernel = _survey(single, target, len(epsilons))
@@ -132,7 +132,7 @@ def survey(
             np.array(others, loop.out.real),
             numbers,
             marks,
-            found,
+            tables,
             by_epsilon.reshape(-1),
             counts,
             sums,
@@ -145,9 +145,9 @@ def tables(agents: int) -> NDArray[np.uint32]:
     return np.zeros(2 * _table_size(agents), np.uint32)
 
 
-def fold(found: NDArray[np.uint32], counts: NDArray[np.int64], agents: int) -> None:
+def fold(tables: NDArray[np.uint32], counts: NDArray[np.int64], agents: int) -> None:
     """Add the tables of `survey` to `masks` and histograms of `counts`, as `TallyLayout.counts` lays them out."""
-    both = found.reshape(2, -1).sum(0, np.int64)
+    both = tables.reshape(2, -1).sum(0, np.int64)
     at = slices(TallyLayout(agents).counts)
     joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
     counts[at["masks"]] += both[: 1 << agents]
@@ -316,7 +316,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     names, thresholds = ["base", *[f"a{t}" for t in range(n)]], names_of("epsilon", epsilons, n)
     plus = "plus_f32" if form.real is np.float32 else "plus"
     beyond = [counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)]
-    source = native.filled(
+    source = native.fill(
         _SOURCE,
         inputs=", ".join(names),
         gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
@@ -340,7 +340,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
         **_of_merges(n, at["fates"], at["left"], plus),
         plus=plus,
         scale=_SCALE.strip().splitlines() if form.real is np.float32 else [],
-        kept=KEPT,
+        kept=KEPT_SHARE,
         infinity=form.infinity,
         **{name: at[name] for name in ("total", "dots", "moved", "agree", "active")},
     )
@@ -368,8 +368,8 @@ def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]
     compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
-    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
-    source = native.filled(
+    at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.can_expand() else []
+    source = native.fill(
         _GATHER,
         differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
         at_once=at_once,
@@ -410,8 +410,8 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
             f"marks[{(1 + t) * chunk} + i] = np.uint32(bin) if bits != nothing else nothing",
         ]
     lines += ["marks[i] = mask", f"marks[{(1 + n) * chunk} + i] = different"]
-    computed = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
-    results = [*[rounded(form, target, f"({value})") for value in computed], f"{form.lanes[0]}(of_merged[j])"]
+    results_of_methods = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
+    results = [*[rounded(form, target, f"({value})") for value in results_of_methods], f"{form.lanes[0]}(of_merged[j])"]
     # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {kept_base(loop, target)}")
     lines += [f"numbers[{(2 * n + merge) * chunk} + i] = {result} - stays" for merge, result in enumerate(results)]

@@ -21,38 +21,38 @@ _FIGURES = ("active", "density", "changed", "changed_share", "unique_share", "rh
 
 def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
     """All tables of an analysis as lists of rows. Histograms and thresholds are not of single tensors."""
-    found: dict[str, list[Row]] = {name: [] for name in NAMES}
+    tables: dict[str, list[Row]] = {name: [] for name in NAMES}
     for kind, part in ((kind, part) for kind, members in parts.items() for part in members):
         layer, role = (part.layer, part.role) if isinstance(part, TensorPart) else (None, None)
-        shared = {"kind": kind, "part": part.name, "layer": layer, "role": role}
+        common_columns = {"kind": kind, "part": part.name, "layer": layer, "role": role}
         for agent in part.agents:
-            key = {**shared, "agent": agent.name}
+            key = {**common_columns, "agent": agent.name}
             figures = {name: getattr(agent, name) for name in _FIGURES}
             lambdas = {f"lambda {label}": value for label, value in agent.lambdas.items()}
-            found["agents"].append({**key, "elements": part.elements, **figures, **lambdas})
-            found["fates"] += [
+            tables["agents"].append({**key, "elements": part.elements, **figures, **lambdas})
+            tables["fates"] += [
                 {**key, "merge": merge, **{name: getattr(fate, name) for name in (*FATES, "retained")}}
                 for merge, fate in agent.fates.items()
             ]
             if kind == "tensor":
                 continue
-            found["sharing"] += [
+            tables["sharing"] += [
                 {**key, "others": others, "elements": count} for others, count in enumerate(agent.shared_with)
             ]
             for at in agent.by_epsilon:
                 figures = {name: value for name, value in vars(at).items() if name != "lambdas"}
                 lambdas = {f"lambda {label}": value for label, value in at.lambdas.items()}
-                found["epsilons"].append({**key, **figures, **lambdas})
+                tables["epsilons"].append({**key, **figures, **lambdas})
             for name, bounds in (("exponents", EXPONENTS), ("ulps", ULPS)):
-                found[name] += [
+                tables[name] += [
                     {**key, "log2_from": bound, "elements": count}
                     for bound, count in zip(bounds, getattr(agent, name), strict=True)
                 ]
         for pair in part.pairs:
             values = {name: value for name, value in vars(pair).items() if name != "agents"}
             first, second = pair.agents
-            found["pairs"].append({**shared, "first": first, "second": second, **values})
-    return found
+            tables["pairs"].append({**common_columns, "first": first, "second": second, **values})
+    return tables
 
 
 def csv_files(tables: Mapping[str, list[Row]], folder: Path) -> list[tuple[Path, str]]:

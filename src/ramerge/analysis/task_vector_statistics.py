@@ -80,33 +80,33 @@ class TaskVectorStatistics(Statistic):
     def blank(self, agents: int) -> Counts:
         return np.zeros(kernel.size_of(self._shapes), np.int64)
 
-    def count(self, piece: Piece, known: Any, counts: Counts) -> bool:
+    def count(self, piece: Piece, magnitudes: Any, counts: Counts) -> bool:
         layout, split = kernel.TallyLayout(self.agents), _split(counts, self._shapes)
         integers = counts[: kernel.size_of(layout.counts)]
-        moved = thresholds(self.epsilon, known)
+        epsilons = thresholds(self.epsilon, magnitudes)
         sums = np.zeros(kernel.size_of(layout.sums), np.float64)
-        found = kernel.tables(self.agents)
+        tables = kernel.tables(self.agents)
 
-        def observe(loop: Loop, inputs: list[Any], merged: Any) -> bool:
+        def observe(loop: Loop, inputs: list[Any], merge: Any) -> bool:
             by_epsilon = split["by_epsilon"].reshape(-1)
             return kernel.survey(
-                loop, inputs, merged, moved, self.epsilons, piece.out_format, found, by_epsilon, integers, sums
+                loop, inputs, merge, epsilons, self.epsilons, piece.out_format, tables, by_epsilon, integers, sums
             )
 
-        flagged = piece.compare(observe)
-        kernel.fold(found, integers, self.agents)
+        is_nonfinite = piece.compare(observe)
+        kernel.fold(tables, integers, self.agents)
         fixed.encode(sums, split["limbs"])
-        return flagged
+        return is_nonfinite
 
-    def finish(self, total: Integers, elements: int, known: object) -> Tally:
-        found = _split(total.copy(), self._shapes)
-        masks = found.pop("masks")
+    def finish(self, total: Integers, elements: int, magnitudes: object) -> Tally:
+        tables = _split(total.copy(), self._shapes)
+        masks = tables.pop("masks")
         # What no agent changed is not counted.
         masks[0] += elements - masks.sum()
-        for histogram in (found["exponents"], found["ulps"]):
+        for histogram in (tables["exponents"], tables["ulps"]):
             histogram[:, 0] += elements - histogram.sum(1)
-        shared, both = _sharing(masks, self.agents)
-        return Tally(elements=elements, shared=shared, both=both, **found)
+        shared_counts, both = _sharing(masks, self.agents)
+        return Tally(elements=elements, shared=shared_counts, both=both, **tables)
 
 
 @cache
@@ -129,8 +129,8 @@ def _sharing(masks: Integers, agents: int) -> tuple[Integers, Integers]:
     sets = np.arange(len(masks))
     member = ((sets[:, None] >> np.arange(agents)) & 1).astype(bool)
     others = member.sum(1) - 1
-    shared, both = np.zeros((agents, agents), np.int64), np.zeros((agents, agents), np.int64)
+    shared_counts, both = np.zeros((agents, agents), np.int64), np.zeros((agents, agents), np.int64)
     for t in range(agents):
-        np.add.at(shared[t], others[member[:, t]], masks[member[:, t]])
+        np.add.at(shared_counts[t], others[member[:, t]], masks[member[:, t]])
         both[t] = (masks[:, None] * (member & member[:, t : t + 1])).sum(0)
-    return shared, both
+    return shared_counts, both

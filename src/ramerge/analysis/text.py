@@ -46,9 +46,9 @@ def _meanings(analysis: Analysis) -> list[str]:
         f"by RAM and others: part of the agent's update that is retained in their merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:
-        drawn = analysis.recipe.get("rounding") == "stochastic"
+        stochastic = analysis.recipe.get("rounding") == "stochastic"
         texts += [
-            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, drawn=drawn)}",
+            f"erased: {erased_means(f' in a {analysis.method} merge', analysis.dtype, stochastic=stochastic)}",
             f"effective: {effective_means()}",
         ]
     return texts

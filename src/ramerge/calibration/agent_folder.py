@@ -59,11 +59,11 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
 
 def _digest_of(path: Path) -> str:
     """SHA-256 of a file."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def write_folder(
@@ -71,18 +71,18 @@ def write_folder(
     model: Mapping[str, str],
     record: CalibrationRecord,
     replies: Sequence[Exchange],
-    recorded: RecordedInputs | None,
+    inputs: RecordedInputs | None,
     *,
     overwrite: bool,
 ) -> CalibrationRecord:
     """Write the folder of an agent but for its importances; the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
-        if recorded is not None:
+        if inputs is not None:
             tensors: dict[str, Any] = {
-                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
-                **recorded.weights,
+                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in inputs.rows.items()},
+                **inputs.weights,
             }
-            dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
+            dtypes = {**dict.fromkeys(inputs.rows, "BF16"), **dict.fromkeys(inputs.weights, "F32")}
             entries = [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()]
             shard = lay_out(_INPUTS_FILE, entries)
             with closing(Writer(staging, [shard])) as writer:
@@ -90,10 +90,10 @@ def write_folder(
                     if each.size:
                         writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
                 writer.finish()
-            staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
+            staging.write(PLACES, dumped({"inputs": dict(inputs.places), "transposed": list(inputs.transposed)}))
             staging.write(MODEL, dumped({"digests": dict(model)}))
         staging.write(REPLIES, to_lines(replies))
-        names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
+        names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if inputs is not None else [])]
         digests = {name: _digest_of(staging.folder / name) for name in names}
         record = replace(record, digests=digests)
         staging.write(CALIBRATION, record.to_json())

@@ -136,10 +136,10 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
     if not names:
         raise InputError(f"{calibration}: holds no calibration; run `ramerge calibrate` first")
     replies = {name: read_exchanges(calibration / name / REPLIES) for name in names}
-    if empty := [name for name, found in replies.items() if not found]:
+    if empty := [name for name, exchanges in replies.items() if not exchanges]:
         raise InputError(f"{calibration / name / REPLIES}: holds no replies; run calibrate again" for name in empty)
-    held_out = {name: [each for each in found if each.held_out] or found for name, found in replies.items()}
-    rewards = {each.reward for found in replies.values() for each in found if each.reward is not None}
+    held_out = {name: [each for each in exchanges if each.held_out] or exchanges for name, exchanges in replies.items()}
+    rewards = {each.reward for exchanges in replies.values() for each in exchanges if each.reward is not None}
     if not rewards:
         return _all_of(held_out, UNREWARDED)
     if right_at is None and len(rewards) == 1 and max(rewards) <= 0:
@@ -147,21 +147,23 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         return _all_of(held_out, f"{text}; check the reward, or say what a right reply earns: --right-at")
     least = max(rewards) if right_at is None else right_at
     right = {
-        name: [each for each in found if each.reward is not None and each.reward >= least]
-        for name, found in held_out.items()
+        name: [each for each in exchanges if each.reward is not None and each.reward >= least]
+        for name, exchanges in held_out.items()
     }
     notes = tuple(
         f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; "
         "give more prompts, or rollouts, or a lower --right-at"
-        for name, found in right.items()
-        if not found
+        for name, exchanges in right.items()
+        if not exchanges
     )
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
         return _all_of(held_out, text)
-    counts = {name: (len(found), len(held_out[name])) for name, found in right.items()}
-    notes += few_replies({name: scored for name, (scored, _) in counts.items() if scored}, "right replies")
-    return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts, least)
+    counts = {name: (len(exchanges), len(held_out[name])) for name, exchanges in right.items()}
+    notes += few_replies(
+        {name: right_count for name, (right_count, _) in counts.items() if right_count}, "right replies"
+    )
+    return ReplySet({name: exchanges for name, exchanges in right.items() if exchanges}, True, notes, counts, least)
 
 
 def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
@@ -289,14 +291,14 @@ def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
 
 def agreements_of(items: Items) -> dict[str, Agreement]:
     """The agreement with each agent, from the likelihoods of its replies."""
-    found = {}
+    agreements = {}
     for name, each in items.items():
         right = each[each[:, 1] > 0]
         low, high = interval(right) or (None, None)
         value = ratio(right)
         assert value is not None  # every agent here has a right reply, and every reply a token
-        found[name] = Agreement(value, low, high, len(right), int(right[:, 1].sum()))
-    return found
+        agreements[name] = Agreement(value, low, high, len(right), int(right[:, 1].sum()))
+    return agreements
 
 
 def temper_of(candidates: Iterable[Items]) -> float:

@@ -67,7 +67,7 @@ def gather(
         return {}
     request = CachedCalibration.of(models, names, replace(settings, gather=what), options)
     if not request.is_gathered:
-        with request.gathered(options, on_progress or silence):
+        with request.gather(options, on_progress or silence):
             pass
     return {name: request.folder / name for name in names}
 
@@ -119,7 +119,7 @@ class CachedCalibration:
         return all(one is not None and is_whole(self.folder / name, one) for name, one in records.items())
 
     @contextmanager
-    def gathered(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
+    def gather(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
         """The model with the base, after all is in the cache, and notes for the user."""
         require_extras()
         with LiveBase(self.models, self.settings, options) as live:
@@ -147,7 +147,7 @@ def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Do
         names: of the agents.
         calibration: holds a folder for each agent.
     """
-    made = recipe.without("prompts")
+    result = recipe.without("prompts")
     for name in names:
-        made.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
-    return made
+        result.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
+    return result

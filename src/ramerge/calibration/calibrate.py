@@ -102,7 +102,7 @@ def calibrate(
     """
     check_options(options)
     check_settings("settings", settings, CalibrationSettings)
-    models, prompts = _asked(recipe, settings, options)
+    models, prompts = _models_and_prompts(recipe, settings, options)
     for name in prompts:
         claim_folder(Path(out) / name, reads_of(models.document), "the calibration")
     with LiveBase(models, settings, options) as live:
@@ -117,14 +117,14 @@ def estimate_calibration(
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
     """
-    models, prompts = _asked(recipe, settings, options)
+    models, prompts = _models_and_prompts(recipe, settings, options)
     base = LiveBase(models, settings, options)
     base.choose()
     base.check()
     return estimate(base.plan_of_base(), prompts, settings, base.device, base.dtype)
 
 
-def _asked(
+def _models_and_prompts(
     recipe: AnyRecipe, settings: CalibrationSettings, options: Options
 ) -> tuple[Recipe, dict[str, list[Prompt]]]:
     """The models of a recipe that is right as a whole, and the prompts of each agent."""
@@ -161,14 +161,14 @@ def prompts_of(
     paths = {name: Path(prompts[name]).expanduser() for name in names}
     if absent := {name: path for name, path in paths.items() if not path.exists()}:
         raise InputError(f"prompts of {name}: {path}: no such file{near_file(path)}" for name, path in absent.items())
-    found = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}
-    check_rewards(settings.reward, found, prompts)
+    prompts_by_agent = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}
+    check_rewards(settings.reward, prompts_by_agent, prompts)
     least = 2 if settings.hold_out else 1
-    if few := [name for name, each in found.items() if len(each) < least]:
+    if few := [name for name, each in prompts_by_agent.items() if len(each) < least]:
         raise InputError(
             f"{prompts[name]}: gives one prompt; two are needed, one for statistics and one to score on" for name in few
         )
-    return found
+    return prompts_by_agent
 
 
 def gather_agents(
@@ -185,13 +185,13 @@ def gather_agents(
     `wait` for another run in the folder, or refuse to.
     """
     gathering = _Gathering(live, out, settings, options)
-    total, done = gathering.passes * sum(map(len, prompts.values())), 0
+    total, count_so_far = gathering.passes * sum(map(len, prompts.values())), 0
 
     def advance(count: int) -> None:
-        nonlocal done
-        done += count
+        nonlocal count_so_far
+        count_so_far += count
         passes = gathering.passes
-        listen(Progress("calibrate", min(done, total) // passes, total // passes, "prompts"))
+        listen(Progress("calibrate", min(count_so_far, total) // passes, total // passes, "prompts"))
 
     if any(out.glob("*.safetensors")):
         raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
@@ -239,29 +239,35 @@ class _Gathering:
         of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
         fingerprint = self._fingerprint([weights, of_base], prompts)
         folder = self.out / name
-        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
+        if (
+            (earlier_record := read_record(folder)) is not None
+            and earlier_record.fingerprint == fingerprint
+            and is_whole(folder, earlier_record)
+        ):
             advance(self.passes * len(prompts))
-            return kept
+            return earlier_record
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
                 f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
                 f"or pass {in_both_forms('overwrite')}",
                 name,
             )
-        began = time.monotonic()
+        start = time.monotonic()
         plan = self.base.put_agent(name)
         module: Any = import_module("ramerge.calibration.speaker")
-        asked = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
-        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(name), *asked)
+        reply_settings = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
+        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(name), *reply_settings)
         replies = self._replies(speaker, prompts, fingerprint, advance)
-        seen = [each for each in replies if not each.held_out]
-        importances = self._importances(speaker, plan, seen, advance) if self.settings.gathers("importance") else {}
+        exchanges = [each for each in replies if not each.held_out]
+        importances = (
+            self._importances(speaker, plan, exchanges, advance) if self.settings.gathers("importance") else {}
+        )
         if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
             self.base.put_base()
-        recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
-        advance((len(replies) - len(seen)) * (self.passes - 1))
-        record = self._record(speaker, fingerprint, prompts, replies, recorded, importances, began)
-        record = write_folder(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
+        inputs = self._record_inputs(speaker, plan, exchanges, advance) if self.settings.gathers("inputs") else None
+        advance((len(replies) - len(exchanges)) * (self.passes - 1))
+        record = self._record(speaker, fingerprint, prompts, replies, inputs, importances, start)
+        record = write_folder(folder, of_base or weights, record, replies, inputs, overwrite=self.options.overwrite)
         if importances:
             write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
         self.journal(name).unlink(missing_ok=True)
@@ -272,11 +278,11 @@ class _Gathering:
     ) -> list[Exchange]:
         module: Any = import_module("ramerge.calibration.gather")
         journal = self.journal(speaker.name)
-        known = _kept_replies(journal, fingerprint)
-        advance(len(known))
+        earlier_replies = _kept_replies(journal, fingerprint)
+        advance(len(earlier_replies))
         # written again: a run that was killed may have left half a line
         with journal.open("w", encoding="utf-8") as file:
-            file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n" + to_lines(known.values()))
+            file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n" + to_lines(earlier_replies.values()))
             file.flush()
 
             def keep(replies: Sequence[Exchange]) -> None:
@@ -285,50 +291,52 @@ class _Gathering:
                 advance(len(replies))
 
             reward = reward_of(self.settings.reward)
-            replies = module.exchanges_of(speaker, prompts, known, self.settings.batch, reward, keep)
+            replies = module.exchanges_of(speaker, prompts, earlier_replies, self.settings.batch, reward, keep)
         if not self.settings.hold_out:
             return list(replies)
         first, _ = halves(prompts, self.settings.prompt_seed)
         keys = {prompt.key for prompt in first}
         return [replace(each, held_out=each.key not in keys) for each in replies]
 
-    def _recorded(
-        self, speaker: Speaker, plan: MergePlan, seen: Sequence[Exchange], advance: Callable[[int], None]
+    def _record_inputs(
+        self, speaker: Speaker, plan: MergePlan, exchanges: Sequence[Exchange], advance: Callable[[int], None]
     ) -> RecordedInputs:
         module: Any = import_module("ramerge.calibration.gather")
         if self.settings.record == "prompt":
-            seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
-        recorded: RecordedInputs = module.record_inputs(
+            exchanges = [replace(each, ids=each.ids[: each.start]) for each in exchanges]
+        inputs: RecordedInputs = module.record_inputs(
             speaker,
-            seen,
+            exchanges,
             {tensor.name for tensor in plan.tensors},
             self.settings.rows,
             self.settings.prompt_seed,
             lambda: advance(1),
         )
-        return recorded
+        return inputs
 
     def _importances(
-        self, speaker: Speaker, plan: MergePlan, seen: Sequence[Exchange], advance: Callable[[int], None]
+        self, speaker: Speaker, plan: MergePlan, exchanges: Sequence[Exchange], advance: Callable[[int], None]
     ) -> dict[str, Any]:
         module: Any = import_module("ramerge.calibration.importances")
         names = [tensor.name for tensor in plan.tensors if tensor.base.is_float]
         live: Any = import_module("ramerge.calibration.live")
         with live.naming_memory(speaker.name, self.base.device, live.ADVICE):
-            found: dict[str, Any] = module.importances_of(self.base.live, speaker.name, seen, names, lambda: advance(1))
-        return found
+            importances: dict[str, Any] = module.importances_of(
+                self.base.live, speaker.name, exchanges, names, lambda: advance(1)
+            )
+        return importances
 
     def journal(self, name: str) -> Path:
         """The file that keeps the replies of an agent until all of it is gathered."""
         return self.out / f".{name}.{REPLIES}"
 
     def _fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
-        said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
+        reply_values = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
-        return hashlib.sha256(repr((6, weights, said, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((6, weights, reply_values, sorted(settings.items()))).encode()).hexdigest()
 
     def _record(
         self,
@@ -336,9 +344,9 @@ class _Gathering:
         fingerprint: str,
         prompts: Sequence[Prompt],
         replies: Sequence[Exchange],
-        recorded: RecordedInputs | None,
+        inputs: RecordedInputs | None,
         importances: Mapping[str, object],
-        began: float,
+        start: float,
     ) -> CalibrationRecord:
         endless = sum(not each.ended for each in replies if each.generated)
         empty = sum(not each.text.strip() for each in replies)
@@ -363,13 +371,13 @@ class _Gathering:
             generated=sum(each.generated for each in replies),
             rewarded=sum(each.reward is not None for each in replies),
             tokens=sum(len(each.ids) for each in replies),
-            rows=len(recorded.weights["weights"]) if recorded is not None else 0,
-            layers=len(recorded.places) if recorded is not None else 0,
+            rows=len(inputs.weights["weights"]) if inputs is not None else 0,
+            layers=len(inputs.places) if inputs is not None else 0,
             importances=len(importances),
             device=device_name(self.base.device),
             dtype=self.base.dtype,
             notes=tuple(notes),
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(time.monotonic() - start, 3),
         )
 
 

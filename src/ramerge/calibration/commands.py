@@ -89,10 +89,10 @@ def calibrate(
 
 def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
     """The commands of merges that use what was gathered."""
-    for method, flag, known in (
+    for method, flag, names in (
         ("regmean", "--inputs", [name for name, one in records.items() if one.layers]),
         ("fisher", "--importance", [name for name, one in records.items() if one.importances]),
     ):
-        if known:
-            given = " ".join(f"{flag} {name}={out}/{name}" for name in known)
-            yield f"next: ramerge merge --method {method} ... {given} MERGED"
+        if names:
+            words = " ".join(f"{flag} {name}={out}/{name}" for name in names)
+            yield f"next: ramerge merge --method {method} ... {words} MERGED"

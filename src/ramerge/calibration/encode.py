@@ -64,10 +64,10 @@ class ExampleEncoder:
     def __call__(self, example: Example) -> EncodedExample | str:
         """The ids of an example, or what is wrong with it."""
         if isinstance(example, ChatExample):
-            rendered = self._rendered(example)
-            if isinstance(rendered, str):
-                return rendered
-            context, labels = (self._ids(text) for text in rendered)
+            texts = self._render(example)
+            if isinstance(texts, str):
+                return texts
+            context, labels = (self._ids(text) for text in texts)
             end = self._tokenizer.eos_token_id
             if example.has_reply and end in labels:
                 # what a template writes behind the end of the sequence, no model is asked to say
@@ -86,8 +86,8 @@ class ExampleEncoder:
         room = self._max_length - len(labels)
         if len(context) > room:
             # models lean on the beginning-of-sequence token far more than on any other
-            begins = room > 1 and context[0] == self._tokenizer.bos_token_id
-            context = [*context[:begins], *context[len(context) - room + begins :]]
+            has_start_token = room > 1 and context[0] == self._tokenizer.bos_token_id
+            context = [*context[:has_start_token], *context[len(context) - room + has_start_token :]]
         ids, start = (*context, *labels), max(len(context), 1)
         if len(ids) <= start:
             return "gives no token whose likelihood could be taken"
@@ -97,8 +97,8 @@ class ExampleEncoder:
         """The ids of a prompt, after which a reply comes, not cut; or what is wrong with the example."""
         if isinstance(example, Text):
             return self._ids_of_context(example)
-        rendered = self._rendered(example)
-        return rendered if isinstance(rendered, str) else self._ids(rendered[1])
+        texts = self._render(example)
+        return texts if isinstance(texts, str) else self._ids(texts[1])
 
     def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
         """The messages of a prompt that a trainer has decoded without special tokens, read back from its text.
@@ -122,20 +122,20 @@ class ExampleEncoder:
     @cached_property
     def _shapes(self) -> list[tuple[list[str], list[str]]]:
         """For conversations of some turns, the longest first: roles, and what the template leaves around contents."""
-        found = []
+        shapes = []
         for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
             contents = [f"content{place}of{len(roles)}" for place in range(len(roles))]
             marks = re.split("|".join(contents), self._bare(_conversation(roles, contents)))
             # where only special tokens stand between contents, nothing is left to tell them apart
             if len(marks) == len(roles) + 1 and all(marks[1:]):
-                found.append((roles, marks))
-        return found
+                shapes.append((roles, marks))
+        return shapes
 
     def _bare(self, messages: Sequence[Mapping[str, str]]) -> str:
         """A prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
-        rendered = self._rendered(ChatExample(messages))
-        text = "" if isinstance(rendered, str) else rendered[1]
+        texts = self._render(ChatExample(messages))
+        text = "" if isinstance(texts, str) else texts[1]
         return str(self._tokenizer.decode(self._ids(text), skip_special_tokens=True))
 
     def _ids_of_context(self, example: Text) -> list[int]:
@@ -155,7 +155,7 @@ class ExampleEncoder:
                 return whole[:start] if plain[:start] != whole[:start] else []
         return []
 
-    def _rendered(self, chat: ChatExample) -> tuple[str, str] | str:
+    def _render(self, chat: ChatExample) -> tuple[str, str] | str:
         """The chat's context and labels as its template writes them."""
         if not self._tokenizer.chat_template:
             return "has messages, but the model's tokenizer has no chat template; give `prompt` as plain text"
@@ -187,14 +187,14 @@ def _between(marks: Sequence[str], text: str) -> list[str] | None:
     first, *inner, last = marks
     if not text.startswith(first):
         return None
-    found, rest = [], text[len(first) :]
+    contents, rest = [], text[len(first) :]
     for mark in inner:
         content, is_there, rest = rest.partition(mark)
-        found.append(content)
+        contents.append(content)
         if not is_there:
             return None
     content, is_there, rest = rest.rpartition(last)
-    return [*found, content, rest] if is_there else None
+    return [*contents, content, rest] if is_there else None
 
 
 def _conversation(roles: Sequence[str], contents: Sequence[str]) -> list[Mapping[str, str]]:

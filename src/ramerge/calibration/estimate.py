@@ -24,7 +24,7 @@ _ROW_ITEM_BYTES = 2  # bfloat16
 _IMPORTANCE_BYTES = 4
 _FOR_WEIGHTS = 0.8
 """The share of a GPU's free memory that weights may take; the rest is for activations, keys and values."""
-_SHARED = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
+_SHARED_INPUTS = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def rows_bytes(plan: MergePlan, rows: int) -> int:
     """
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in plan.tensors:
-        shape, name = tensor.base.shape, _SHARED.sub(".shared.", tensor.name)
+        shape, name = tensor.base.shape, _SHARED_INPUTS.sub(".shared.", tensor.name)
         if not tensor.base.is_float or tensor.name.endswith((*EMBEDDINGS, *HEADS)):
             continue
         if len(shape) == 2:
@@ -139,21 +139,21 @@ def positions(plan: MergePlan) -> int | None:
     """The most tokens of a sequence, from the model's configuration; None if it states none."""
     if (file := plan.companions.get("config.json")) is None:
         return None
-    stated = [each.get("max_position_embeddings") for each in text_configs(read_json(file))]
-    return next((each for each in stated if isinstance(each, int) and each > 1), None)
+    limits = [each.get("max_position_embeddings") for each in text_configs(read_json(file))]
+    return next((each for each in limits if isinstance(each, int) and each > 1), None)
 
 
 def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
     """Tokens of a prompt and its reply at most: no tokenizer makes more of a text than it has bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
-    replied = most_new
+    reply_bytes = most_new
     if prompt.replies:
         best = prompt.best
         if best.ids:
             return min(len(best.ids), most or len(best.ids))
-        replied = sum(len(text.encode()) for text in (best.text, *(turn["content"] for turn in best.turns))) + 1
-    found = sum(len(text.encode()) for text in texts) + replied
-    return found if most is None else min(found, most)
+        reply_bytes = sum(len(text.encode()) for text in (best.text, *(turn["content"] for turn in best.turns))) + 1
+    count = sum(len(text.encode()) for text in texts) + reply_bytes
+    return count if most is None else min(count, most)
 
 
 def budget_of(size: int, importances: int, settings: CalibrationSettings, device: torch.device) -> int | None:
@@ -188,8 +188,8 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
 def _too_large(size: int, importances: int, where: str, limit: int) -> str:
     from rich.filesize import decimal
 
-    held = f" and {decimal(importances)} of importances" if importances else ""
+    importances_text = f" and {decimal(importances)} of importances" if importances else ""
     return (
-        f"the model needs {decimal(size)}{held}, and {where} has {decimal(limit)}; use a machine with more memory, or "
-        "--model-dtype bfloat16"
+        f"the model needs {decimal(size)}{importances_text}, and {where} has {decimal(limit)}; use a machine with more "
+        "memory, or --model-dtype bfloat16"
     )

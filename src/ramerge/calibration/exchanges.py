@@ -72,7 +72,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     Raises:
         InputError: it cannot be read, or a line is wrong.
     """
-    found = []
+    exchanges = []
     try:
         lines = (read_state(path, MOST_BYTES) if content is None else content).split(b"\n")
     except OSError as error:
@@ -83,12 +83,12 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
         if not line:
             continue
         try:
-            found.append(_exchange(parse(line, _LIMITS)))
+            exchanges.append(_exchange(parse(line, _LIMITS)))
         except ValueError as error:
             if partial and number == len(lines):
                 break
             raise InputError(f"{path}: line {number}: is no reply; run `ramerge calibrate` again") from error
-    return found
+    return exchanges
 
 
 def _exchange(values: Mapping[str, Any]) -> Exchange:

@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from ramerge.sdk.formats import expert_of
 
-_NUMBERED = re.compile(r"\.experts\.(\d+)\.")
+_EXPERT_NUMBER = re.compile(r"\.experts\.(\d+)\.")
 _LAYERS = 16
 """All experts of a layer keep at most so many times the rows of a layer that every token passes."""
 
 
 def number_of(name: str) -> int | None:
     """An expert's number in its layer, from the name of one of its weights; None for other weights."""
-    if (stacked := expert_of(name)) is not None:
-        return stacked[1]
-    found = _NUMBERED.search(name)
-    return int(found[1]) if found else None
+    if (expert := expert_of(name)) is not None:
+        return expert[1]
+    match = _EXPERT_NUMBER.search(name)
+    return int(match[1]) if match else None
 
 
 def rows_of_each(rows: int, names: Iterable[str]) -> int:

@@ -19,64 +19,64 @@ from ramerge.calibration.speaker import Speaker
 def exchanges_of(
     speaker: Speaker,
     prompts: Sequence[Prompt],
-    known: Mapping[str, Exchange],
+    earlier_replies: Mapping[str, Exchange],
     batch: int,
     reward: RewardFunction | None,
-    on_done: Callable[[Sequence[Exchange]], None],
+    on_batch: Callable[[Sequence[Exchange]], None],
 ) -> list[Exchange]:
     """Gather a reply to each prompt: a known one, the best of those with the prompt, or the agent's own greedy one.
 
     Args:
         speaker: replies.
         prompts: all of the agent.
-        known: by the prompt's key, replies of an earlier run.
+        earlier_replies: by the prompt's key, replies of an earlier run.
         batch: how many prompts are asked at once; those of similar length are asked together, and fewer from then on
             where the memory of the device does not suffice.
         reward: what scores replies that come without a reward; None if nothing does.
-        on_done: gets the replies of each batch, as soon as they are there.
+        on_batch: gets the replies of each batch, as soon as they are there.
 
     Raises:
         InputError: prompts cannot be encoded; all are listed.
         PlanError: the memory does not suffice for a single prompt.
     """
-    found = dict(known)
+    exchanges_by_key = dict(earlier_replies)
     problems: dict[str, list[str]] = {}
-    asked = []
+    questions = []
     for prompt in prompts:
-        if prompt.key in found:
+        if prompt.key in exchanges_by_key:
             continue
         if prompt.replies:
-            made = speaker.given(prompt)
-            if isinstance(made, str):
-                problems.setdefault(made, []).append(prompt.place)
+            exchange = speaker.first_reply(prompt)
+            if isinstance(exchange, str):
+                problems.setdefault(exchange, []).append(prompt.place)
             else:
-                found[prompt.key] = replace(_rewarded(made, prompt, reward), key=prompt.key)
-        elif isinstance(ids := speaker.asked(prompt), str):
+                exchanges_by_key[prompt.key] = replace(_with_reward(exchange, prompt, reward), key=prompt.key)
+        elif isinstance(ids := speaker.question(prompt), str):
             problems.setdefault(ids, []).append(prompt.place)
         else:
-            asked.append((prompt, *ids))
+            questions.append((prompt, *ids))
     if problems:
         raise InputError(
             f"{places[0]}: {reason}" + (f" (and {len(places) - 1:,} more prompts likewise)" if len(places) > 1 else "")
             for reason, places in problems.items()
         )
-    if given := [found[prompt.key] for prompt in prompts if prompt.key in found]:
-        on_done([each for each in given if each not in known.values()])
-    asked.sort(key=lambda each: len(each[1]))
-    while asked:
-        part = asked[:batch]
-        said = _replies_that_fit(speaker, part)
-        if said is None:
+    if first_replies := [exchanges_by_key[prompt.key] for prompt in prompts if prompt.key in exchanges_by_key]:
+        on_batch([each for each in first_replies if each not in earlier_replies.values()])
+    questions.sort(key=lambda each: len(each[1]))
+    while questions:
+        part = questions[:batch]
+        batch_replies = _replies_that_fit(speaker, part)
+        if batch_replies is None:
             batch = len(part) // 2
             continue
         replies = [
-            replace(_rewarded(reply, prompt, reward), key=prompt.key)
-            for reply, (prompt, _, _) in zip(said, part, strict=True)
+            replace(_with_reward(reply, prompt, reward), key=prompt.key)
+            for reply, (prompt, _, _) in zip(batch_replies, part, strict=True)
         ]
-        asked = asked[batch:]
-        found |= {reply.key: reply for reply in replies}
-        on_done(replies)
-    return [replace(found[prompt.key], key=prompt.key) for prompt in prompts]
+        questions = questions[batch:]
+        exchanges_by_key |= {reply.key: reply for reply in replies}
+        on_batch(replies)
+    return [replace(exchanges_by_key[prompt.key], key=prompt.key) for prompt in prompts]
 
 
 def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
@@ -91,7 +91,7 @@ def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], 
         return None
 
 
-def _rewarded(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
+def _with_reward(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
     if reward is None or exchange.reward is not None:
         return exchange
     return replace(exchange, reward=reward(prompt, exchange.text))
@@ -103,7 +103,7 @@ def record_inputs(
     names: Container[str],
     rows: int,
     seed: int,
-    on_done: Callable[[], None],
+    on_sequence: Callable[[], None],
 ) -> RecordedInputs:
     """Gather the inputs of linear layers while a model reads prompts and replies.
 
@@ -113,7 +113,7 @@ def record_inputs(
         names: of the model's tensors.
         rows: how many tokens are recorded at most.
         seed: of the choice.
-        on_done: called after each sequence.
+        on_sequence: called after each sequence.
 
     Raises:
         WeightsError: a number is not finite.
@@ -122,12 +122,12 @@ def record_inputs(
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)
     recorder = InputRecorder(speaker.live, names, rows, seed)
-    for ids, chosen in zip(sequences, positions, strict=True):
-        recorder.begin(chosen, len(ids), speaker.live.device)
-        if chosen:
+    for ids, places in zip(sequences, positions, strict=True):
+        recorder.begin(places, len(ids), speaker.live.device)
+        if places:
             with recorder:
-                speaker.live.hidden(ids)
-        on_done()
+                speaker.live.run_layers(ids)
+        on_sequence()
     try:
         return recorder.result(weights, sum(map(len, sequences)))
     except WeightsError as error:

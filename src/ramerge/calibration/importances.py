@@ -18,11 +18,11 @@ from ramerge import WeightsError
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.live import LiveModel
 
-_NAMED = 3
+_MOST_NAMES = 3
 
 
 def importances_of(
-    live: LiveModel, name: str, exchanges: Sequence[Exchange], tensors: Collection[str], on_done: Callable[[], None]
+    live: LiveModel, name: str, exchanges: Sequence[Exchange], tensors: Collection[str], on_exchange: Callable[[], None]
 ) -> dict[str, torch.Tensor]:
     """Importances of an agent: the mean over exchanges of the squared gradient of a reply's log-likelihood.
 
@@ -31,7 +31,7 @@ def importances_of(
         name: of the agent, for messages.
         exchanges: prompts and replies; at least one.
         tensors: names that the checkpoint has.
-        on_done: called after each exchange.
+        on_exchange: called after each exchange.
 
     Returns:
         For each name float32 numbers of the tensor's shape, on the model's device. What no training moves, such as a
@@ -41,19 +41,19 @@ def importances_of(
         WeightsError: a likelihood or a gradient is not finite.
     """
     squares = SquareSums(live.model)
-    damaged = f"the weights are damaged, or overflow in {live.dtype}: use float32"
+    advice = f"the weights are damaged, or overflow in {live.dtype}: use float32"
     for exchange in exchanges:
         likelihood = -live.losses(exchange.ids, exchange.start).sum()
         if not bool(torch.isfinite(likelihood.detach())):
-            raise WeightsError(f"{exchange.place}: the likelihood of {name}'s reply is NaN or 0; {damaged}")
+            raise WeightsError(f"{exchange.place}: the likelihood of {name}'s reply is NaN or 0; {advice}")
         likelihood.backward()
         if names := squares.non_finite():
-            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-            listed = ", ".join(map(repr, names[:_NAMED]))
+            more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+            names_text = ", ".join(map(repr, names[:_MOST_NAMES]))
             raise WeightsError(
-                f"{exchange.place}: the squared gradient of {name} is NaN or Inf in {listed}{more}; {damaged}"
+                f"{exchange.place}: the squared gradient of {name} is NaN or Inf in {names_text}{more}; {advice}"
             )
-        on_done()
+        on_exchange()
     means = squares.mean(len(exchanges))
     targets = {tensor: live.targets[tensor] for tensor in tensors if tensor in live.targets}
     return {tensor: means(target) for tensor, target in targets.items() if target in squares}

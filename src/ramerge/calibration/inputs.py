@@ -35,7 +35,7 @@ _PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _MatrixView:
     """A matrix of a checkpoint, where it lies in its memory.
 
     Attributes:
@@ -61,12 +61,12 @@ class _Site:
     Attributes:
         names: of the weights.
         parts: rows that were recorded, in order.
-        seen: how many tokens came by, of an expert.
+        token_count: how many tokens came by, of an expert.
     """
 
     names: list[str]
     parts: list[torch.Tensor] = field(default_factory=list)
-    seen: int = 0
+    token_count: int = 0
 
     @property
     def is_expert(self) -> bool:
@@ -93,18 +93,18 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         super().__init__()
         self._offloaded = live.offloaded
         self._seed = seed
-        self._stored: dict[int, list[_Stored]] = {}
+        self._matrices: dict[int, list[_MatrixView]] = {}
         self._transposed: set[str] = set()
-        excluded = {
+        exclusions = {
             layer.weight.untyped_storage().data_ptr()
             for layer in (live.model.get_input_embeddings(), live.model.get_output_embeddings())
             if layer is not None
         }
         for name, target in live.targets.items():
             memory = target.untyped_storage().data_ptr()
-            if name in names and memory not in excluded:
-                self._stored.setdefault(memory, []).extend(_matrices(name, target))
-        self._most = rows_of_each(most, (each.name for stored in self._stored.values() for each in stored))
+            if name in names and memory not in exclusions:
+                self._matrices.setdefault(memory, []).extend(_matrices(name, target))
+        self._most = rows_of_each(most, (each.name for views in self._matrices.values() for each in views))
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._last: tuple[torch.Tensor, _Site] | None = None
         self._positions = torch.empty(0, dtype=torch.long)
@@ -123,7 +123,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         elif func in _PRODUCTS:
             inputs, weight = (args[place] for place in _PRODUCTS[func])
             weight = self._home(weight)
-            if weight.untyped_storage().data_ptr() not in self._stored:
+            if weight.untyped_storage().data_ptr() not in self._matrices:
                 pass
             elif weight.ndim == 2:
                 self._see(inputs, weight, weight.stride(-2))
@@ -141,11 +141,11 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         key = (memory, begin, begin + weight.numel())
         site = self._sites.get(key)
         if site is None:
-            found = [each for each in self._stored.get(memory, ()) if each.lies_in(*key[1:])]
-            names = [each.name for each in found]
+            matrices = [each for each in self._matrices.get(memory, ()) if each.lies_in(*key[1:])]
+            names = [each.name for each in matrices]
             if not names:
                 return
-            self._transposed |= {each.name for each in found if each.strides[0] == stride != each.strides[1]}
+            self._transposed |= {each.name for each in matrices if each.strides[0] == stride != each.strides[1]}
             if self._last is not None and self._last[0] is inputs:  # as q, k and v see one tensor
                 site = self._last[1]
                 site.names += names
@@ -157,19 +157,19 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         self._last = inputs, site
         flat = inputs.detach().reshape(-1, inputs.shape[-1])
         if site.is_expert:
-            site.seen += len(flat)
-            site.parts.append(_kept(flat))
+            site.token_count += len(flat)
+            site.parts.append(_row_copy(flat))
             if site.rows > 2 * self._most:
                 self._thin(site)
         elif len(flat) == self._length:
-            site.parts.append(_kept(flat[self._positions]))
+            site.parts.append(_row_copy(flat[self._positions]))
 
     def _thin(self, site: _Site) -> None:
         """Keep a seeded choice of the rows of an expert."""
         rows = torch.cat(site.parts)
-        digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.seen}".encode()).digest()
-        chosen = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big"))).permutation(len(rows))
-        site.parts = [rows[torch.from_numpy(np.sort(chosen[: self._most]))]]
+        digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.token_count}".encode()).digest()
+        order = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big"))).permutation(len(rows))
+        site.parts = [rows[torch.from_numpy(np.sort(order[: self._most]))]]
 
     def result(self, weights: NDArray[np.float32], tokens: int) -> RecordedInputs:
         """Stack all inputs that were recorded.
@@ -188,33 +188,35 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         for site in {id(each): each for each in self._sites.values()}.values():
             if site.is_expert and site.rows > self._most:
                 self._thin(site)
-            stacked = torch.cat(site.parts) if site.parts else torch.empty(0)
-            if not site.is_expert and len(stacked) != len(weights):
+            all_rows = torch.cat(site.parts) if site.parts else torch.empty(0)
+            if not site.is_expert and len(all_rows) != len(weights):
                 continue  # a layer that sees other tokens than these, such as one behind a pool
-            if not bool(torch.isfinite(stacked).all()):
+            if not bool(torch.isfinite(all_rows).all()):
                 wrong.append(site.names[0])
-            name, weighed = f"rows.{site.names[0]}", "weights"
+            name, weights_name = f"rows.{site.names[0]}", "weights"
             if site.is_expert:
-                weighed = f"weights.{site.names[0]}"
-                counts[weighed] = np.full(len(stacked), site.seen / max(len(stacked), 1) / tokens, np.float32)
-            rows[name] = stacked
-            places |= {each: [name, weighed] for each in site.names}
+                weights_name = f"weights.{site.names[0]}"
+                counts[weights_name] = np.full(
+                    len(all_rows), site.token_count / max(len(all_rows), 1) / tokens, np.float32
+                )
+            rows[name] = all_rows
+            places |= {each: [name, weights_name] for each in site.names}
         if wrong:
             raise WeightsError(f"inputs of {wrong[0]!r} and {len(wrong) - 1:,} other layers are NaN or Inf")
         transposed = {(expert_of(name) or (name,))[0] for name in self._transposed & places.keys()}
         return RecordedInputs(rows, counts, dict(sorted(places.items())), sorted(transposed))
 
 
-def _matrices(name: str, target: torch.Tensor) -> list[_Stored]:
+def _matrices(name: str, target: torch.Tensor) -> list[_MatrixView]:
     """A matrix, or those of the experts that a tensor stacks; none that has gaps in its memory."""
     if target.ndim == 3:
-        return [found for expert, part in enumerate(target) for found in _matrices(name_of(name, expert), part)]
+        return [view for expert, part in enumerate(target) for view in _matrices(name_of(name, expert), part)]
     if target.ndim != 2 or not (target.is_contiguous() or target.T.is_contiguous()):
         return []
-    return [_Stored(name, target.storage_offset(), target.stride(), target.numel())]
+    return [_MatrixView(name, target.storage_offset(), target.stride(), target.numel())]
 
 
-def _kept(rows: torch.Tensor) -> torch.Tensor:
+def _row_copy(rows: torch.Tensor) -> torch.Tensor:
     return rows.to(torch.bfloat16).cpu()
 
 

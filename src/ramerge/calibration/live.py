@@ -22,13 +22,13 @@ from transformers.utils import logging
 
 import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
-from ramerge.calibration.names import as_stored
+from ramerge.calibration.names import to_checkpoint_names
 from ramerge.calibration.offload import Offloaded
 from ramerge.sdk.machine import device_name
 from ramerge.sdk.tensors import FLOATS
 
 ADVICE = "use a device with more memory, shorter prompts, or device=cpu"
-_NAMED = 3
+_MOST_NAMES = 3
 _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert
 
 
@@ -58,7 +58,7 @@ class LiveModel:
         self._rows: Mapping[str, int] = {}
         self._untied = False
         self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
-        self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+        self._can_limit_logits = "logits_to_keep" in inspect.signature(self.model.forward).parameters
 
     @property
     def positions(self) -> int | None:
@@ -100,7 +100,7 @@ class LiveModel:
         Raises:
             CheckpointError: a tensor has no counterpart in the model that transformers has made.
         """
-        lost = []
+        unmatched = []
         prefix = f"{self.model.base_model_prefix}."
         buffers = {name.removeprefix(prefix) for name, _ in self.model.named_buffers()}
         for tensor in tensors:
@@ -112,12 +112,12 @@ class LiveModel:
             elif tensor.dtype in FLOATS and not (
                 tensor.name.removeprefix(prefix) in buffers or tensor.name.endswith("inv_freq")
             ):
-                lost.append(tensor.name)
-        if lost:
-            more = f" and {len(lost) - _NAMED:,} more" if len(lost) > _NAMED else ""
+                unmatched.append(tensor.name)
+        if unmatched:
+            more = f" and {len(unmatched) - _MOST_NAMES:,} more" if len(unmatched) > _MOST_NAMES else ""
             raise CheckpointError(
                 f"{self.folder}: transformers {transformers.__version__} has no place for "
-                f"{', '.join(map(repr, lost[:_NAMED]))}{more} in the model that it makes of this checkpoint; "
+                f"{', '.join(map(repr, unmatched[:_MOST_NAMES]))}{more} in the model that it makes of this checkpoint; "
                 "statistics and agreement need a model that it loads with all weights (merging without prompts works)"
             )
 
@@ -129,10 +129,10 @@ class LiveModel:
         """
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
-        more = {"logits_to_keep": len(labels)} if self._keeps else {}
+        more = {"logits_to_keep": len(labels)} if self._can_limit_logits else {}
         with self._naming_code():
-            found = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more)
-        logits = found.logits[0, -len(labels) :]
+            output = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more)
+        logits = output.logits[0, -len(labels) :]
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
@@ -146,7 +146,7 @@ class LiveModel:
         with torch.inference_mode(), self._naming_memory(ids):
             return self.losses(ids, start).double().cpu()
 
-    def hidden(self, ids: Sequence[int]) -> None:
+    def run_layers(self, ids: Sequence[int]) -> None:
         """Run the layers without the output head, while inputs are recorded.
 
         Raises:
@@ -206,13 +206,13 @@ class LiveModel:
             max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
         )
         with torch.inference_mode(), self._naming_code():
-            made = self.model.generate(
+            token_rows = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 generation_config=config,
                 logits_processor=LogitsProcessorList([draws] if draws is not None else []),
             )
-        rows = made[:, longest:].tolist()
+        rows = token_rows[:, longest:].tolist()
         stops = [next((place for place, token in enumerate(row, 1) if token in ends), None) for row in rows]
         return [row[:stop] for row, stop in zip(rows, stops, strict=True)]  # the rest is padding
 
@@ -247,24 +247,24 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
     """
     state = model.state_dict()  # also buffers that checkpoints store, such as biases that balance the use of experts
     memory = {each.untyped_storage().data_ptr() for each in state.values()}
-    found: dict[str, torch.Tensor] = {}
+    targets: dict[str, torch.Tensor] = {}
     copies: dict[str, torch.Tensor] = {}
-    for name, value in as_stored(model, state).items():
+    for name, value in to_checkpoint_names(model, state).items():
         shares = value.untyped_storage().data_ptr() in memory
-        (found if shares else copies)[name] = value
+        (targets if shares else copies)[name] = value
     if copies:
         rows = {
             part[start].float().cpu().numpy().tobytes(): part[start:]
-            for fused in state.values()
-            if fused.ndim == 3
-            for part in fused
+            for tensor in state.values()
+            if tensor.ndim == 3
+            for part in tensor
             for start in range(0, len(part), max(len(part) // _VIEWS, 1))
         }
         for name, value in copies.items():
             part = rows.get(value[0].float().cpu().numpy().tobytes()) if value.ndim == 2 else None
             if part is not None and len(part) >= len(value) and torch.equal(part[: len(value)], value):
-                found[name] = part[: len(value)]
-    return found
+                targets[name] = part[: len(value)]
+    return targets
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------

@@ -107,25 +107,25 @@ class LiveBase:
 
     def choose(self) -> None:
         """Choose the device and the dtype in which the model runs."""
-        wanted = self._settings.dtype
-        self.device: torch.device = choose_device(self._settings.device, wanted)
-        self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
+        setting = self._settings.dtype
+        self.device: torch.device = choose_device(self._settings.device, setting)
+        self.dtype: str = setting if setting != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
         base = plan.inputs.base.directory
-        found = here(base) if base is not None else None
+        base_folder = here(base) if base is not None else None
         # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
-        stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
+        is_unencoded = all(tensor.base.encoding == "" for tensor in plan.tensors)
         if (
-            found
-            and stored
+            base_folder
+            and is_unencoded
             and plan.inputs.formats
-            and (found / "config.json").exists()
-            and any(found.glob("*.safetensors"))
-            and not (found / "adapter_config.json").exists()
+            and (base_folder / "config.json").exists()
+            and any(base_folder.glob("*.safetensors"))
+            and not (base_folder / "adapter_config.json").exists()
         ):
-            return found
+            return base_folder
         folder = self.place / "base"
         ramerge.merge(self._base_alone(), folder, options=replace(self.options, overwrite=True))
         return folder
@@ -146,7 +146,7 @@ class LiveBase:
         Raises:
             PlanError: it cannot be read.
         """
-        return self._planned(self._base_alone()).details
+        return self._plan(self._base_alone()).details
 
     def plan_of(self, agent: str) -> MergePlan:
         """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer.
@@ -155,7 +155,7 @@ class LiveBase:
             PlanError: agents do not fit the base or each other; all problems are listed.
         """
         if agent not in self._plans:
-            self._plans[agent] = self._planned(self._one(agent)).details
+            self._plans[agent] = self._plan(self._one(agent)).details
         return self._plans[agent]
 
     def _base_alone(self) -> dict[str, object]:
@@ -169,11 +169,11 @@ class LiveBase:
         # all agents are named, because rules of `rename` may be for others, and a chain of deltas needs those below
         return self._all(rules=[{"take": agent}], companions=agent)
 
-    def _planned(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
-        made = ramerge.plan(recipe, options=self._reading)
-        if made.problems:
-            raise PlanError(made.problems)
-        return made
+    def _plan(self, recipe: Recipe | Mapping[str, object]) -> ramerge.Plan:
+        base_plan = ramerge.plan(recipe, options=self._reading)
+        if base_plan.problems:
+            raise PlanError(base_plan.problems)
+        return base_plan
 
     def put(self, plan: ramerge.Plan) -> None:
         """Merge a plan into the model in memory.
@@ -202,7 +202,7 @@ class LiveBase:
 
         They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
         """
-        plan = self._planned(self._one(agent).with_(dtype=self.dtype))
+        plan = self._plan(self._one(agent).with_(dtype=self.dtype))
         rows = {
             tensor.parts[0].name: tensor.originals[0].tensor.shape[0]
             for tensor in plan.details.tensors
@@ -213,7 +213,7 @@ class LiveBase:
 
     def put_base(self) -> None:
         """Put the weights of the base into the model in memory; tokens that agents have added keep their rows."""
-        self._put(self._planned(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
+        self._put(self._plan(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
 
     def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
         """Put in what a plan merges; of some tensors `fewer` rows."""
@@ -246,6 +246,6 @@ class LiveBase:
             try:
                 return module.load_tokenizer(Path(folder))
             except CheckpointError as error:
-                said = self._base if agent is None else self.models.agents[agent].model or agent
-                text = f"{said}: neither it nor the base {self._base} has a tokenizer that transformers can load"
+                model = self._base if agent is None else self.models.agents[agent].model or agent
+                text = f"{model}: neither it nor the base {self._base} has a tokenizer that transformers can load"
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error

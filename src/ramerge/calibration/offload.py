@@ -27,23 +27,23 @@ class Offloaded:
         self._device = device
         self._homes: dict[int, torch.Tensor] = {}
         self.bytes: int = 0
-        placed: set[int] = set()
+        resident: set[int] = set()
         for module in model.modules():
             own = [*module.parameters(recurse=False)]
-            size = sum(one.nbytes for one in own if id(one) not in placed)
+            size = sum(one.nbytes for one in own if id(one) not in resident)
             if size <= budget:
                 budget -= size
-                placed |= {id(one) for one in own}
+                resident |= {id(one) for one in own}
                 for one in own:
                     one.data = one.data.to(device)
             for buffer in module.buffers(recurse=False):
                 buffer.data = buffer.data.to(device)
         for module in model.modules():
-            if away := [one for one in module.parameters(recurse=False) if id(one) not in placed]:
+            if away := [one for one in module.parameters(recurse=False) if id(one) not in resident]:
                 self.bytes += sum(one.nbytes for one in away)
                 module.register_forward_pre_hook(lambda module, *_: self._fetch(self._away(module)))
                 module.register_forward_hook(lambda module, *_: self._release(self._away(module)), always_call=True)
-        self._placed = placed
+        self._resident = resident
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
         """The tensor in main memory that a weight, or a part of one, is a copy of; otherwise the weight itself."""
@@ -54,7 +54,7 @@ class Offloaded:
 
     def _away(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
         # asked each time, because a head that was tied may have got a parameter of its own
-        return [one for one in module.parameters(recurse=False) if id(one) not in self._placed]
+        return [one for one in module.parameters(recurse=False) if id(one) not in self._resident]
 
     def _fetch(self, parameters: list[torch.nn.Parameter]) -> None:
         with torch.inference_mode(False), torch.no_grad():

@@ -115,9 +115,9 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
             raise InputError(f"{path}: holds more than {_MOST_PROMPTS:,} prompts; give a part of them")
     if problems:
         raise InputError(first_of(problems, wrong))
-    if not draw.found:
+    if not draw.prompts:
         raise InputError(f"{path}: holds no prompts; give JSON Lines or Parquet with prompt or messages")
-    return list(draw.found.values())
+    return list(draw.prompts.values())
 
 
 class _Draw:
@@ -127,7 +127,7 @@ class _Draw:
     """
 
     def __init__(self, most: int, seed: int) -> None:
-        self.found: dict[int, Prompt] = {}
+        self.prompts: dict[int, Prompt] = {}
         self.is_short = False
         self._most, self._seed = most, seed
         self._largest: list[int] = []
@@ -135,21 +135,21 @@ class _Draw:
     def add(self, prompt: Prompt) -> None:
         """Keep a prompt if it is drawn so far; its replies if it was there."""
         digest = int.from_bytes(hashlib.sha256(f"{self._seed}\n{prompt.key}".encode()).digest(), "big")
-        if (known := self.found.get(digest)) is not None:
+        if (earlier := self.prompts.get(digest)) is not None:
             for reply in prompt.replies:
-                if reply not in known.replies:
-                    replies = (*known.replies, reply)
+                if reply not in earlier.replies:
+                    replies = (*earlier.replies, reply)
                     if len(replies) > _MOST_REPLIES:
                         worst = min(range(len(replies)), key=lambda place: _worth(replies[place]))
                         replies = replies[:worst] + replies[worst + 1 :]
-                    known = replace(known, replies=replies)
-            self.found[digest] = known
+                    earlier = replace(earlier, replies=replies)
+            self.prompts[digest] = earlier
             return
         heapq.heappush(self._largest, -digest)
-        self.found[digest] = prompt
-        if len(self.found) > self._most:
+        self.prompts[digest] = prompt
+        if len(self.prompts) > self._most:
             self.is_short = True
-            del self.found[-heapq.heappop(self._largest)]
+            del self.prompts[-heapq.heappop(self._largest)]
 
 
 def _worth(reply: Reply) -> float:
@@ -173,12 +173,12 @@ def files_of(path: Path) -> list[Path]:
     """The file itself, or the files of a folder of rollouts in the order of their numbers: step 2 before step 10."""
     if not path.is_dir():
         return [path]
-    found = [each for each in path.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
+    files = [each for each in path.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
     home = path.resolve()
-    if outside := [each for each in found if not each.resolve().is_relative_to(home)]:
+    if outside := [each for each in files if not each.resolve().is_relative_to(home)]:
         raise InputError(f"{each}: leads out of the folder {path}; name that file itself" for each in outside)
     return sorted(
-        found,
+        files,
         key=lambda each: [
             int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", str(each)))
         ],
@@ -204,10 +204,10 @@ def _rows(path: Path) -> Iterator[tuple[str, object]]:
 
 def _samples(path: Path) -> Iterator[tuple[str, object]]:
     try:
-        found = load_file(path)
+        content = load_file(path)
     except CheckpointError as error:
         raise InputError(f"{error}; {_CONVERT}") from error
-    samples = found.get("samples") if isinstance(found, dict) else None
+    samples = content.get("samples") if isinstance(content, dict) else None
     if not isinstance(samples, list):
         raise InputError(f"{path}: holds no samples of slime; give what --save-debug-rollout-data writes")
     for number, sample in enumerate(samples, 1):
@@ -229,29 +229,29 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
         text, messages = _text("prompt", rollout.prompt), []
     else:
         text, messages = None, _messages("the prompt", rollout.prompt)
-    said = rollout.reply
-    if said is None and messages and messages[-1]["role"] == "assistant":
+    reply_text = rollout.reply
+    if reply_text is None and messages and messages[-1]["role"] == "assistant":
         *messages, last = messages
-        said = last["content"]
+        reply_text = last["content"]
     if text is None and not messages:
         raise ValueError("holds a reply and no prompt")
-    reply = None if said is None else _reply(said, rollout)
+    reply = None if reply_text is None else _reply(reply_text, rollout)
     # of an empty reply no likelihood can be taken: the agent is asked
     replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
     return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 
 
-def _reply(said: object, rollout: Rollout) -> Reply:
+def _reply(reply_value: object, rollout: Rollout) -> Reply:
     turns: list[Message] = []
-    if isinstance(said, list) and said:  # a conversation: its last message is the reply
-        *turns, last = _messages("the reply", said)
-        said = last["content"]
-    if not isinstance(said, str):
+    if isinstance(reply_value, list) and reply_value:  # a conversation: its last message is the reply
+        *turns, last = _messages("the reply", reply_value)
+        reply_value = last["content"]
+    if not isinstance(reply_value, str):
         raise ValueError("the reply must be text")
     ids = tuple(token for token in rollout.ids if type(token) is int and token >= 0)
     if len(ids) < len(rollout.ids):
         raise ValueError("tokens must be token ids")
-    text, reward = _text("the reply", said, may_be_empty=True), rollout.reward
+    text, reward = _text("the reply", reply_value, may_be_empty=True), rollout.reward
     if reward is not None and (not isinstance(reward, int | float) or not math.isfinite(reward)):
         raise ValueError(f"reward must be a finite number, not {shown(repr(reward))}")
     return Reply(text, None if reward is None else float(reward), tuple(turns), ids, rollout.start)

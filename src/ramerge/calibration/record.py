@@ -12,7 +12,7 @@ from ramerge.sdk.options import DEVICE, about, documented
 from ramerge.sdk.text import Displayed, dumped, quoted
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-GATHERED = ("inputs", "importance", "all", "replies")
+GATHERABLE = ("inputs", "importance", "all", "replies")
 
 
 @documented
@@ -42,7 +42,7 @@ class CalibrationSettings:
             "prompts",
             "What is gathered besides replies: recorded inputs (for regmean), importances (for fisher), all of it, or "
             "replies alone.",
-            choices=GATHERED,
+            choices=GATHERABLE,
         ),
     )
     record: Literal["both", "prompt"] = field(
@@ -143,7 +143,7 @@ class CalibrationSettings:
 
     def problems(self) -> list[str]:
         """Problems of these settings, as sentences."""
-        found = [
+        problems = [
             f"{name}: {quoted(value)} must be a whole number of at least {least}"
             for name, value, least in (
                 ("count", self.count, 2 if self.hold_out else 1),
@@ -156,24 +156,24 @@ class CalibrationSettings:
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
         ]
         if self.right_at is not None and not math.isfinite(self.right_at):
-            found.append(f"right_at: {self.right_at!r} must be a finite number")
+            problems.append(f"right_at: {self.right_at!r} must be a finite number")
         try:
             parse_size(self.device_memory or "1GB")
         except ValueError as error:
-            found.append(f"device_memory: {error}")
+            problems.append(f"device_memory: {error}")
         if not 0 <= self.temperature < math.inf:
-            found.append(f"temperature: {self.temperature!r} must be a finite number of at least 0")
-        found += [
+            problems.append(f"temperature: {self.temperature!r} must be a finite number of at least 0")
+        problems += [
             f"{name}: {value!r} must be one of {', '.join(values)}"
             for name, value, values in (
-                ("gather", self.gather, GATHERED),
+                ("gather", self.gather, GATHERABLE),
                 ("record", self.record, ("both", "prompt")),
                 ("source", self.source, ("agents", "base")),
                 ("dtype", self.dtype, ("auto", *DTYPES)),
             )
             if value not in values
         ]
-        return found
+        return problems
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

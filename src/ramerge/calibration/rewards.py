@@ -32,7 +32,7 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
     if not spec:
         return
     try:
-        parameter = inspect.signature(_loaded(spec)).parameters.get(_TRUTH)
+        parameter = inspect.signature(_load(spec)).parameters.get(_TRUTH)
     except ValueError:  # of a function that is not written in Python
         parameter = None
     if parameter is None or parameter.default is not parameter.empty:
@@ -61,23 +61,23 @@ def reward_of(spec: str) -> RewardFunction | None:
     """
     if not spec:
         return None
-    function = _loaded(spec)
+    function = _load(spec)
 
     def reward(prompt: Prompt, text: str) -> float:
         try:
-            returned = function(solution_str=text, **prompt.about)
-            value = returned.get("score", returned.get("reward")) if isinstance(returned, Mapping) else returned
-            found = float(value)
-            if not math.isfinite(found):
-                raise ValueError(f"the reward is {found}, and must be a finite number")
-            return found
+            result = function(solution_str=text, **prompt.about)
+            value = result.get("score", result.get("reward")) if isinstance(result, Mapping) else result
+            number = float(value)
+            if not math.isfinite(number):
+                raise ValueError(f"the reward is {number}, and must be a finite number")
+            return number
         except Exception as error:  # the user's code
             raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
 
     return reward
 
 
-def _loaded(spec: str) -> Callable[..., Any]:
+def _load(spec: str) -> Callable[..., Any]:
     try:
         _, function = load(spec)
     except Exception as error:  # the user's code

@@ -93,8 +93,8 @@ def _trl(record: Record) -> Iterator[Rollout]:
     """A column for each reward function stands behind the completion, as float64; NaN where it does not apply."""
     columns = list(record)
     between = columns[columns.index("completion") + 1 : columns.index("advantage")]
-    earned = [record[name] for name in between if isinstance(record[name], float) and not math.isnan(record[name])]
-    yield Rollout(record["prompt"], record["completion"], sum(earned) if earned else None, "decoded")
+    rewards = [record[name] for name in between if isinstance(record[name], float) and not math.isnan(record[name])]
+    yield Rollout(record["prompt"], record["completion"], sum(rewards) if rewards else None, "decoded")
 
 
 def _skyrl(record: Record) -> Iterator[Rollout]:
@@ -147,15 +147,15 @@ def _trace(record: Record) -> Iterator[Rollout]:
     messages = [_mapping(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
         raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
-    said = []
+    turns = []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
             content = "\n".join(str(_mapping(part).get("text", "")) for part in content)
-        said.append(
+        turns.append(
             {"role": message.get("role"), "content": "" if content is None else content}
         )  # none: calls of tools
-    asked = list(takewhile(lambda message: message["role"] != "assistant", said))
+    questions = list(takewhile(lambda message: message["role"] != "assistant", turns))
     data = _mapping(_mapping(record.get("task")).get("data"))
     rewards = []
     for reward in _mapping(record.get("rewards")).values():
@@ -167,7 +167,7 @@ def _trace(record: Record) -> Iterator[Rollout]:
             raise ValueError("rewards must be numbers, or objects with score and weight")
         rewards.append(float(score * weight))
     about = _about(None, data.get("answer"), data)
-    yield Rollout(asked, said[len(asked) :], sum(rewards) if rewards else None, "plain", about, ids, start)
+    yield Rollout(questions, turns[len(questions) :], sum(rewards) if rewards else None, "plain", about, ids, start)
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:

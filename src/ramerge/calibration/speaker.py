@@ -47,8 +47,8 @@ class Speaker:
     @property
     def ends(self) -> tuple[int, ...]:
         """The ids of the tokens that end a reply."""
-        stated = getattr(self.live.model.generation_config, "eos_token_id", None)
-        ends = stated if isinstance(stated, list) else [stated]
+        end_tokens = getattr(self.live.model.generation_config, "eos_token_id", None)
+        ends = end_tokens if isinstance(end_tokens, list) else [end_tokens]
         return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})
 
     @property
@@ -61,38 +61,38 @@ class Speaker:
         """The most tokens of replies to prompts that are asked at once."""
         return max(1, min(self.most_new, self.length - max(map(len, prompts))))
 
-    def given(self, prompt: Prompt) -> Exchange | str:
+    def first_reply(self, prompt: Prompt) -> Exchange | str:
         """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
         best = prompt.best
         if best.ids:
-            encoded = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
+            token_ids = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
         else:
-            encoded = self.encoder(self._example(prompt, best))
-        if isinstance(encoded, str):
-            return encoded
-        self.check(encoded.ids)
+            token_ids = self.encoder(self._example(prompt, best))
+        if isinstance(token_ids, str):
+            return token_ids
+        self.check(token_ids.ids)
         return Exchange(
-            prompt.place, encoded.ids, encoded.start, best.text, best.reward, False, encoded.truncated, True
+            prompt.place, token_ids.ids, token_ids.start, best.text, best.reward, False, token_ids.truncated, True
         )
 
     def _example(self, prompt: Prompt, reply: Reply) -> Example:
         """Prompt and reply as the encoder takes them."""
-        said = {"role": "assistant", "content": reply.text}
+        last_message = {"role": "assistant", "content": reply.text}
         if prompt.text is None:
-            return ChatExample([*prompt.messages, *reply.turns, said])
+            return ChatExample([*prompt.messages, *reply.turns, last_message])
         if prompt.state != "decoded":
             return Text(prompt.text, reply.text, complete=prompt.state == "rendered")
         if (chat := self.encoder.conversation(prompt.text)) is None:
             return Text(prompt.text, reply.text + (self.tokenizer.eos_token or ""))
         messages, beginning = chat
-        return ChatExample([*messages, {**said, "content": beginning + reply.text}])
+        return ChatExample([*messages, {**last_message, "content": beginning + reply.text}])
 
     def takes_as_plain(self, prompt: Prompt) -> bool:
         """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
         decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
-    def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
+    def question(self, prompt: Prompt) -> tuple[list[int], bool] | str:
         """The ids of a prompt with room for a reply, and whether they were cut; or what is wrong with it."""
         chat = None
         if prompt.text is None:

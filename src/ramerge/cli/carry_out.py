@@ -44,12 +44,12 @@ def carry_out(
 
     warn_of_launcher()
     with shown(quiet=quiet or as_json) as listen:
-        made = plan(document, out, kind=kind, options=options, on_progress=listen)
-    warn(made.warnings)  # before the work, so that it can be stopped
+        merge_plan = plan(document, out, kind=kind, options=options, on_progress=listen)
+    warn(merge_plan.warnings)  # before the work, so that it can be stopped
     with shown(quiet=quiet or as_json) as listen:
-        record = made.merge(on_progress=listen)
-    warn(warning for warning in record.warnings if warning not in made.warnings)
+        record = merge_plan.merge(on_progress=listen)
+    warn(warning for warning in record.warnings if warning not in merge_plan.warnings)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say([*summary(record, getattr(made.out, "result", out), explain=explain), *reminder(record.warnings)])
+        say([*summary(record, getattr(merge_plan.out, "result", out), explain=explain), *reminder(record.warnings)])

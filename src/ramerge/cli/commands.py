@@ -128,15 +128,15 @@ def plan(
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, kind=kind, options=options, on_progress=listen)
+        merge_plan = make(document, out, kind=kind, options=options, on_progress=listen)
     if recipe_file is not None:
-        write_recipe(made.recipe, recipe_file)
-    warn(doubts(made.details))
+        write_recipe(merge_plan.recipe, recipe_file)
+    warn(doubts(merge_plan.details))
     if as_json:
-        click.echo(dumped(made.to_dict()), nl=False)
+        click.echo(dumped(merge_plan.to_dict()), nl=False)
     elif recipe_file != STANDARD_OUTPUT:
-        say(made.explain().split("\n"))
-    if problems := objections(made.details):
+        say(merge_plan.explain().split("\n"))
+    if problems := objections(merge_plan.details):
         raise click.exceptions.Exit(fail(problems, 2))
 
 
@@ -167,15 +167,15 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown_method(name) for name in wrong])
-    chosen = {name: METHODS[name] for name in names} if names else listed()
-    described = {name: describe(method) for name, method in chosen.items()}
+    methods_by_name = {name: METHODS[name] for name in names} if names else listed()
+    descriptions = {name: describe(method) for name, method in methods_by_name.items()}
     if as_json:
-        click.echo(json.dumps(described, indent=2))
+        click.echo(json.dumps(descriptions, indent=2))
     elif names:
-        click.echo("\n".join(method_texts(described)))
+        click.echo("\n".join(method_texts(descriptions)))
     else:
         click.echo(f"{'method':<16} reads  what it is")
-        for name, method in described.items():
+        for name, method in descriptions.items():
             click.echo(f"{name:<16}{method['reads']:>6}  {method['title']}")
         click.echo("\nreads: of all inputs, with default parameters")
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")

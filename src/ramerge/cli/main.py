@@ -31,14 +31,14 @@ from ramerge.core.foundation.errors import (
 )
 from ramerge.core.foundation.extras import EVALUATION
 from ramerge.core.foundation.machine import check_limits
-from ramerge.core.foundation.process import fill_streams, handle, ignore, stopped
+from ramerge.core.foundation.process import fill_streams, handle, ignore, interruption
 from ramerge.core.foundation.signals import note_dropped
 from ramerge.core.foundation.systems import after_fork_in_child
 from ramerge.core.foundation.text import unknown
 from ramerge.core.foundation.version import __version__
 from ramerge.core.registry import Registry
 
-_INTERRUPTED = 128
+_SIGNAL_CODES = 128
 
 COMMANDS: Registry[click.Command] = Registry("ramerge.commands", click.Command, versioned=False)
 """All commands: those of the core, of features and of plug-ins. A command's module is imported when it is run."""
@@ -104,8 +104,8 @@ def main() -> NoReturn:
         if session.debug:
             say(traceback.format_exc().splitlines(), err=True)
         with suppress(OSError):
-            say(stopped(stop.number, stop.kept), err=True)
-        session.code = _INTERRUPTED + stop.number
+            say(interruption(stop.number, stop.kept), err=True)
+        session.code = _SIGNAL_CODES + stop.number
     sys.exit(session.code)
 
 
@@ -120,7 +120,7 @@ def _choose_warnings(session: Session) -> None:
     """Show the warnings that are for users. Those of libraries are for developers."""
     show = warnings.showwarning
 
-    def chosen(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    def show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         with suppress(OSError):  # the other end of the pipe may be closed
             if issubclass(category, ContinueNote | DownloadNote):
                 complain("note", str(message))
@@ -130,7 +130,7 @@ def _choose_warnings(session: Session) -> None:
                 show(message, category, *where, **more)
 
     warnings.simplefilter("always")
-    warnings.showwarning = chosen
+    warnings.showwarning = show_warning
 
 
 def _run(session: Session) -> int:
@@ -158,8 +158,8 @@ def _run(session: Session) -> int:
 def _about_option(error: click.ClickException) -> str | None:
     """Advice on models that were named without options, and on options of another form; None for other errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    taken = {each.name for each in context.command.params} if context else set()
-    if "agents" in taken and error.message.startswith("Got unexpected extra argument"):
+    parameter_names = {each.name for each in context.command.params} if context else set()
+    if "agents" in parameter_names and error.message.startswith("Got unexpected extra argument"):
         return f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"
     if not isinstance(error, click.NoSuchOption):
         return None
@@ -167,12 +167,12 @@ def _about_option(error: click.ClickException) -> str | None:
     from ramerge.core.recipe.dialects import hint
 
     option = error.option_name
-    if (told := hint(option)) is not None:
-        return told
+    if (hint_text := hint(option)) is not None:
+        return hint_text
     name = option.lstrip("-").replace("-", "_")
-    if name in ("o", "out", "output") and taken & {"out", "outs", "paths", "words"}:
+    if name in ("o", "out", "output") and parameter_names & {"out", "outs", "paths", "words"}:
         return f"no such option: {option}; the output folder is the last word, without an option"
-    if "settings" in taken and name in all_parameters():
+    if "settings" in parameter_names and name in all_parameters():
         return f"no such option: {option}; use --set parameters.{name}=VALUE"
     return None
 

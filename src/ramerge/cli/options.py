@@ -40,8 +40,12 @@ class GroupedOption(click.Option):
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Check that no value is empty. Defaults may be: they stand for no value."""
-        stated = self.name is not None and ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT
-        if stated and not self._may_be_empty and (value == "" or (isinstance(value, list | tuple) and "" in value)):
+        is_explicit = self.name is not None and ctx.get_parameter_source(self.name) is not ParameterSource.DEFAULT
+        if (
+            is_explicit
+            and not self._may_be_empty
+            and (value == "" or (isinstance(value, list | tuple) and "" in value))
+        ):
             raise click.BadParameter("is empty; give a value, or leave the option out", ctx, self)
         return super().type_cast_value(ctx, value)
 
@@ -113,30 +117,30 @@ _PARTS = {"upload": Upload, "ray": Ray}
 def run_options(*names: str) -> Decorator:
     """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
     own = {key: tuple(about) for key, *about in settings_of(Options)}
-    chosen: dict[str, tuple[object, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
+    settings: dict[str, tuple[object, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
     for name in names:
         if name in own:
-            chosen[name] = own[name]
+            settings[name] = own[name]
         if name in _PARTS:
-            chosen |= {f"{name}.{key}": tuple(about) for key, *about in settings_of(_PARTS[name])}
+            settings |= {f"{name}.{key}": tuple(about) for key, *about in settings_of(_PARTS[name])}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def collected(*args: Any, **flags: Any) -> None:
-            given: dict[str, Any] = {}
+        def with_options(*args: Any, **flags: Any) -> None:
+            values: dict[str, Any] = {}
             parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
-            for key in chosen:
+            for key in settings:
                 value = flags.pop(key.replace(".", "_"))
                 name, _, field = key.partition(".")
                 if field and not _is_left_out(value):
                     parts[name][field] = _read_ray_init(value) if field == "init" else value
                 elif not field and value is not None:
-                    given[key] = value
-            asks_for_ray = given.pop("ray", False) or parts["ray"]
+                    values[key] = value
+            asks_for_ray = values.pop("ray", False) or parts["ray"]
             ray = Ray(**parts["ray"]) if asks_for_ray else None
-            function(*args, options=Options(**given, upload=Upload(**parts["upload"]), ray=ray), **flags)
+            function(*args, options=Options(**values, upload=Upload(**parts["upload"]), ray=ray), **flags)
 
-        return options(*(_setting_option(key, *about) for key, about in chosen.items()))(collected)
+        return options(*(_setting_option(key, *about) for key, about in settings.items()))(with_options)
 
     return decorate
 
@@ -169,16 +173,20 @@ def options_of(settings: type, argument: str, *, only: Sequence[str] = (), witho
         only: names of the fields that become options; by default all. The others keep their defaults.
         without: names of fields that become none.
     """
-    chosen = [each for each in settings_of(settings) if each[0] in (only or (each[0],)) and each[0] not in without]
+    options_of_settings = [
+        each for each in settings_of(settings) if each[0] in (only or (each[0],)) and each[0] not in without
+    ]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def collected(*args: Any, **flags: Any) -> None:
-            made = settings(**{key: flags.pop(f"{argument}_{key}") for key, _, _ in chosen})
-            function(*args, **{argument: made}, **flags)
+        def with_settings(*args: Any, **flags: Any) -> None:
+            settings_object = settings(**{key: flags.pop(f"{argument}_{key}") for key, _, _ in options_of_settings})
+            function(*args, **{argument: settings_object}, **flags)
 
         # under the class's own name: a recipe has a dtype, too, and click lets the later of two options win
-        return options(*(_setting_option(f"{argument}_{key}", *about) for key, *about in chosen))(collected)
+        return options(*(_setting_option(f"{argument}_{key}", *about) for key, *about in options_of_settings))(
+            with_settings
+        )
 
     return decorate
 
@@ -196,20 +204,20 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """
     from ramerge.cli.words import pairs, parse_scalar
 
-    made: dict[str, object] = {}
+    arguments: dict[str, object] = {}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
     for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
         *parents, name = (
             ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
         )
-        mapping = made
+        mapping = arguments
         for parent in parents:
             inner = mapping.setdefault(parent, {})
             if not isinstance(inner, dict):
                 raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
             mapping = inner
         mapping[name] = text if key.startswith(in_variables) else parse_scalar(text, f"--ray-init {key}")
-    return made
+    return arguments
 
 
 # --- further options --------------------------------------------------------------------------------------------------
@@ -393,7 +401,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(function)
-    def collected(*args: Any, **flags: Any) -> None:
+    def with_kind(*args: Any, **flags: Any) -> None:
         from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
         kind = OUTPUT_KINDS[CHECKPOINT]
@@ -401,17 +409,17 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
         if len(names) > 1:
             raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: an output is only one of them")
         for name, each in OUTPUT_KINDS.usable().items():
-            chosen = flags.pop(f"as_{name}", False)
+            is_chosen = flags.pop(f"as_{name}", False)
             values = {key: flags.pop(f"as_{name}_{key}") for key, *_ in settings_of(type(each))}
-            given = {key: value for key, value in values.items() if not _is_left_out(value)}
-            flag = next((setting.flag for key, _, setting in settings_of(type(each)) if key in given), None)
-            if flag is not None and not chosen:
+            values_of_flags = {key: value for key, value in values.items() if not _is_left_out(value)}
+            flag = next((setting.flag for key, _, setting in settings_of(type(each)) if key in values_of_flags), None)
+            if flag is not None and not is_chosen:
                 raise click.UsageError(f"{flag} belongs to --as-{name}; give both")
-            kind = type(each)(**given) if chosen else kind
+            kind = type(each)(**values_of_flags) if is_chosen else kind
         function(*args, kind=kind, **flags)
 
-    collected.late = _kind_options  # type: ignore[attr-defined]  # as click keeps its own __click_params__
-    return collected
+    with_kind.late = _kind_options  # type: ignore[attr-defined]  # as click keeps its own __click_params__
+    return with_kind
 
 
 WRITE_RECIPE: Decorator = option(

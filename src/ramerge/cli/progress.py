@@ -62,7 +62,7 @@ class _Figures:
     """
 
     def __init__(self) -> None:
-        self._began: dict[str, tuple[float, int]] = {}
+        self._starts: dict[str, tuple[float, int]] = {}
 
     def __call__(self, event: Progress) -> str:
         from rich.filesize import decimal  # here, because the API imports this module and shows nothing
@@ -73,10 +73,10 @@ class _Figures:
         amount = f"{event.done:,} of {event.total:,} {event.unit}"
         if is_bytes:
             amount = f"{decimal(event.done)} of {decimal(event.total)}"
-        began, before = self._began.setdefault(event.stage, (now, event.done)) if event.done else (now, 0)
-        if now - began < _LEAST_SECONDS or event.done <= before:
+        start, before = self._starts.setdefault(event.stage, (now, event.done)) if event.done else (now, 0)
+        if now - start < _LEAST_SECONDS or event.done <= before:
             return ", ".join(filter(None, [amount, event.note]))
-        rate = (event.done - before) / (now - began)
+        rate = (event.done - before) / (now - start)
         speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
         if is_bytes:
             speed = f"{decimal(int(rate))}/s"
@@ -92,15 +92,15 @@ class _Lines:
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._figures = _Figures()
-        self._begun: set[str] = set()
+        self._open_stages: set[str] = set()
 
     def __call__(self, event: Progress) -> None:
         now, figures = time.monotonic(), self._figures(event)
-        unfinished = event.stage in self._begun if _is_open(event) else event.done < event.total
+        unfinished = event.stage in self._open_stages if _is_open(event) else event.done < event.total
         if unfinished and now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
-        self._begun.add(event.stage)
+        self._open_stages.add(event.stage)
         line = _title(event) if _is_open(event) and not event.done else f"{_title(event)}: {figures}"
         with suppress(OSError):  # standard error may be closed, which is no reason to stop
             print(line, file=sys.stderr, flush=True)
@@ -110,15 +110,15 @@ class _JsonLines:
     """Events as JSON, an object a line: at most ten a second of a stage, and the first and the last of each."""
 
     def __init__(self) -> None:
-        self._shown: tuple[type, str, float] | None = None
+        self._last_object: tuple[type, str, float] | None = None
 
     def __call__(self, event: Progress) -> None:
         now = time.monotonic()
-        repeated = self._shown is not None and self._shown[:2] == (type(event), event.stage)
+        is_repetition = self._last_object is not None and self._last_object[:2] == (type(event), event.stage)
         unfinished = event.done < event.total or _is_open(event)
-        if self._shown and repeated and unfinished and now - self._shown[2] < _SECONDS_BETWEEN_OBJECTS:
+        if self._last_object and is_repetition and unfinished and now - self._last_object[2] < _SECONDS_BETWEEN_OBJECTS:
             return
-        self._shown = type(event), event.stage, now
+        self._last_object = type(event), event.stage, now
         with suppress(OSError):
             print(json.dumps(asdict(event)), file=sys.stderr, flush=True)
 

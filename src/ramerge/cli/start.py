@@ -33,10 +33,10 @@ def main() -> NoReturn:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    from ramerge.core.foundation.process import stopped  # which is imported already
+    from ramerge.core.foundation.process import interruption  # which is imported already
 
     # no exception, because it would be raised in the middle of an import
     try:
-        os.write(2, f"{stopped(number, 'nothing was kept')}\n".encode())
+        os.write(2, f"{interruption(number, 'nothing was kept')}\n".encode())
     finally:
         os._exit(128 + number)

@@ -13,7 +13,7 @@ from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.explain import dtypes_of
 from ramerge.core.recipe.points import folders_of
 
-_NAMED = 4
+_MOST_NAMES = 4
 
 
 def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
@@ -26,11 +26,11 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     """
     from rich.filesize import decimal
 
-    names = ", ".join(record.agents) if len(record.agents) <= _NAMED else f"{len(record.agents)} agents"
+    names = ", ".join(record.agents) if len(record.agents) <= _MOST_NAMES else f"{len(record.agents)} agents"
     what = f"{record.method} of {names}"
     if record.method == "passthrough":
-        taken = record.parameters.get("agent") or next(iter(record.agents))
-        what = "one model" if len(record.agents) == 1 else f"one model, {taken}"
+        agent_name = record.parameters.get("agent") or next(iter(record.agents))
+        what = "one model" if len(record.agents) == 1 else f"one model, {agent_name}"
     lines = [
         f"{out}: {what}; {record.parameters_count:,} parameters, {decimal(record.bytes_written)}, "
         f"in {record.seconds:.1f} s and {decimal(record.peak_memory_bytes)} of memory"
@@ -55,12 +55,12 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])
     # names of folders say what varies, unless they would be too long
-    varied = [key.removeprefix("parameters.") for key in records[0].point if names[0].startswith("point-")]
-    head = ["point", *varied, *(f"{column.title} {agent}" for agent in records[0].agents for column in columns)]
+    keys = [key.removeprefix("parameters.") for key in records[0].point if names[0].startswith("point-")]
+    head = ["point", *keys, *(f"{column.title} {agent}" for agent in records[0].agents for column in columns)]
     rows = [
         [
             name,
-            *([str(value) for value in record.point.values()] if varied else []),
+            *([str(value) for value in record.point.values()] if keys else []),
             *(figure_text(agent, column) for agent in record.agents.values() for column in columns),
         ]
         for record, name in zip(records, names, strict=True)
@@ -72,10 +72,10 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
     ]
 
 
-def method_texts(described: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def method_texts(descriptions: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Merging methods, as `methods.registry.describe` has them, in lines for `ramerge methods NAME`."""
     lines = []
-    for name, method in described.items():
+    for name, method in descriptions.items():
         lines += [f"{name}: {method['title']}", f"    {method['formula']}", f"    {method['source']}"]
         if method["differs"]:
             lines.append(f"    mergekit: {method['differs']}")

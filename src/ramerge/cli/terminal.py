@@ -20,26 +20,26 @@ _COLORS = {"error": "red", "warning": "yellow", "note": "cyan", "debug": "bright
 _GAP = "  "
 # Number of processes that torchrun, mpirun and srun set. Slurm sets its own also for a script that starts no ranks, so
 # only the one of a step is asked.
-_LAUNCHED = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+_LAUNCHER_VARIABLES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def say(lines: str | Iterable[str], *, err: bool = False) -> None:
     """Print one or several lines. Untrusted text is escaped, so that it stays on its line and controls no terminal."""
     for line in [lines] if isinstance(lines, str) else lines:
-        click.echo(_shown(line), err=err)
+        click.echo(_printable(line), err=err)
 
 
 def complain(kind: str, text: str) -> None:
     """Print an error or a warning on standard error, followed by the lines that it quotes."""
-    first, *quoted = message(text).split("\n")
+    first, *excerpt = message(text).split("\n")
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # asked for by the user (no-color.org)
     takes_color = not plain and sys.stderr is not None and sys.stderr.isatty()
     label = click.style(f"{kind}:", fg=_COLORS.get(kind), bold=True) if takes_color else f"{kind}:"
-    click.echo(f"{label} {_shown(first)}", err=True)
-    say(quoted, err=True)
+    click.echo(f"{label} {_printable(first)}", err=True)
+    say(excerpt, err=True)
 
 
-def _shown(line: str) -> str:
+def _printable(line: str) -> str:
     return one_line(brief(_from_here(without_secrets(line)), _LONGEST_LINE))
 
 
@@ -59,7 +59,7 @@ def warn(warnings: Iterable[str]) -> None:
 
 def warn_of_launcher(environment: Mapping[str, str] = os.environ) -> None:
     """Warn if a launcher has started this command several times: each process would do all of the work."""
-    several = [name for name in _LAUNCHED if environment.get(name, "1").strip() not in ("", "0", "1")]
+    several = [name for name in _LAUNCHER_VARIABLES if environment.get(name, "1").strip() not in ("", "0", "1")]
     for name in several[:1]:
         text = "a launcher has started this command several times, and each process does all of the work; start it once"
         warn([f"{name}={environment[name]}: {text}, and use --ray for several machines"])
@@ -97,8 +97,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
     width = width or shutil.get_terminal_size().columns
     blocks = [[0]]
     for column in range(1, len(widths)):
-        taken = sum(widths[each] + len(_GAP) for each in blocks[-1])
-        if len(blocks[-1]) > 1 and taken + widths[column] > width:
+        width_so_far = sum(widths[each] + len(_GAP) for each in blocks[-1])
+        if len(blocks[-1]) > 1 and width_so_far + widths[column] > width:
             blocks.append([0])
         blocks[-1].append(column)
     lines: list[str] = []

@@ -23,12 +23,12 @@ def parse_scalar(text: str, flag: str = "") -> object:
     """
     try:
         value: object = YAML(typ="safe", pure=True).load(text)
-        refused = is_too_large(value)
+        is_refused = is_too_large(value)
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        value, refused = text, isinstance(error, ValueError) and UNREADABLE.search(text) is not None
-    if refused:
-        shown = brief(text, 60)
-        raise RecipeError(f"{f'{flag}={shown}' if flag else quoted(shown)}: {TOO_LARGE}")
+        value, is_refused = text, isinstance(error, ValueError) and UNREADABLE.search(text) is not None
+    if is_refused:
+        short_text = brief(text, 60)
+        raise RecipeError(f"{f'{flag}={short_text}' if flag else quoted(short_text)}: {TOO_LARGE}")
     return value
 
 
@@ -46,14 +46,16 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
     Raises:
         RecipeError: not of that form, or a key is given twice.
     """
-    varied: dict[str, list[object]] = {}
+    values_by_key: dict[str, list[object]] = {}
     for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text, f"--vary {key}") if text.startswith("[") else None
         parts = text.split(",")
         if not isinstance(values, list) and not all(part.strip() for part in parts):
             raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
-        varied[key] = values if isinstance(values, list) else [parse_scalar(part, f"--vary {key}") for part in parts]
-    return varied
+        values_by_key[key] = (
+            values if isinstance(values, list) else [parse_scalar(part, f"--vary {key}") for part in parts]
+        )
+    return values_by_key
 
 
 def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
@@ -80,11 +82,11 @@ def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
     Raises:
         RecipeError: as for `pairs`, or a key is given twice.
     """
-    given = pairs(flag, texts, form)
-    keys = [key for key, _ in given]
+    words = pairs(flag, texts, form)
+    keys = [key for key, _ in words]
     if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise RecipeError(twice)
-    return dict(given)
+    return dict(words)
 
 
 def one_agent(texts: Iterable[str]) -> tuple[str, str]:

@@ -42,8 +42,8 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
     Args:
         values, more: flag, group, help, metavar and the others of `Setting`.
     """
-    made = Setting(*values, **more)
-    return {"setting": made._replace(metavar=made.metavar or "|".join(made.choices) or None)}
+    setting = Setting(*values, **more)
+    return {"setting": setting._replace(metavar=setting.metavar or "|".join(setting.choices) or None)}
 
 
 DEVICE = about(
@@ -77,9 +77,9 @@ def documented(cls: type[T]) -> type[T]:
 
     A field that is a group of settings gets the first line of that group's docstring.
     """
-    said = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
+    lines = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
-    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{said}\n{example}{rest}"
+    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{lines}\n{example}{rest}"
     return cls
 
 

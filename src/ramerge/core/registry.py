@@ -44,12 +44,12 @@ class Registry(Mapping[str, T], Generic[T]):
             versioned: whether objects of plug-ins name the version of the interface that they are written for.
         """
         self._group, self._kind, self._versioned = group, kind, versioned
-        self._loaded: dict[str, T] = {}
+        self._objects: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        if name not in self._loaded:
-            self._loaded[name] = self._load(name)
-        return self._loaded[name]
+        if name not in self._objects:
+            self._objects[name] = self._load(name)
+        return self._objects[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._rows
@@ -66,21 +66,21 @@ class Registry(Mapping[str, T], Generic[T]):
         Warns:
             PluginWarning: once for each that cannot.
         """
-        found: dict[str, T] = {}
+        usable: dict[str, T] = {}
         for name in self:
             try:
-                found[name] = self[name]
+                usable[name] = self[name]
             except PluginError as error:
                 for problem in error.problems:
                     warnings.warn(problem, PluginWarning, stacklevel=2)
-        return found
+        return usable
 
     @cached_property
     def _rows(self) -> Mapping[str, tuple[EntryPoint, ...]]:
         """The entry points of each name: own ones first, then those of plug-ins by name."""
         rows: dict[str, tuple[EntryPoint, ...]] = {}
-        found = _installed().select(group=self._group)
-        for row in sorted(found, key=lambda row: (not row.value.startswith(_OWN), row.name)):
+        entry_points = _entry_points().select(group=self._group)
+        for row in sorted(entry_points, key=lambda row: (not row.value.startswith(_OWN), row.name)):
             rows[row.name] = (*rows.get(row.name, ()), row)
         return rows
 
@@ -91,17 +91,19 @@ class Registry(Mapping[str, T], Generic[T]):
             owners = " and ".join(_versioned(each) for each in (row, *others))
             raise PluginError(f"{what}: is defined by {owners}; uninstall one of them (pip uninstall)")
         try:
-            found: Any = row.load()
+            row_object: Any = row.load()
         except Exception as error:  # whatever the plug-in's modules raise
             text = f"{type(error).__name__}: {error}"
             raise PluginError(f"{what} of {_versioned(row)}: cannot be imported: {text}") from error
-        if not isinstance(found, self._kind):
+        if not isinstance(row_object, self._kind):
             kind = f"{self._kind.__module__}.{self._kind.__qualname__}"
-            raise PluginError(f"{what} of {_versioned(row)}: {row.value} is a {type(found).__name__}, not a {kind}")
+            raise PluginError(
+                f"{what} of {_versioned(row)}: {row.value} is a {type(row_object).__name__}, not a {kind}"
+            )
         if self._versioned and not row.value.startswith(_OWN):
-            self._check_interface(what, row, getattr(found, "interface", None))
-        loaded: T = found
-        return loaded
+            self._check_interface(what, row, getattr(row_object, "interface", None))
+        checked_object: T = row_object
+        return checked_object
 
     def _check_interface(self, what: str, row: EntryPoint, version: Any) -> None:
         if version is None:
@@ -121,7 +123,7 @@ FEATURES: Registry[Callable[..., Any]] = Registry("ramerge.features", Callable, 
 
 
 @cache
-def _installed() -> Any:
+def _entry_points() -> Any:
     """The entry points of all installed distributions, which takes milliseconds to read.
 
     Their type has another name in Python 3.10 and 3.11.
@@ -135,7 +137,9 @@ def plugin_of(module: str) -> str | None:
     Args:
         module: the dotted name.
     """
-    rows = [row for group in _installed().groups if group.startswith(_OWN) for row in _installed().select(group=group)]
+    rows = [
+        row for group in _entry_points().groups if group.startswith(_OWN) for row in _entry_points().select(group=group)
+    ]
     package = module.partition(".")[0]
     return next((_versioned(row) for row in rows if row.module.partition(".")[0] == package != "ramerge"), None)
 

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
-from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm, served_as_planned
+from ramerge.deltas.adapter_plan import (
+    AdaptedMatrix,
+    AdapterPlan,
+    planned_rank_for_vllm,
+    required_tensors,
+    said_of_vllm,
+)
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of
 from ramerge.sdk.files import write_all
@@ -45,7 +51,7 @@ class MergedTensors(Sink):
     in_order = False
 
     def __init__(self, plan: MergePlan, spool: Spool) -> None:
-        self._entries = {number: entry for entry, number in enumerate(_kept(plan))}
+        self._entries = {number: entry for entry, number in enumerate(_tensors_on_disk(plan))}
         self.spool = spool
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
@@ -68,34 +74,38 @@ def _adapter(plan: MergePlan) -> AdapterPlan:
     return details
 
 
-def _kept(plan: MergePlan) -> list[int]:
-    return needed(_adapter(plan))
+def _tensors_on_disk(plan: MergePlan) -> list[int]:
+    return required_tensors(_adapter(plan))
 
 
 def slots_of(plan: MergePlan) -> SpoolSlots:
     """Slots of the spool for the merged tensors that are compared with the base's."""
-    tensors = [plan.tensors[number] for number in _kept(plan)]
+    tensors = [plan.tensors[number] for number in _tensors_on_disk(plan)]
     return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
 
 
-def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+def write(
+    plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
+) -> tuple[Record, ...]:
     spool = spool_of(slots_of(plan), output.spool_folder, output.journal.before_sync)
-    with closing(MergedTensors(plan, spool)) as merged:
+    with closing(MergedTensors(plan, spool)) as tensors:
         passes.count()
-        passes.merge(merged)
+        passes.merge(tensors)
         spool.begin_reading()
         with Files(plan.inputs.files) as files, _Entries(output.spool_folder) as entries:
-            made = _Adapter(plan, passes, spool, files, entries)
-            others = made.changed_others()
-            made.factor()
-            made.save(others)
-            if not entries.listed:
+            adapter = _Adapter(plan, passes, spool, files, entries)
+            others = adapter.changed_others()
+            adapter.factor()
+            adapter.save(others)
+            if not entries.entries:
                 raise WeightsError("--as-adapter: the merge changes nothing of the base, so there is no adapter")
             size = entries.copy_to(output.staging)
-    (record,) = records_of(plan, passes, size, [*seen, *made.warnings], began)
-    record = replace(record, adapter=made.figures, notes=(*record.notes, made.said))
-    output.staging.write(CONFIG, dumped(made.config))
-    output.staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, made.config), adapts=True))
+    (record,) = records_of(plan, passes, size, [*warnings, *adapter.warnings], start)
+    record = replace(record, adapter=adapter.figures, notes=(*record.notes, adapter.description))
+    output.staging.write(CONFIG, dumped(adapter.config))
+    output.staging.write(
+        "README.md", model_card(plan, plan.points[0], record, _usage(plan, adapter.config), adapts=True)
+    )
     output.staging.write("ramerge.yaml", resolved_recipe(plan, plan.points[0]).to_yaml())
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
@@ -127,9 +137,9 @@ class _Adapter:
     def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
         self._plan, self._adapter = plan, _adapter(plan)
         self._passes, self._spool, self._files, self._entries = passes, spool, files, entries
-        self._slots = {number: entry for entry, number in enumerate(_kept(plan))}
-        self._found: dict[str, Factors] = {}
-        self._saved: dict[str, list[str]] = {}
+        self._slots = {number: entry for entry, number in enumerate(_tensors_on_disk(plan))}
+        self._factors_by_module: dict[str, Factors] = {}
+        self._saved_modules: dict[str, list[str]] = {}
         self.figures: dict[str, dict[str, object]] = {}
 
     # --- factors -----------------------------------------------------------------------------------------------------
@@ -140,42 +150,44 @@ class _Adapter:
         Raises:
             WeightsError: an update holds NaN or Inf, and so has no factors.
         """
-        matrices, spoiled = self._adapter.matrices, []
-        done, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
-        self._passes.listen(Progress("factoring", done, total, "parameters"))
+        matrices, nonfinite_names = self._adapter.matrices, []
+        elements, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
+        self._passes.listen(Progress("factoring", elements, total, "parameters"))
         # as many matrices at a time as fit the memory of the workers that merged
         resources = self._plan.resources
         fitting = resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1)
         workers = max(1, min(resources.workers, fitting))
-        made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
-        for matrix, found in zip(matrices, made, strict=True):
-            if found is not None and not found.is_finite:
-                spoiled.append(self._plan.tensors[matrix.tensor].name)
-            elif found is not None:
-                transposed = found.right.T, found.left.T
-                left, right = transposed if matrix.transposed else (found.left, found.right)
+        results = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
+        for matrix, factors in zip(matrices, results, strict=True):
+            if factors is not None and not factors.is_finite:
+                nonfinite_names.append(self._plan.tensors[matrix.tensor].name)
+            elif factors is not None:
+                transposed = factors.right.T, factors.left.T
+                left, right = transposed if matrix.transposed else (factors.left, factors.right)
                 embedding = ("lora_embedding_A", "lora_embedding_B")
                 ends = embedding if matrix.is_embedding else ("lora_A.weight", "lora_B.weight")
                 for end, factor in zip(ends, (right, left), strict=True):
                     self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
-                self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
-                self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
-            done += self._plan.tensors[matrix.tensor].base.elements
-            self._passes.listen(Progress("factoring", done, total, "parameters"))
-        if spoiled:
+                self._factors_by_module[matrix.module] = factors._replace(left=_NOTHING, right=right[:, :0])
+                self.figures[matrix.module] = {"rank": factors.rank, "exact": factors.is_exact, "error": factors.error}
+            elements += self._plan.tensors[matrix.tensor].base.elements
+            self._passes.listen(Progress("factoring", elements, total, "parameters"))
+        if nonfinite_names:
             one, more = ("update of this matrix holds", "it has"), ("updates of these matrices hold", "they have")
-            holds, has = one if len(spoiled) == 1 else more
+            holds, has = one if len(nonfinite_names) == 1 else more
             raise WeightsError(
                 f"--as-adapter: allow.non_finite: true does not help: the {holds} NaN or Inf, so {has} no "
-                f"factors: {brief_list(list(map(quoted, spoiled)))}; use another checkpoint of that training, keep the "
-                "base's with a rule (keep: base), or write the model or a delta (--as-delta)"
+                f"factors: {brief_list(list(map(quoted, nonfinite_names)))}; use another checkpoint of that training, "
+                "keep the base's with a rule (keep: base), or write the model or a delta (--as-delta)"
             )
 
     @one_blas_thread()
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
-        planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
-        m, n = planned.base.shape
-        if matrix.terms is not None and all(self._is_equal(reader, planned.base, copy) for copy in matrix.copies):
+        plan_of_tensor, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
+        m, n = plan_of_tensor.base.shape
+        if matrix.terms is not None and all(
+            self._is_equal(reader, plan_of_tensor.base, copy) for copy in matrix.copies
+        ):
             parts = []
             for factor, product in matrix.terms:
                 assert product.left is not None  # no term else
@@ -190,7 +202,7 @@ class _Adapter:
         def rows(start: int, stop: int) -> Matrix:
             return self._difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
 
-        return decomposed(Update((m, n), rows), planned.name, settings)
+        return decomposed(Update((m, n), rows), plan_of_tensor.name, settings)
 
     @staticmethod
     def _is_equal(reader: Reader, base: Tensor, copy: Tensor) -> bool:
@@ -201,9 +213,11 @@ class _Adapter:
     def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
         """The merged task vector of elements of a tensor."""
         with np.errstate(invalid="ignore"):  # Inf less Inf, if allow.non_finite accepts them
-            return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
+            return self._merged_numbers(number, start, stop) - _numbers(
+                reader, self._plan.tensors[number].base, start, stop
+            )
 
-    def _merged(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
+    def _merged_numbers(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
         assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
         return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
@@ -216,13 +230,13 @@ class _Adapter:
             WeightsError: there are some, and they shall not be saved.
         """
         reader = Reader(self._files)
-        moved = [
+        changes = [
             number
             for number in self._adapter.others
             if any(self._difference(reader, number, *span).any() for span in _spans(self._plan.tensors[number].base))
         ]
-        names = [self._plan.tensors[number].name for number in moved]
-        if moved and not self._adapter.settings.save_modules:
+        names = [self._plan.tensors[number].name for number in changes]
+        if changes and not self._adapter.settings.save_modules:
             one, more = ("is a norm, bias or embedding", "it"), ("are norms, biases or embeddings", "them")
             are, them = one if len(names) == 1 else more
             raise WeightsError(
@@ -237,13 +251,15 @@ class _Adapter:
         numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}
         for name in names:
             module, _, last = name.rpartition(".")
-            if module in self._found:  # the bias of a layer that has factors
+            if module in self._factors_by_module:  # the bias of a layer that has factors
                 self._save(reader, numbers[name], f"{PREFIX}{module}.base_layer.{last}")
-            elif module not in self._saved:
-                self._saved[module] = [f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers]
-                for part in self._saved[module] or [name]:
+            elif module not in self._saved_modules:
+                self._saved_modules[module] = [
+                    f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers
+                ]
+                for part in self._saved_modules[module] or [name]:
                     # PEFT asks for what is tied under both names
-                    for each in self._adapter.tied if part in self._adapter.tied else (part,):
+                    for each in self._adapter.tied_names if part in self._adapter.tied_names else (part,):
                         self._save(reader, numbers[part], f"{PREFIX}{each}")
 
     def _save(self, reader: Reader, number: int, name: str) -> None:
@@ -251,8 +267,10 @@ class _Adapter:
 
         def pieces() -> Iterator[NDArray[np.float32]]:
             for span in _spans(tensor):
-                found = self._merged(number, *span) if number in self._slots else _numbers(reader, tensor, *span)
-                yield found.astype(np.float32)
+                numbers = (
+                    self._merged_numbers(number, *span) if number in self._slots else _numbers(reader, tensor, *span)
+                )
+                yield numbers.astype(np.float32)
 
         self._entries.append_all(name, tensor.shape, pieces())
 
@@ -261,7 +279,7 @@ class _Adapter:
     @property
     def config(self) -> dict[str, object]:
         """`adapter_config.json`. Every product is multiplied by alpha / rank = 1, also by programs without patterns."""
-        ranks = {module: found.rank for module, found in self._found.items()}
+        ranks = {module: factors.rank for module, factors in self._factors_by_module.items()}
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
@@ -286,41 +304,43 @@ class _Adapter:
             "init_lora_weights": True,
             "fan_in_fan_out": any(matrix.transposed for matrix in self._adapter.matrices),
             "target_modules": sorted(ranks) or None,
-            "modules_to_save": sorted(self._saved) or None,
-            "ensure_weight_tying": any(name.rpartition(".")[0] in self._saved for name in self._adapter.tied),
+            "modules_to_save": sorted(self._saved_modules) or None,
+            "ensure_weight_tying": any(
+                name.rpartition(".")[0] in self._saved_modules for name in self._adapter.tied_names
+            ),
         }
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """The ranks of the adapter and its error, in one line."""
-        found = self._found
-        ranks = [each.rank for each in found.values()]
+        factors_by_module = self._factors_by_module
+        ranks = [each.rank for each in factors_by_module.values()]
         low, high = min(ranks, default=0), max(ranks, default=0)
         of = f"rank {low}" if low == high else f"ranks {low} to {high}"
-        text = f"written as a LoRA adapter of {of} on {len(found):,} matrices"
-        text += f" and {len(self._saved):,} modules_to_save" if self._saved else ""
-        if all(each.is_exact for each in found.values()):
+        text = f"written as a LoRA adapter of {of} on {len(factors_by_module):,} matrices"
+        text += f" and {len(self._saved_modules):,} modules_to_save" if self._saved_modules else ""
+        if all(each.is_exact for each in factors_by_module.values()):
             text += "; it is the exact sum, up to the rounding of its float32 factors"
         elif not self.warnings:
             text += f"; it {self._lack}"
         adapter = self._adapter
-        if served_as_planned(adapter.settings, adapter.matrices, adapter.others) is None:
-            text += f"; {said_of_vllm(high, saves=bool(self._saved))}"
+        if planned_rank_for_vllm(adapter.settings, adapter.matrices, adapter.others) is None:
+            text += f"; {said_of_vllm(high, saves=bool(self._saved_modules))}"
         return text  # else the plan has said how vLLM serves it
 
     @property
     def warnings(self) -> list[str]:
         """The warning that the factors lack much of the updates, if they do."""
-        if overall(list(self._found.values())) <= _MUCH:
+        if overall(list(self._factors_by_module.values())) <= _MUCH:
             return []
         advice = "give a larger --rank, or --energy in place of it, or write the model or a delta (--as-delta)"
         return [f"--as-adapter: the adapter {self._lack}; {advice}"]
 
     @property
     def _lack(self) -> str:
-        errors = {module: each.error for module, each in self._found.items() if not each.is_exact}
+        errors = {module: each.error for module, each in self._factors_by_module.items() if not each.is_exact}
         worst = max(errors, key=errors.__getitem__)
-        share = overall(list(self._found.values()))
+        share = overall(list(self._factors_by_module.values()))
         return f"lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {errors[worst]:.2%}"
 
 
@@ -335,10 +355,10 @@ def _spans(tensor: Tensor) -> Iterator[tuple[int, int]]:
 def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
     """Elements of a tensor in float64."""
     width, count = itemsize(tensor.dtype), stop - start
-    held = np.zeros(-(-count * width // 4) * 4, np.uint8)
-    reader.read(tensor, start, stop, held[: count * width])
+    data = np.zeros(-(-count * width // 4) * 4, np.uint8)
+    reader.read(tensor, start, stop, data[: count * width])
     wide = np.empty(count, np.uint64)
-    convert(tensor.dtype, held.view(FORMATS[tensor.dtype].word), "F64", wide, count)
+    convert(tensor.dtype, data.view(FORMATS[tensor.dtype].word), "F64", wide, count)
     return wide.view(np.float64)
 
 
@@ -346,12 +366,12 @@ class _Entries:
     """The tensors of the adapter's file, in a spooled file: their ranks are not known before they are made.
 
     Attributes:
-        listed: names, shapes and sizes in bytes, all float32.
+        entries: names, shapes and sizes in bytes, all float32.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "factors"
-        self.listed: list[tuple[str, str, Sequence[int], int]] = []
+        self.entries: list[tuple[str, str, Sequence[int], int]] = []
 
     def __enter__(self) -> _Entries:
         self._file = self._path.open("w+b")
@@ -369,11 +389,11 @@ class _Entries:
         for piece in pieces:
             self._file.write(piece.data)
             size += piece.nbytes
-        self.listed.append((name, "F32", list(shape), size))
+        self.entries.append((name, "F32", list(shape), size))
 
     def copy_to(self, staging: StagingDir) -> int:
         """Write the file of the adapter. Returns its size in bytes."""
-        shard = lay_out(WEIGHTS, self.listed)
+        shard = lay_out(WEIGHTS, self.entries)
         descriptor = staging.create(WEIGHTS)
         try:
             write_all(descriptor, memoryview(shard.header), 0)

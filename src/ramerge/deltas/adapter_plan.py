@@ -79,7 +79,7 @@ class AdapterPlan:
         others: numbers of the tensors that may have moved and are no such matrices.
         peak_bytes: the most memory that decomposing a matrix takes.
         config: the base's `config.json`.
-        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
+        tied_names: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
     """
 
     settings: AsAdapter
@@ -87,7 +87,7 @@ class AdapterPlan:
     others: tuple[int, ...]
     peak_bytes: int
     config: Mapping[str, Any]
-    tied: tuple[str, ...] = ()
+    tied_names: tuple[str, ...] = ()
 
 
 def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
@@ -103,14 +103,14 @@ def plan_adapter(
     base = inputs.opened_base
     if base is None:
         return None, []
-    matrices, others, refused = [], [], dict[str, None]()  # a tensor that stacks experts has a plan for each of them
+    matrices, others, refusals = [], [], dict[str, None]()  # a tensor that stacks experts has a plan for each of them
     for number, tensor in enumerate(tensors):
         may_move = any(one.tensor is not tensor.base for one in tensor.sources if not one.is_importance)
         if not tensor.base.is_float or not may_move:
             continue
         name, shape = tensor.parts[0].name, tensor.parts[0].shape
         if len(shape) > 2 or _OF_EXPERTS.search(name):
-            refused[name] = None
+            refusals[name] = None
             continue
         terms = _terms(tensor, points[0])
         module = None  # whose weight it is, if factors can stand for its update
@@ -129,14 +129,14 @@ def plan_adapter(
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     text = (
         f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
-        f"{brief_list(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
-        "rule (keep: base)"
+        f"{brief_list(list(map(quoted, refusals)))}; write the model or a delta (--as-delta), or keep the base's with "
+        "a rule (keep: base)"
     )
-    findings = [*([problem(text)] if refused else []), *_notes(settings, matrices, others)]
+    findings = [*([problem(text)] if refusals else []), *_notes(settings, matrices, others)]
     peak = max((_memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
     embedding = tied_embedding(base)
-    tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
-    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
+    tied_names = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
+    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied_names), findings
 
 
 def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
@@ -169,8 +169,8 @@ def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
     factors: dict[str, float] | None = None
     if tensor.action == "copy":
         factors = {tensor.sources[0].owner: 1.0}
-    elif (made := point.method.factors(point.parameters[tensor.rule], agents)) is not None:
-        factors = dict(zip(agents, made, strict=True))
+    elif (method_factors := point.method.factors(point.parameters[tensor.rule], agents)) is not None:
+        factors = dict(zip(agents, method_factors, strict=True))
     if factors is None:
         return None
     terms: list[AdapterTerm] = []
@@ -185,14 +185,14 @@ def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
 
 def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
     """The products that adapters put over the base or a copy, one over the other; None if it is something else."""
-    found: list[LowRank] = []
-    while tensor is not base and not (found and isinstance(tensor.origin, Stored)):
+    products: list[LowRank] = []
+    while tensor is not base and not (products and isinstance(tensor.origin, Stored)):
         origin = tensor.origin
         if not isinstance(origin, LowRank) or origin.magnitude is not None or origin.left is None:
             return None
-        found.append(origin)
+        products.append(origin)
         tensor = origin.base
-    return found
+    return products
 
 
 def _ranks_of(terms: Sequence[AdapterTerm]) -> int:
@@ -215,7 +215,7 @@ def _memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix)
 
 def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     """Bytes of the merged tensors that lie next to the output until their factors are made."""
-    return sum(tensors[number].bytes_written for number in needed(plan))
+    return sum(tensors[number].bytes_written for number in required_tensors(plan))
 
 
 def _served_rank(rank: int) -> int | None:
@@ -223,7 +223,7 @@ def _served_rank(rank: int) -> int | None:
     return next((each for each in VLLM_RANKS if each >= rank), None)
 
 
-def served_as_planned(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
+def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
     """The largest rank, if the values of updates decide neither it nor whether whole modules are saved."""
     if others and settings.save_modules:
         return None
@@ -255,11 +255,13 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
         notes.append(f"the factors of {len(exact):,} matrices are concatenated to rank {ranks}, {how}")
     if left:
         energy = settings.energy if settings.energy is not None else ENERGY
-        kept = f"of rank {settings.rank}" if settings.rank is not None else f"that keep {energy:g} of its energy"
-        notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
-    known = served_as_planned(settings, matrices, others)
-    if notes and known is not None:
-        notes.append(said_of_vllm(known))
+        size_of_factors = (
+            f"of rank {settings.rank}" if settings.rank is not None else f"that keep {energy:g} of its energy"
+        )
+        notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {size_of_factors}")
+    planned_rank = planned_rank_for_vllm(settings, matrices, others)
+    if notes and planned_rank is not None:
+        notes.append(said_of_vllm(planned_rank))
     elif notes:
         ranks = f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})"
         notes.append(f"{ranks}, but no modules_to_save" if others and settings.save_modules else ranks)
@@ -275,7 +277,7 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
     return [note(f"--as-adapter: {text}") for text in notes]
 
 
-def needed(plan: AdapterPlan) -> list[int]:
+def required_tensors(plan: AdapterPlan) -> list[int]:
     """Numbers of the tensors whose merged values an adapter needs: those that are no exact sums."""
     updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
     return sorted([*updates, *plan.others])

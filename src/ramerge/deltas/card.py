@@ -7,14 +7,14 @@ from ramerge.sdk.storage import FoundModel
 from ramerge.sdk.text import dumped, markdown
 
 
-def named(base: FoundModel) -> str:
+def name_of(base: FoundModel) -> str:
     """The name of a delta's base in Markdown; of a model with adapters or deltas, all names, as `--base` has them."""
     return markdown("+".join(part.hub_id or part.folder.resolve().name for part in base.parts))
 
 
 def card(record: DeltaRecord, base: FoundModel) -> str:
     """Card of a delta on a base: its size, its saving, and how to get the model."""
-    name = named(base)
+    name = name_of(base)
     place = f"{name}, each by its folder or hub id" if base.adapters else f"the folder or hub id of {name}"
     ids = [part.hub_id for part in base.parts if part.hub_id]
     # JSON is YAML, and a library for YAML takes longer to load than a small delta to make

@@ -34,9 +34,9 @@ COLUMNS = 8
 """Numbers of a row, uint64: see `BlockRow`."""
 
 NOTHING, GAPS, BITMAP = range(3)
-MIXED = -1
+SEVERAL_FORMS = -1
 """Instead of a form, of several blocks that have several forms."""
-_PLANES, _PACKED = 16, 256
+_PLANES, _COMPRESSION = 16, 256
 
 # There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
 # are as large as with level 3, or smaller, in half of the time.
@@ -88,9 +88,9 @@ class BlockRow(NamedTuple):
 
     Attributes:
         begin: the byte of the tensor's data where the block begins.
-        stored: its bytes.
-        moved: elements that differ from the base's.
-        escaped: those of them whose values do not fit into the planes.
+        nbytes: its bytes.
+        updates: elements that differ from the base's.
+        escapes: those of them whose values do not fit into the planes.
         form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
             more if the bytes are a zstd frame.
         payload: xxh3-64 of its bytes.
@@ -98,22 +98,22 @@ class BlockRow(NamedTuple):
     """
 
     begin: int
-    stored: int
-    moved: int
-    escaped: int
+    nbytes: int
+    updates: int
+    escapes: int
     form: int
     payload: int
     base: bytes
 
     @staticmethod
     def of(numbers: NDArray[np.uint64]) -> BlockRow:
-        begin, stored, moved, escaped, form, payload = numbers[:6].tolist()
-        return BlockRow(begin, stored, moved, escaped, form, payload, numbers[6:8].tobytes())
+        begin, nbytes, updates, escapes, form, payload = numbers[:6].tolist()
+        return BlockRow(begin, nbytes, updates, escapes, form, payload, numbers[6:8].tobytes())
 
     @property
     def numbers(self) -> NDArray[np.uint64]:
         """The row as numbers, for the table."""
-        first = (self.begin, self.stored, self.moved, self.escaped, self.form, self.payload)
+        first = (self.begin, self.nbytes, self.updates, self.escapes, self.form, self.payload)
         return np.concatenate([np.array(first, np.uint64), np.frombuffer(self.base, np.uint64)])
 
     @property
@@ -122,18 +122,18 @@ class BlockRow(NamedTuple):
 
     @property
     def planes(self) -> int:
-        return self.form % _PACKED // _PLANES
+        return self.form % _COMPRESSION // _PLANES
 
     @property
-    def packed(self) -> bool:
+    def is_compressed(self) -> bool:
         """Whether the bytes of the block are a zstd frame."""
-        return self.form >= _PACKED
+        return self.form >= _COMPRESSION
 
     def content(self, elements: int, width: int) -> range:
         """The sizes that positions and values of the block can have, before compression."""
-        values = word_patches.values_size(self.moved, self.escaped, self.planes, width)
+        values = word_patches.values_size(self.updates, self.escapes, self.planes, width)
         if self.kind == GAPS:
-            return range(values + self.moved, values + word_patches.most_gaps(elements, self.moved) + 1)
+            return range(values + self.updates, values + word_patches.most_gaps(elements, self.updates) + 1)
         positions = 8 * word_patches.bitmap_words(elements) if self.kind == BITMAP else 0
         return range(values + positions, values + positions + 1)
 
@@ -148,20 +148,20 @@ class BlockRow(NamedTuple):
         Raises:
             DamagedError: it says which.
         """
-        kind, planes, moved, stored = self.kind, self.planes, self.moved, self.stored
-        if self.form >= 2 * _PACKED or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
+        kind, planes, updates, nbytes = self.kind, self.planes, self.updates, self.nbytes
+        if self.form >= 2 * _COMPRESSION or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
             raise DamagedError(f"form {self.form} is not known")
         if self.form and not 1 <= planes <= width:
             raise DamagedError(f"form {self.form} is not one of elements of {width} bytes")
-        if moved > elements or (moved == 0) != (self.form == 0):
-            raise DamagedError(f"{moved:,} of {elements:,} elements cannot have moved")
-        if self.escaped > (moved if planes < width else 0):
-            raise DamagedError(f"{self.escaped:,} of {moved:,} values cannot be long")
-        sizes, most = self.content(elements, width), most_stored(elements, width)
-        if stored >= sizes.stop or sizes.start > most or stored < (1 if self.packed else sizes.start):
-            raise DamagedError(f"{stored:,} bytes are not what {moved:,} elements take")
-        if stored > most or self.begin + stored > data_bytes:
-            raise DamagedError(f"bytes {self.begin:,} to {self.begin + stored:,} of {data_bytes:,} do not exist")
+        if updates > elements or (updates == 0) != (self.form == 0):
+            raise DamagedError(f"{updates:,} of {elements:,} elements cannot have moved")
+        if self.escapes > (updates if planes < width else 0):
+            raise DamagedError(f"{self.escapes:,} of {updates:,} values cannot be long")
+        sizes, most = self.content(elements, width), most_nbytes(elements, width)
+        if nbytes >= sizes.stop or sizes.start > most or nbytes < (1 if self.is_compressed else sizes.start):
+            raise DamagedError(f"{nbytes:,} bytes are not what {updates:,} elements take")
+        if nbytes > most or self.begin + nbytes > data_bytes:
+            raise DamagedError(f"bytes {self.begin:,} to {self.begin + nbytes:,} of {data_bytes:,} do not exist")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class BlockTable:
     values: NDArray[np.int64]
 
     @staticmethod
-    def accepted(
+    def check_rows(
         numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: Sequence[int]
     ) -> BlockTable:
         """The table of these rows, all checked at once, which takes as long as checking two.
@@ -193,21 +193,24 @@ class BlockTable:
         Raises:
             DamagedError: a row holds numbers that no block has. Its index counts the blocks of all deltas.
         """
-        begin, stored, moved, escaped, form = (np.minimum(numbers[..., k], _HUGE).astype(np.int64) for k in range(5))
+        begin, nbytes, updates, escapes, form = (np.minimum(numbers[..., k], _HUGE).astype(np.int64) for k in range(5))
         sizes = np.minimum(elements - BLOCK * np.arange(first, first + numbers.shape[1]), BLOCK)
-        kind, planes = form % _PLANES, form % _PACKED // _PLANES
-        values = moved * planes + escaped * width
+        kind, planes = form % _PLANES, form % _COMPRESSION // _PLANES
+        values = updates * planes + escapes * width
         bitmap = 8 * (-(-sizes // 64))
-        fewest = values + np.where(kind == BITMAP, bitmap, np.where(kind == GAPS, moved, 0))
+        fewest = values + np.where(kind == BITMAP, bitmap, np.where(kind == GAPS, updates, 0))
         most = fewest + np.where(kind == GAPS, sizes // 255, 0)
         fine = (
-            (form < 2 * _PACKED) & (kind <= BITMAP) & ((kind == NOTHING) == (form == 0)) & ((moved == 0) == (form == 0))
+            (form < 2 * _COMPRESSION)
+            & (kind <= BITMAP)
+            & ((kind == NOTHING) == (form == 0))
+            & ((updates == 0) == (form == 0))
         )
-        fine &= (moved <= sizes) & (escaped <= np.where(planes < width, moved, 0))
+        fine &= (updates <= sizes) & (escapes <= np.where(planes < width, updates, 0))
         fine &= (form == 0) | ((planes >= 1) & (planes <= width))
-        fine &= (stored <= most) & (fewest <= bitmap + width * sizes) & (stored <= bitmap + width * sizes)
-        fine &= stored >= np.where(form >= _PACKED, 1, fewest)
-        fine &= begin + stored <= np.array(data_bytes, np.int64)[:, np.newaxis]
+        fine &= (nbytes <= most) & (fewest <= bitmap + width * sizes) & (nbytes <= bitmap + width * sizes)
+        fine &= nbytes >= np.where(form >= _COMPRESSION, 1, fewest)
+        fine &= begin + nbytes <= np.array(data_bytes, np.int64)[:, np.newaxis]
         for delta, block in np.argwhere(~fine).tolist():
             try:
                 BlockRow.of(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
@@ -228,7 +231,7 @@ class BlockTable:
         return [BlockRow.of(each) for each in self.numbers[delta]]
 
     @property
-    def stored(self) -> NDArray[np.int64]:
+    def nbytes(self) -> NDArray[np.int64]:
         """Bytes of each block, of shape (deltas, blocks)."""
         return self.numbers[:, :, 1].astype(np.int64)
 
@@ -239,22 +242,22 @@ class BlockTable:
         forms = self.numbers[:, :, 4].astype(np.int64)
         highest = forms.max(axis=1)
         alike = ((forms == NOTHING) | (forms == highest[:, np.newaxis])).all(axis=1)
-        found: list[int] = np.where(alike & (highest < _PACKED), highest, MIXED).tolist()
-        return found
+        result: list[int] = np.where(alike & (highest < _COMPRESSION), highest, SEVERAL_FORMS).tolist()
+        return result
 
     @property
     def gapless(self) -> list[bool]:
         """For each delta, whether the bytes of its blocks follow one another in the file."""
-        begins = self.numbers[:, :, 0].astype(np.int64)
-        found: list[bool] = (begins[:, 1:] == (begins + self.stored)[:, :-1]).all(axis=1).tolist()
-        return found
+        starts = self.numbers[:, :, 0].astype(np.int64)
+        result: list[bool] = (starts[:, 1:] == (starts + self.nbytes)[:, :-1]).all(axis=1).tolist()
+        return result
 
 
 _HUGE = np.uint64(1 << 48)
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedBlock:
     """An encoded block for a file: its row, without a place, its bytes, and the `digest` of the agent's block."""
 
     row: BlockRow
@@ -262,7 +265,7 @@ class Encoded:
     result: bytes
 
 
-def most_stored(elements: int, width: int) -> int:
+def most_nbytes(elements: int, width: int) -> int:
     """The most bytes that a block of so many elements takes, in a file and before compression."""
     return 8 * word_patches.bitmap_words(elements) + width * elements
 
@@ -278,9 +281,9 @@ class Encoder:
         self._zstd = zstandard.ZstdCompressor(compression_params=_SEARCH) if compression == "zstd" else None
         self._bitmap = np.empty(word_patches.bitmap_words(BLOCK), np.uint64)
         self._xors = np.empty(8 * BLOCK, np.uint8)
-        self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
+        self._content = np.empty(most_nbytes(BLOCK, 8), np.uint8)
 
-    def encode(self, base: Words, other: Words) -> Encoded:
+    def encode(self, base: Words, other: Words) -> EncodedBlock:
         """Encode the changes of a block `other` against `base`.
 
         Args:
@@ -292,44 +295,44 @@ class Encoder:
         xors = xors[: word_patches.compare(base, other, bitmap, xors)]
         if not xors.size:
             same = digest(base)
-            return Encoded(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
+            return EncodedBlock(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
         width = base.itemsize
         beyond = {planes: word_patches.beyond(xors, planes) for planes in range(1, width + 1)}
         sizes = {planes: word_patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
         planes = min(sizes, key=sizes.__getitem__)
-        size, escaped = sizes[planes], beyond[planes]
+        size, escapes = sizes[planes], beyond[planes]
         kind, positions = self._positions(bitmap, base.size, xors.size, size)
         content = self._content[: positions.size + size]
         content[: positions.size] = positions
         word_patches.split(xors, planes, content[positions.size :])
-        payload, is_packed = self._packed(content, positions.size)
-        form = kind + _PLANES * planes + _PACKED * is_packed
+        payload, is_packed = self._compress(content, positions.size)
+        form = kind + _PLANES * planes + _COMPRESSION * is_packed
         checksum = xxhash.xxh3_64_intdigest(payload)
-        row = BlockRow(0, len(payload), xors.size, escaped, form, checksum, digest(base))
-        return Encoded(row, payload, digest(other))
+        row = BlockRow(0, len(payload), xors.size, escapes, form, checksum, digest(base))
+        return EncodedBlock(row, payload, digest(other))
 
-    def encode_all(self, base: Words, other: Words) -> list[Encoded]:
+    def encode_all(self, base: Words, other: Words) -> list[EncodedBlock]:
         """Encode blocks that follow one another, as `encode` does."""
         starts = range(0, base.size, BLOCK)
         return [self.encode(base[start : start + BLOCK], other[start : start + BLOCK]) for start in starts]
 
-    def _positions(self, bitmap: NDArray[np.uint64], elements: int, moved: int, values: int) -> tuple[int, Bytes]:
+    def _positions(self, bitmap: NDArray[np.uint64], elements: int, updates: int, values: int) -> tuple[int, Bytes]:
         """The form and the bytes of positions. Gaps if these may be much smaller, and are."""
-        if bitmap.nbytes + values > _FASTER * (moved + values):
-            gaps = np.empty(word_patches.most_gaps(elements, moved), np.uint8)
+        if bitmap.nbytes + values > _FASTER * (updates + values):
+            gaps = np.empty(word_patches.most_gaps(elements, updates), np.uint8)
             gaps = gaps[: word_patches.to_gaps(bitmap, gaps)]
             if bitmap.nbytes + values > _FASTER * (gaps.size + values):
                 return GAPS, gaps
         return BITMAP, bitmap.view(np.uint8)
 
-    def _packed(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
+    def _compress(self, content: Bytes, positions: int) -> tuple[bytes, bool]:
         """The bytes of a block for the file, and whether they are compressed: positions and values in one frame."""
         if self._zstd is not None:
             frame = self._zstd.compressobj(size=content.size)
             first = frame.compress(content[:positions].data) + frame.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-            packed = first + frame.compress(content[positions:].data) + frame.flush()
-            if len(packed) < _WORTH * content.size:
-                return packed, True
+            compressed_bytes = first + frame.compress(content[positions:].data) + frame.flush()
+            if len(compressed_bytes) < _WORTH * content.size:
+                return compressed_bytes, True
         return content.tobytes(), False
 
 
@@ -351,16 +354,18 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
     """
     data, spans = _contents(rows, payload, base, take)
     first = 0
-    for form, alike in groupby(rows, lambda row: row.form % _PACKED):
+    for form, alike in groupby(rows, lambda row: row.form % _COMPRESSION):
         stop = first + len(list(alike))
         place = slice(first * BLOCK, stop * BLOCK)
         if form == NOTHING:
             out[place] = base[place]
         else:
             planes, part = form // _PLANES, spans[first:stop]
-            done = word_patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
-            if done < stop - first:
-                raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
+            elements = word_patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
+            if elements < stop - first:
+                raise DamagedError(
+                    "its positions lie outside of it, or are not as many as its values", first + elements
+                )
         first = stop
 
 
@@ -368,7 +373,7 @@ def fold(
     table: BlockTable,
     payload: Bytes,
     format: str,
-    held: Bytes,
+    base_words: Bytes,
     weights: Sequence[float],
     total: NDArray[Any],
     take: Take,
@@ -379,22 +384,22 @@ def fold(
         table: of the changes, for the same blocks; several only where all have one form, and not `MIXED`.
         payload: uint8: the blocks' bytes in the files, change after change.
         format: dtype of the numbers, such as `BF16`.
-        held: uint8: the base's words; become the agent's.
+        base_words: uint8: the base's words; become the agent's.
         weights: factors of the differences, one for each change.
         total: float32, or float64 for F64: as many numbers.
         take: gives temporary memory of so many bytes.
 
     Raises:
-        DamagedError: the bytes are not what a table says; `held` and `total` hold anything then. Its index counts the
-            blocks of all changes.
+        DamagedError: the bytes are not what a table says; `base_words` and `total` hold anything then. Its index
+            counts the blocks of all changes.
     """
-    words, form = held.view(f"u{held.size // total.size}"), table.forms[0]
-    if form != MIXED:
+    words, form = base_words.view(f"u{base_words.size // total.size}"), table.forms[0]
+    if form != SEVERAL_FORMS:
         _fold(form, words, _spans(table, payload), payload, format, weights, total)
         return
     rows, first = table.rows(0), 0
     data, spans = _contents(rows, payload, words, take)
-    for form, alike in groupby(row.form % _PACKED for row in rows):
+    for form, alike in groupby(row.form % _COMPRESSION for row in rows):
         stop = first + len(list(alike))
         place = slice(first * BLOCK, stop * BLOCK)
         if form:
@@ -419,23 +424,23 @@ def _fold(
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    done = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
-    if done < len(spans):
-        block, change = divmod(done, len(weights))
+    span_count = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    if span_count < len(spans):
+        block, change = divmod(span_count, len(weights))
         index = change * (len(spans) // len(weights)) + block
         raise DamagedError("its positions lie outside of it, or are not as many as its values", index)
 
 
 def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     """Where positions and values lie, after all bytes were held against their checksums; none are packed."""
-    stored, moved = table.stored, table.numbers[:, :, 2].astype(np.int64)
-    ends = np.cumsum(stored.reshape(-1)).reshape(stored.shape)
+    nbytes, updates = table.nbytes, table.numbers[:, :, 2].astype(np.int64)
+    ends = np.cumsum(nbytes.reshape(-1)).reshape(nbytes.shape)
     view = payload.data
-    pieces = (column.reshape(-1).tolist() for column in (ends, stored, table.numbers[:, :, 5]))
+    pieces = (column.reshape(-1).tolist() for column in (ends, nbytes, table.numbers[:, :, 5]))
     for index, (end, size, checksum) in enumerate(zip(*pieces, strict=True)):
         if size and xxhash.xxh3_64_intdigest(view[end - size : end]) != checksum:
             raise DamagedError("its bytes have another checksum", index)
-    spans = np.stack([ends - stored, ends - table.values, ends, moved], axis=2).swapaxes(0, 1)
+    spans = np.stack([ends - nbytes, ends - table.values, ends, updates], axis=2).swapaxes(0, 1)
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
 
@@ -443,24 +448,24 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     """Positions and values of all blocks, decompressed, and where they lie in there."""
     begin, contents = 0, []
     for index, row in enumerate(rows):
-        stored = payload[begin : begin + row.stored]
-        if row.form and xxhash.xxh3_64_intdigest(stored.data) != row.payload:
+        block_bytes = payload[begin : begin + row.nbytes]
+        if row.form and xxhash.xxh3_64_intdigest(block_bytes.data) != row.payload:
             raise DamagedError("its bytes have another checksum", index)
         sizes = row.content(min(BLOCK, base.size - index * BLOCK), base.itemsize)
-        contents.append(_unpacked(stored, sizes, index) if row.packed else stored)
-        begin += row.stored
+        contents.append(_unpacked(block_bytes, sizes, index) if row.is_compressed else block_bytes)
+        begin += row.nbytes
     ends = list(accumulate(content.size for content in contents))
     spans = [
         (
             end - content.size,
-            end - word_patches.values_size(row.moved, row.escaped, row.planes, base.itemsize),
+            end - word_patches.values_size(row.updates, row.escapes, row.planes, base.itemsize),
             end,
-            row.moved,
+            row.updates,
         )
         for row, content, end in zip(rows, contents, ends, strict=True)
     ]
     data = payload
-    if any(row.packed for row in rows):
+    if any(row.is_compressed for row in rows):
         data = np.concatenate(contents, out=take(ends[-1]))
     return data, np.array(spans, np.uint64)
 
@@ -474,9 +479,9 @@ def _unpacked(data: Bytes, sizes: range, index: int) -> Bytes:
             raise DamagedError(wrong, index)
         if not hasattr(_local, "zstd"):
             _local.zstd = zstandard.ZstdDecompressor()
-        found = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
+        content = _local.zstd.decompress(data.data, max_output_size=size, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamagedError("its bytes cannot be decompressed", index) from error
-    if len(found) != size:
-        raise DamagedError(f"it has {len(found):,} bytes, not {size:,} as it says", index)
-    return np.frombuffer(found, np.uint8)
+    if len(content) != size:
+        raise DamagedError(f"it has {len(content):,} bytes, not {size:,} as it says", index)
+    return np.frombuffer(content, np.uint8)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from ramerge.deltas.codec import Compression, Encoded, Encoder, digest, tensor_digest
+from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, digest, tensor_digest
 from ramerge.deltas.spool import Spool, SpooledTensor
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
-Found = TypeVar("Found")
+Item = TypeVar("Item")
 
 
 def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Compression) -> None:
@@ -26,38 +26,38 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
     with Files(base.files) as files:
         reader, encoder = Reader(files), Encoder(compression)
         for index, entry in enumerate(entries):
-            named = entry.name, entry.dtype, entry.shape
+            header = entry.name, entry.dtype, entry.shape
             if entry.kind == "base":
-                writer.base_tensor(*named, _text(_taken(index, entry, spool.take_digests)))
+                writer.base_tensor(*header, _text(_take_all(index, entry, spool.take_digests)))
             elif entry.kind == "whole":
-                writer.whole(*named, _taken(index, entry, spool.take_bytes))
+                writer.whole(*header, _take_all(index, entry, spool.take_bytes))
             elif entry.kind == "encoded":
-                writer.changed(*named, _taken(index, entry, spool.take))
+                writer.changed(*header, _take_all(index, entry, spool.take))
             else:
-                blocks = _taken(index, entry, spool.take_bytes)
-                writer.changed(*named, _compared(reader, encoder, base.tensors[entry.name], blocks))
-        compared = {entry.name for entry in entries if entry.kind != "whole"}
-        for tensor in (tensor for name, tensor in base.tensors.items() if name not in compared):
-            found = _text(map(digest, _blocks(reader, tensor)))
-            writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found)
+                blocks = _take_all(index, entry, spool.take_bytes)
+                writer.changed(*header, _compare(reader, encoder, base.tensors[entry.name], blocks))
+        names = {entry.name for entry in entries if entry.kind != "whole"}
+        for tensor in (tensor for name, tensor in base.tensors.items() if name not in names):
+            digest_text = _text(map(digest, _blocks(reader, tensor)))
+            writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, digest_text)
 
 
-def _taken(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Found]]) -> Iterator[Found]:
+def _take_all(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Item]]) -> Iterator[Item]:
     for slot in range(entry.slots):
         yield from take(index, slot)
 
 
-def _compared(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[Encoded]:
+def _compare(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[EncodedBlock]:
     word = f"u{itemsize(base.dtype)}"
     for old, block in zip(_blocks(reader, base), blocks, strict=True):
         yield encoder.encode(old.view(word), block.view(word))
 
 
 def _text(digests: Iterable[bytes]) -> str:
-    found = tensor_digest()
+    digest = tensor_digest()
     for block in digests:
-        found.update(block)
-    return found.hexdigest()
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:

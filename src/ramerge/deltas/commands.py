@@ -99,11 +99,11 @@ def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        from ramerge.deltas.index import described
+        from ramerge.deltas.index import description
 
         say(
             [
-                described(record.tensors, record.changed, record.whole, record.moved),
+                description(record.tensors, record.changed, record.whole, record.moved),
                 f"{what} {record.delta_bytes:,} bytes for a model of {record.agent_bytes:,}: {record.seconds:.1f} s",
             ]
         )

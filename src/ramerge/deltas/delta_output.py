@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ramerge import Record
-from ramerge.deltas.card import named
+from ramerge.deltas.card import name_of
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
@@ -58,9 +58,9 @@ class Patches(Sink):
 
     def __init__(self, plan: MergePlan, base: Checkpoint, spool: Spool) -> None:
         numbers = {entry.name: number for number, entry in enumerate(spool.slots.entries)}
-        compared = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
+        tensors = {entry.name: base.tensors[entry.name] for entry in spool.slots.entries if entry.kind == "encoded"}
         self._places = [
-            [_Place(numbers[part.name], part.begin, compared.get(part.name)) for part in tensor.parts]
+            [_Place(numbers[part.name], part.begin, tensors.get(part.name)) for part in tensor.parts]
             for tensor in plan.tensors
         ]
         self._files = Files(MappingProxyType(dict(base.files)))
@@ -105,7 +105,7 @@ class Patches(Sink):
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
     """Slots of the spool for the output's tensors."""
-    found: dict[str, SpooledTensor] = {}
+    slots: dict[str, SpooledTensor] = {}
     for tensor in plan.tensors:
         for part in tensor.parts:
             below = base.tensors.get(part.name)
@@ -116,11 +116,13 @@ def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
                 fits = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= below.elements]
                 kind = "encoded" if fits and part.size is None else "merged"
                 together = fits[0] if fits else TOGETHER
-            found[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
-    return SpoolSlots(list(found.values()))
+            slots[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
+    return SpoolSlots(list(slots.values()))
 
 
-def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+def write(
+    plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
+) -> tuple[Record, ...]:
     """Merge, compare each block with the base's, and write the delta, its record and its card."""
     below: Checkpoint = plan.output.details
     slots = slots_of(plan, below)
@@ -130,13 +132,13 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         passes.merge(patches)
         with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
             collect(spool, writer, below, _COMPRESSION)
-            (record,) = records_of(plan, passes, writer.written, seen, began)
+            (record,) = records_of(plan, passes, writer.written, warnings, start)
             size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
-            said = (
+            text = (
                 f"written as a delta on the base: {size:,} bytes, "
                 f"{size / whole if whole else 0.0:.1%} of the {whole:,} of the model; ramerge apply gives the model"
             )
-            record = replace(record, notes=(*record.notes, said))
+            record = replace(record, notes=(*record.notes, text))
             theirs = sidecar_files(replace(below, outside_links=True))
             for shard in plan.shards:
                 writer.header(shard.name, list(shard.offsets), shard.header)
@@ -152,7 +154,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
 
 def _usage(plan: MergePlan, size: int, whole: int) -> str:
     base = plan.inputs.base
-    place = f"{named(base)}, each by its folder or hub id" if base.adapters else "the folder or hub id of the base"
+    place = f"{name_of(base)}, each by its folder or hub id" if base.adapters else "the folder or hub id of the base"
     delta, model = (f"{each / 1e6:,.1f} MB" for each in (size, whole))
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
 {delta}, where the model takes {model}. This gives the model, if BASE is {place}:

@@ -29,7 +29,7 @@ _FIRST_COLUMNS = 128
 # The share of the largest singular value below which a direction is rounding.
 _NOISE = 1e-9
 # A sum of products that is as small, compared with their factors, is the rounding of terms that cancel out.
-_CANCELED = 1e-14
+_CANCELLATION = 1e-14
 
 
 class Update:
@@ -59,34 +59,34 @@ class Update:
 
     def times(self, right: Matrix) -> Matrix:
         """The product of the update with a matrix of n rows."""
-        found = np.empty((self.shape[0], right.shape[1]))
+        product = np.empty((self.shape[0], right.shape[1]))
         for rows, block in self.blocks():
-            found[rows] = block @ right
-        return found
+            product[rows] = block @ right
+        return product
 
     def transposed_times(self, right: Matrix) -> Matrix:
         """The product of the transposed update with a matrix of m rows."""
-        found = np.zeros((self.shape[1], right.shape[1]))
+        product = np.zeros((self.shape[1], right.shape[1]))
         for rows, block in self.blocks():
-            found += block.T @ right[rows]
-        return found
+            product += block.T @ right[rows]
+        return product
 
     def gram(self) -> Matrix:
         """The products of all columns of the update with each other; of all rows, if there are fewer of them."""
         m, n = self.shape
         if n <= m:
-            found = np.zeros((n, n))
+            gram = np.zeros((n, n))
             for _, block in self.blocks():
-                found += block.T @ block
-            return found
-        found = np.empty((m, m))
+                gram += block.T @ block
+            return gram
+        gram = np.empty((m, m))
         for rows, block in self.blocks():
             for others, other in self.blocks():
                 if others.start > rows.start:
                     break
-                found[rows, others] = block @ other.T
-                found[others, rows] = found[rows, others].T
-        return found
+                gram[rows, others] = block @ other.T
+                gram[others, rows] = gram[rows, others].T
+        return gram
 
 
 class Factors(NamedTuple):
@@ -95,14 +95,14 @@ class Factors(NamedTuple):
     Attributes:
         left: of shape (m, r).
         right: of shape (r, n).
-        lost: the squared norm of what the product lacks of the update.
+        loss: the squared norm of what the product lacks of the update.
         energy: the squared norm of the update; NaN or Inf if no factors stand for it, because an element is.
         is_exact: whether it lacks nothing but rounding of the factors.
     """
 
     left: Thin
     right: Thin
-    lost: float
+    loss: float
     energy: float
     is_exact: bool = False
 
@@ -118,7 +118,7 @@ class Factors(NamedTuple):
     @property
     def error(self) -> float:
         """The norm of what the factors lack, as a share of the norm of the update."""
-        return math.sqrt(self.lost / self.energy) if self.energy else 0.0
+        return math.sqrt(self.loss / self.energy) if self.energy else 0.0
 
 
 _NOT_FINITE = Factors(np.empty((0, 0), np.float32), np.empty((0, 0), np.float32), math.nan, math.nan)
@@ -131,8 +131,8 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
         parts: of each product its factor, its left side, shape (m, r), and its right side, shape (r, n).
         settings: rank or energy to keep; without both, nothing is lost.
     """
-    scaled = [(factor * left, right) for factor, left, right in parts]
-    left, right = np.concatenate([each for each, _ in scaled], 1), np.concatenate([each for _, each in scaled])
+    terms = [(factor * left, right) for factor, left, right in parts]
+    left, right = np.concatenate([each for each, _ in terms], 1), np.concatenate([each for _, each in terms])
     if not left.any() or not right.any():
         return None
     if settings.energy is None and (settings.rank is None or len(right) <= settings.rank):
@@ -141,18 +141,21 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
         return _NOT_FINITE
     outer, inner = np.linalg.qr(left), np.linalg.qr(right.T)
     u, sizes, v = np.linalg.svd(outer[1] @ inner[1].T)
-    if sizes[0] <= _CANCELED * np.linalg.norm(left) * np.linalg.norm(right):
+    if sizes[0] <= _CANCELLATION * np.linalg.norm(left) * np.linalg.norm(right):
         return None
     count = len(sizes)
     energy = float(np.square(sizes).sum())
-    made = _cut(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)
-    if made is None:
+    factors = _cut(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)
+    if factors is None:
         return None
     # in factored form, because the product itself has as many elements as the matrix
-    core = np.concatenate([left, -made[0].astype(np.float64)], 1), np.concatenate([right, made[1].astype(np.float64)])
+    core = (
+        np.concatenate([left, -factors[0].astype(np.float64)], 1),
+        np.concatenate([right, factors[1].astype(np.float64)]),
+    )
     outer_rest, inner_rest = (np.asarray(np.linalg.qr(each, mode="r")) for each in (core[0], core[1].T))
     rest = outer_rest @ inner_rest.T
-    return Factors(*made, float(np.square(rest).sum()), energy)
+    return Factors(*factors, float(np.square(rest).sum()), energy)
 
 
 def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None:
@@ -170,12 +173,12 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
         return _NOT_FINITE
     if settings.rank is None and settings.energy is None:
         settings = AsAdapter(energy=ENERGY)
-    made = _cut(*_leading(update, name, energy, settings), energy, settings)
-    if made is None:
+    factors = _cut(*_leading(update, name, energy, settings), energy, settings)
+    if factors is None:
         return None
-    left, right = (each.astype(np.float64) for each in made)
-    lost = math.fsum(float(np.square(block - left[rows] @ right).sum()) for rows, block in update.blocks())
-    return Factors(*made, lost, energy)
+    left, right = (each.astype(np.float64) for each in factors)
+    loss = math.fsum(float(np.square(block - left[rows] @ right).sum()) for rows, block in update.blocks())
+    return Factors(*factors, loss, energy)
 
 
 def _leading(update: Update, name: str, energy: float, settings: AsAdapter) -> tuple[Matrix, Matrix, Matrix]:
@@ -183,9 +186,9 @@ def _leading(update: Update, name: str, energy: float, settings: AsAdapter) -> t
     side = min(update.shape)
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else _FIRST_COLUMNS
     while side > SMALL and 4 * columns <= side:
-        found = _sketched(update, name, columns)
-        if settings.energy is None or np.square(found[1]).sum() >= settings.energy * energy:
-            return found
+        sketch = _sketched(update, name, columns)
+        if settings.energy is None or np.square(sketch[1]).sum() >= settings.energy * energy:
+            return sketch
         columns *= 2
     return _exact(update, settings.rank)
 
@@ -216,14 +219,14 @@ def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter
     if settings.rank is not None:
         count = min(count, settings.rank)
     elif settings.energy is not None:
-        kept = np.cumsum(np.square(sizes[:count]))
-        count = min(count, int(np.searchsorted(kept, settings.energy * energy * (1 - 1e-12))) + 1)
+        energies = np.cumsum(np.square(sizes[:count]))
+        count = min(count, int(np.searchsorted(energies, settings.energy * energy * (1 - 1e-12))) + 1)
     roots = np.sqrt(sizes[:count])
     left, right = (u[:, :count] * roots).astype(np.float32), (roots[:, None] * v[:count]).astype(np.float32)
     return (left, right) if left.any() and right.any() else None
 
 
-def overall(found: Sequence[Factors]) -> float:
+def overall(factors: Sequence[Factors]) -> float:
     """The norm of all that factors lack, as a share of that of all updates that were truncated."""
-    energy = math.fsum(each.energy for each in found if not each.is_exact)
-    return math.sqrt(math.fsum(each.lost for each in found if not each.is_exact) / energy) if energy else 0.0
+    energy = math.fsum(each.energy for each in factors if not each.is_exact)
+    return math.sqrt(math.fsum(each.loss for each in factors if not each.is_exact) / energy) if energy else 0.0

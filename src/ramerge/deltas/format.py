@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from ramerge import CheckpointError
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
-from ramerge.deltas.index import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, described, read_index
+from ramerge.deltas.index import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, description, read_index
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
 from ramerge.sdk.errors import readable
@@ -41,7 +41,7 @@ def find(folder: Location) -> Location | None:
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
     """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read."""
-    base = opening.needed(folder, "a delta")
+    base = opening.require(folder, "a delta")
     files = identify([folder / DELTA_INDEX])
     index = read_index(folder / DELTA_INDEX)
     _check_lineage(folder, index, base)
@@ -54,7 +54,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in sidecars)]
     opening.check_files(folder, inside, in_index=True)
     files |= identify([*(folder / name for name in names), *sidecars.values()])
-    stored = _stored(folder, names, index)
+    tensors_of_files = _tensors_of_files(folder, names, index)
     retyped = [  # tensors that the base has in another dtype, but in the same shape
         name
         for name, entry in index.tensors.items()
@@ -66,7 +66,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         if name in retyped:
             continue
         try:
-            tensors.append(_tensor(name, entry, stored, base, index.metadata.base))
+            tensors.append(_tensor(name, entry, tensors_of_files, base, index.metadata.base))
         except ValueError as error:
             problems.append(f"{folder}: tensor {quoted(name)}: {error}")
     if problems:
@@ -91,8 +91,8 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 def _contents_of(index: Index) -> str:
     """Contents of a delta in a sentence."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
-    moved = sum(tensor.moved for tensor in index.tensors.values())
-    text = described(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
+    updates = sum(tensor.moved for tensor in index.tensors.values())
+    text = description(len(kinds), kinds.count("changed"), kinds.count("whole"), updates)
     return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
 
 
@@ -104,9 +104,9 @@ def sidecar_files(model: Checkpoint) -> Mapping[str, Location]:
     """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
-    found = companion_files(model)
+    files = companion_files(model)
     index = model.metadata_folder / index_of(model.shards)
-    return found | {index.name: index} if model.format in STORED_FORMATS and index.is_file() else found
+    return files | {index.name: index} if model.format in STORED_FORMATS and index.is_file() else files
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:
@@ -115,12 +115,12 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
     if name not in index.weight_map:
         return b""
     path = folder / index.weight_map[name]
-    found = next((tensor.origin for tensor in safetensors.tensors_of(path) if tensor.name == name), None)
-    if not isinstance(found, Stored):
+    origin = next((tensor.origin for tensor in safetensors.tensors_of(path) if tensor.name == name), None)
+    if not isinstance(origin, Stored):
         raise CheckpointError(f"{path}: does not hold {quoted(name)}, as the index says")
-    with readable(path), path.open("rb") as opened:
-        opened.seek(found.offset)
-        data = opened.read(found.nbytes)
+    with readable(path), path.open("rb") as file_object:
+        file_object.seek(origin.offset)
+        data = file_object.read(origin.nbytes)
     length = 8 + int.from_bytes(data[:8], "little")
     if digest(data).hex() != index.headers[file]:
         raise CheckpointError(f"{path}: {quoted(name)} is damaged: the index has another digest; get the delta again")
@@ -131,19 +131,19 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
 
 def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
     """Refuse a delta that is for another version than the one that the deltas below it give."""
-    required = index.metadata.base
-    if not base.lineage or base.lineage[-1] == required:
+    base_digest = index.metadata.base
+    if not base.lineage or base.lineage[-1] == base_digest:
         return
-    if required in base.lineage:
+    if base_digest in base.lineage:
         text = f"is for a model that {base.directory} has changed already: are there two deltas of the same version?"
     else:
-        text = f"is for the model with the digest {required}, but {base.directory} gives {base.lineage[-1]}; "
+        text = f"is for the model with the digest {base_digest}, but {base.directory} gives {base.lineage[-1]}; "
         text += "a delta between them is missing, or they are in the wrong order"
     raise CheckpointError(f"{folder}: {text}")
 
 
-def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+def _tensors_of_files(folder: Location, names: list[str], index: Index) -> dict[str, Tensor]:
+    result: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     for name, tensors in zip(
@@ -152,13 +152,15 @@ def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tenso
         if isinstance(tensors, CheckpointError):
             problems += tensors.problems
             continue
-        problems += [f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in found]
+        problems += [
+            f"{folder / name}: holds {quoted(one.name)} a second time" for one in tensors if one.name in result
+        ]
         shards[name] = tuple(tensor.name for tensor in tensors)
-        found |= {tensor.name: tensor for tensor in tensors}
+        result |= {tensor.name: tensor for tensor in tensors}
     problems = problems or check_index(folder, index.weight_map, shards)
     if problems:
         raise CheckpointError(problems[:_MOST_PROBLEMS])
-    return found
+    return result
 
 
 def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: Sequence[str]) -> Iterator[str]:
@@ -168,21 +170,21 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
     for name in set(index.dropped) - base.tensors.keys():
         yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
     if retyped:
-        required, given = (
+        base_dtype, dtype = (
             " and ".join(sorted({full_name(tensors[name].dtype) for name in retyped}))
             for tensors in (index.tensors, base.tensors)
         )
         yield (
-            f"{folder}: this delta was made over a base in {required}, and {base.directory} is in {given} "
-            f"({len(retyped):,} tensor{'s' * (len(retyped) > 1)}); give that base, and for a merge in {given} "
-            f"--dtype {given}"
+            f"{folder}: this delta was made over a base in {base_dtype}, and {base.directory} is in {dtype} "
+            f"({len(retyped):,} tensor{'s' * (len(retyped) > 1)}); give that base, and for a merge in {dtype} "
+            f"--dtype {dtype}"
         )
 
 
-def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, required: str) -> Tensor:
+def _tensor(name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: Checkpoint, digest: str) -> Tensor:
     """A tensor of the agent, out of what its delta holds and the base."""
     if entry.kind == "whole":
-        whole = _extent(stored, WHOLE + name, entry.dtype, entry.shape)
+        whole = _extent(tensors, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)
     below = base.tensors.get(name)
     if below is None:
@@ -192,21 +194,23 @@ def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: C
             f"has shape {list(entry.shape)}, but {list(below.shape)} in the base {base.directory}; is that another "
             "model?"
         )
-    table = _extent(stored, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
+    table = _extent(tensors, BLOCKS + name, "U64", (blocks_of(below.elements), COLUMNS))
     data = None
     if entry.kind == "changed":
-        found = stored.get(DATA + name)
-        data = _extent(stored, DATA + name, "U8", found.shape if found and len(found.shape) == 1 else (1,))
-    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, required))
+        data_tensor = tensors.get(DATA + name)
+        data = _extent(
+            tensors, DATA + name, "U8", data_tensor.shape if data_tensor and len(data_tensor.shape) == 1 else (1,)
+        )
+    return Tensor(name, entry.dtype, entry.shape, Patched(below, table, data, digest))
 
 
-def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
-    found = stored.get(name)
-    if found is None or not isinstance(found.origin, Stored):
+def _extent(tensors: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[int, ...]) -> Stored:
+    tensor = tensors.get(name)
+    if tensor is None or not isinstance(tensor.origin, Stored):
         raise ValueError(f"the files of the delta lack {quoted(name)}")
-    if (found.dtype, found.shape) != (dtype, shape):
-        raise ValueError(f"{quoted(name)} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
-    return found.origin
+    if (tensor.dtype, tensor.shape) != (dtype, shape):
+        raise ValueError(f"{quoted(name)} is {tensor.dtype} {list(tensor.shape)}, not {dtype} {list(shape)}")
+    return tensor.origin
 
 
 # before safetensors, whose files it has

@@ -129,12 +129,12 @@ def read_index(path: Location) -> Index:
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; get the delta again") from error
     metadata = values.get("metadata")
-    said = metadata if isinstance(metadata, Mapping) else {}
-    if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
-        what = f"version {quoted(said.get('version'))}" if said.get("format") == FORMAT else "another format"
+    header = metadata if isinstance(metadata, Mapping) else {}
+    if (header.get("format"), header.get("version")) != (FORMAT, VERSION):
+        what = f"version {quoted(header.get('version'))}" if header.get("format") == FORMAT else "another format"
         raise CheckpointError(f"{path}: is of {what}; this ramerge reads {FORMAT}, version {VERSION}")
-    if said.get("block") != BLOCK:
-        raise CheckpointError(f"{path}: has blocks of {quoted(said.get('block'))} elements, not of {BLOCK:,}")
+    if header.get("block") != BLOCK:
+        raise CheckpointError(f"{path}: has blocks of {quoted(header.get('block'))} elements, not of {BLOCK:,}")
     try:
         index = to_model(values, Index)
     except ValueError as error:
@@ -146,9 +146,9 @@ def read_index(path: Location) -> Index:
     return index
 
 
-def described(tensors: int, changed: int, whole: int, elements: int) -> str:
+def description(tensors: int, changed_count: int, whole: int, elements: int) -> str:
     """A sentence on how many of the agent's tensors a delta holds, and how many of their elements."""
-    texts = [f"{changed:,} of {tensors:,} tensors changed"] if changed or not whole else []
+    texts = [f"{changed_count:,} of {tensors:,} tensors changed"] if changed_count or not whole else []
     if whole:
         texts.append(
             f"{whole:,} of {tensors:,} tensors stored whole (not in the base, or there in another dtype or shape)"
@@ -188,8 +188,8 @@ def _problems(index: Index) -> list[str]:
         or name == "."
     ]
     problems += [f"{quoted(name)} is a shard and a companion" for name in index.shards.keys() & index.companions.keys()]
-    listed = [name for names in index.shards.values() for name in names]
-    if index.shards and (len(listed) != len(index.tensors) or set(listed) != index.tensors.keys()):
+    names_in_files = [name for names in index.shards.values() for name in names]
+    if index.shards and (len(names_in_files) != len(index.tensors) or set(names_in_files) != index.tensors.keys()):
         problems.append("the shards do not hold every tensor once")
     if {HEADER + name for name in index.headers} != {name for name in index.weight_map if name.startswith(HEADER)}:
         problems.append("its headers are not those that its files hold")

@@ -53,11 +53,11 @@ class AsDelta(OutputKind):
         return spec_of(plan, slots_of(plan, plan.output.details))
 
     def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
     ) -> tuple[Record, ...]:
         from ramerge.deltas.delta_output import write
 
-        return write(plan, passes, output, seen, began)
+        return write(plan, passes, output, warnings, start)
 
 
 @documented
@@ -147,8 +147,12 @@ class AsAdapter(OutputKind):
     def written(self, plan: MergePlan, size: str) -> str:
         from rich.filesize import decimal
 
-        kept = self.least_bytes(plan.output.details, plan.tensors)
-        spooled = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
+        spool_bytes = self.least_bytes(plan.output.details, plan.tensors)
+        spooled = (
+            f"; {decimal(spool_bytes)} ({spool_bytes:,} bytes) are next to it until its factors are made"
+            if spool_bytes
+            else ""
+        )
         return f"a LoRA adapter{spooled}"
 
     def spec(self, plan: MergePlan) -> OutputSpec:
@@ -158,11 +162,11 @@ class AsAdapter(OutputKind):
         return spec_of(plan, slots_of(plan))
 
     def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
     ) -> tuple[Record, ...]:
         from ramerge.deltas.adapter_output import write
 
-        return write(plan, passes, output, seen, began)
+        return write(plan, passes, output, warnings, start)
 
 
 DELTA, ADAPTER = AsDelta(), AsAdapter()

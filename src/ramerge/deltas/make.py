@@ -88,18 +88,18 @@ class DeltaWork:
 
     def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
         """The output of a delta, and all that it depends on."""
-        described = [
+        descriptions = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
         ]
-        required = {
+        fingerprint_of_run = {
             **fingerprint.versions(),
             **fingerprint.files(self.files),
             "--compression": self.compression,
-            "what is read": hashlib.sha256(repr(described).encode()).hexdigest(),
+            "what is read": hashlib.sha256(repr(descriptions).encode()).hexdigest(),
         }
         total = sum(tensor.nbytes for pair in self.pairs for tensor in pair.tensors)
-        return OutputSpec(out, overwrite, required, total, spooled=spooled(self.slots))
+        return OutputSpec(out, overwrite, fingerprint_of_run, total, spooled=spooled(self.slots))
 
     def memory_of(self, workers: int) -> int:
         """About how many bytes making a delta takes with so many threads."""
@@ -122,14 +122,14 @@ def plan_delta(base: Checkpoint, agent: Checkpoint, compression: Compression) ->
     ]
     if problems:
         raise CheckpointError(problems)
-    entries, pairs, met = [], [], set()
+    entries, pairs, paired_names = [], [], set()
     for tensor in agent.tensors.values():
         below = base.tensors.get(tensor.name)
         fits = below is not None and (below.dtype, below.shape) == (tensor.dtype, tensor.shape)
-        met |= {tensor.name} if fits else set()
+        paired_names |= {tensor.name} if fits else set()
         entries.append(SpooledTensor(tensor.name, tensor.dtype, tensor.shape, "encoded" if fits else "whole"))
         pairs.append(TensorPair(below if fits else None, tensor))
-    for tensor in (tensor for name, tensor in base.tensors.items() if name not in met):
+    for tensor in (tensor for name, tensor in base.tensors.items() if name not in paired_names):
         entries.append(SpooledTensor(tensor.name, tensor.dtype, tensor.shape, "base"))
         pairs.append(TensorPair(tensor, None))
     return DeltaWork(base, agent, compression, pairs, SpoolSlots(entries))
@@ -144,15 +144,15 @@ def write_delta(
     listen: Listener = silence,
 ) -> Index:
     """Compare base and agent, and write the files of the delta."""
-    made = ComparePass.of(work, spool)
-    total = sum(block.nbytes for run in made.runs() for block in run)
-    kept = output.journal.open_pass(made.runs(), _BlockCodec())
-    done = sum(block.nbytes for block in kept.earlier())
-    listen(Progress("comparing", done, total))
-    with made.files, closing(executor.run(made, kept.remaining(), kept)) as events:
+    compare_pass = ComparePass.of(work, spool)
+    total = sum(block.nbytes for run in compare_pass.runs() for block in run)
+    journal = output.journal.open_pass(compare_pass.runs(), _BlockCodec())
+    nbytes = sum(block.nbytes for block in journal.earlier())
+    listen(Progress("comparing", nbytes, total))
+    with compare_pass.files, closing(executor.run(compare_pass, journal.remaining(), journal)) as events:
         for event in events:
-            done += event.result.nbytes if isinstance(event, Processed) else 0
-            listen(Progress("comparing", done, total))
+            nbytes += event.result.nbytes if isinstance(event, Processed) else 0
+            listen(Progress("comparing", nbytes, total))
     check_unchanged(work.files)
     with DeltaWriter(output.staging, work.agent.tensors) as writer:
         collect(spool, writer, work.base, work.compression)
@@ -246,11 +246,11 @@ class _DeltaWorker:
         start, stop = self._bounds(block)
         width = itemsize(entry.dtype)
         self._reader.begin(start, stop)
-        found = [data[: (stop - start) * width] for data in self._reader.blocks(tensors)]
+        blocks = [data[: (stop - start) * width] for data in self._reader.blocks(tensors)]
         if entry.kind == "encoded":
-            base, agent = (data.view(f"u{width}") for data in found)
+            base, agent = (data.view(f"u{width}") for data in blocks)
             self._spool.put(block.pair, block.slot, self._encoder.encode_all(base, agent))
         elif entry.kind == "whole":
-            self._spool.put_bytes(block.pair, start * width, found[0])
+            self._spool.put_bytes(block.pair, start * width, blocks[0])
         else:
-            self._spool.put_digests(block.pair, block.slot, found[0])
+            self._spool.put_digests(block.pair, block.slot, blocks[0])

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from ramerge import CheckpointError
 from ramerge.deltas.codec import (
     COLUMNS,
-    MIXED,
     NOTHING,
+    SEVERAL_FORMS,
     BlockRow,
     BlockTable,
     DamagedError,
     blocks_of,
     decode,
     fold,
-    most_stored,
+    most_nbytes,
 )
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.kernels import add_changes
@@ -47,13 +47,13 @@ class Patched(Origin):
         base: of the same dtype and shape.
         table: a `codec.BlockRow` for each block.
         data: the blocks' bytes; None if nothing has changed.
-        required: digest of the model that the delta is for, for messages.
+        base_digest: digest of the model that the delta is for, for messages.
     """
 
     base: Tensor
     table: Stored
     data: Stored | None
-    required: str
+    base_digest: str
 
     @property
     def encoding(self) -> str:
@@ -82,10 +82,10 @@ class Patched(Origin):
 
     def leaves(self) -> Iterator[Stored]:
         for link in _links(self):
-            yield from link.own_stored()
+            yield from link.own_leaves()
         yield from link.base.origin.leaves()
 
-    def own_stored(self) -> Iterator[Stored]:
+    def own_leaves(self) -> Iterator[Stored]:
         if self.data is not None:
             yield self.data
         yield self.table
@@ -95,7 +95,7 @@ class Patched(Origin):
 
     def changes_of(self, other: Tensor) -> Iterator[Stored]:
         for link in _links_over(self, other):
-            yield from link.own_stored()
+            yield from link.own_leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Where the elements lie in files; blocks are taken to be of equal size, as the table is not read."""
@@ -112,14 +112,14 @@ class Patched(Origin):
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """The scratch of a read. A block of whole `BLOCK`s begins at a multiple of them."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
-        touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
-        most = max(link.scratch_of_link(tensor, touched) for link in _links(self))
-        return room(touched * itemsize(tensor.dtype)) + max(most, self._root.scratch(touched))
+        elements_of_blocks = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
+        most = max(link.scratch_of_link(tensor, elements_of_blocks) for link in _links(self))
+        return room(elements_of_blocks * itemsize(tensor.dtype)) + max(most, self._root.scratch(elements_of_blocks))
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
         links = _links_over(self, other)
         old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
-        together = room(_TOGETHER + most_stored(elements, itemsize(tensor.dtype)))
+        together = room(_TOGETHER + most_nbytes(elements, itemsize(tensor.dtype)))
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
 
     def scratch_of_link(self, tensor: Tensor, elements: int) -> int:
@@ -129,7 +129,7 @@ class Patched(Origin):
         """
         if self.data is None:
             return 0
-        return 3 * room(most_stored(elements, itemsize(tensor.dtype)))
+        return 3 * room(most_nbytes(elements, itemsize(tensor.dtype)))
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """Read elements: blocks of the base, whole and together; then the changes of one link after another."""
@@ -152,14 +152,14 @@ class Patched(Origin):
         rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
             self.check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
-        if any(row.moved for row in rows):
+        if any(row.updates for row in rows):
             word = f"u{width}"
-            payload = reader.arena.take(sum(row.stored for row in rows))
+            payload = reader.arena.take(sum(row.nbytes for row in rows))
             try:
-                self.fill(reader, [row.begin for row in rows], [row.stored for row in rows], payload)
+                self.fill(reader, [row.begin for row in rows], [row.nbytes for row in rows], payload)
                 decode(rows, payload, base.view(word), out.view(word), reader.arena.take)
             except DamagedError as error:
-                raise self.damaged(tensor, first + error.index, error) from error
+                raise self.damage(tensor, first + error.index, error) from error
         elif base is not out:
             out[:] = base
         return out
@@ -171,7 +171,7 @@ class Patched(Origin):
         chain: Sequence[tuple[Tensor, float]],
         start: int,
         stop: int,
-        held: Bytes,
+        words: Bytes,
         total: NDArray[Any],
     ) -> None:
         """As `Origin.add_changes`. The base's blocks are held against their digests before the first and the last link.
@@ -184,7 +184,7 @@ class Patched(Origin):
             assert isinstance(link, Patched)
             steps.append((_links_over(link, other), weight))
             other = tensor
-        links = _Links(reader, chain[0][0], start, stop, held, total)
+        links = _Links(reader, chain[0][0], start, stop, words, total)
         for is_single, together in groupby(steps, lambda step: len(step[0]) == 1):
             if is_single:
                 links.add([(link, weight) for (link,), weight in together])
@@ -198,29 +198,29 @@ class Patched(Origin):
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
                 f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
-                f"{self.table.path.parent} is for, which has the digest {self.required}; give that model as the base, "
-                "or the deltas that lead to it"
+                f"{self.table.path.parent} is for, which has the digest {self.base_digest}; give that model as the "
+                "base, or the deltas that lead to it"
             )
 
     def fill(
-        self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
+        self, reader: Reader, starts: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
         """Read the bytes of a delta's blocks, one after another; those that lie so in the file are read at once."""
         assert self.data is not None
         if gapless:
-            reader.fill(self.data.path, self.data.offset + begins[0], payload)
+            reader.fill(self.data.path, self.data.offset + starts[0], payload)
             return
-        stored = [(begin, size) for begin, size in zip(begins, sizes, strict=True) if size]
-        stops = list(accumulate(size for _, size in stored))
+        spans = [(begin, size) for begin, size in zip(starts, sizes, strict=True) if size]
+        stops = list(accumulate(size for _, size in spans))
         # where a block lies in the file, less its place here, is the same for all that follow each other in both
-        shifts = [begin + size - stop for (begin, size), stop in zip(stored, stops, strict=True)]
+        shifts = [begin + size - stop for (begin, size), stop in zip(spans, stops, strict=True)]
         start = 0
         for shift, together in groupby(zip(shifts, stops, strict=True), itemgetter(0)):
             *_, (_, stop) = together
             reader.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
             start = stop
 
-    def damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
+    def damage(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(
             f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
         )
@@ -229,10 +229,12 @@ class Patched(Origin):
 class _Links:
     """Adds the changes of a chain's links to a block, many at a time: a call costs as much as a link of few changes."""
 
-    def __init__(self, reader: Reader, tensor: Tensor, start: int, stop: int, held: Bytes, total: NDArray[Any]) -> None:
-        self._reader, self._tensor, self._held, self._total = reader, tensor, held, total
+    def __init__(
+        self, reader: Reader, tensor: Tensor, start: int, stop: int, words: Bytes, total: NDArray[Any]
+    ) -> None:
+        self._reader, self._tensor, self._words, self._total = reader, tensor, words, total
         self._start, self._stop, self._first = start, stop, start // BLOCK
-        self._room = reader.arena.take(_TOGETHER + most_stored(stop - start, itemsize(tensor.dtype)))
+        self._room = reader.arena.take(_TOGETHER + most_nbytes(stop - start, itemsize(tensor.dtype)))
 
     def add(self, links: Sequence[tuple[Patched, float]]) -> None:
         """Add the changes of links that follow one another, with their weights."""
@@ -243,7 +245,7 @@ class _Links:
             if places:
                 link, size = chain[places[0]], BLOCK * itemsize(self._tensor.dtype)
                 for index, row in enumerate(table.rows(places[0])):
-                    block = self._held[index * size :][:size]
+                    block = self._words[index * size :][:size]
                     link.check_base(self._reader, self._tensor, self._first + index, row, block)
                 for together in _that_fit(table, places):
                     self._add(links, table, together)
@@ -251,45 +253,47 @@ class _Links:
     def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
         """Add the changes of some links at once."""
         part = table.deltas(places)
-        begins, sizes, used = part.numbers[:, :, 0].tolist(), part.stored.tolist(), 0
-        for place, begin, size, gapless in zip(places, begins, sizes, part.gapless, strict=True):
-            room = self._room[used : used + sum(size)]
+        starts, sizes, position = part.numbers[:, :, 0].tolist(), part.nbytes.tolist(), 0
+        for place, begin, size, gapless in zip(places, starts, sizes, part.gapless, strict=True):
+            room = self._room[position : position + sum(size)]
             links[place][0].fill(self._reader, begin, size, room, gapless=gapless)
-            used += room.size
+            position += room.size
         weights = [links[place][1] for place in places]
         try:
             with self._reader.arena.scratch():
                 take = self._reader.arena.take
-                fold(part, self._room[:used], self._tensor.dtype, self._held, weights, self._total, take)
+                fold(part, self._room[:position], self._tensor.dtype, self._words, weights, self._total, take)
         except DamagedError as error:
             number, block = divmod(error.index, len(sizes[0]))
-            raise links[places[number]][0].damaged(self._tensor, self._first + block, error) from error
+            raise links[places[number]][0].damage(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
         """Add the changes of several links with one weight, the last one first."""
         with self._reader.arena.scratch():
-            old = self._reader.arena.take(self._held.size)
-            old[:] = self._held
+            old = self._reader.arena.take(self._words.size)
+            old[:] = self._words
             for link in reversed(links):
                 with self._reader.arena.scratch():
-                    link.apply(self._reader, self._tensor, self._start, self._stop, self._held, self._held)
-            add_changes(self._tensor.dtype, [old, self._held], [weight], self._total)
+                    link.apply(self._reader, self._tensor, self._start, self._stop, self._words, self._words)
+            add_changes(self._tensor.dtype, [old, self._words], [weight], self._total)
 
 
 def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
     """Those links of a table that change something, in runs that one call adds: of one form, and of few bytes."""
-    forms, sizes = table.forms, table.stored.sum(axis=1).tolist()
-    together, used = list[int](), 0
+    forms, sizes = table.forms, table.nbytes.sum(axis=1).tolist()
+    together, nbytes = list[int](), 0
     for place in places:
         if forms[place] == NOTHING:
             continue
         if together and (
-            MIXED in (forms[place], forms[together[-1]]) or forms[place] != forms[together[-1]] or used > _TOGETHER
+            SEVERAL_FORMS in (forms[place], forms[together[-1]])
+            or forms[place] != forms[together[-1]]
+            or nbytes > _TOGETHER
         ):
             yield together
-            together, used = [], 0
+            together, nbytes = [], 0
         together.append(place)
-        used += sizes[place]
+        nbytes += sizes[place]
     if together:
         yield together
 
@@ -301,27 +305,27 @@ def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int,
     """
     begin = first // _WINDOW * _WINDOW
     if last > begin + _WINDOW:
-        return _accepted(reader, tensor, links, first, last)
+        return _checked_table(reader, tensor, links, first, last)
     key = id(links[0]), len(links), begin
     table: BlockTable | None = reader.kept.get(key)
     if table is None:
-        table = _accepted(reader, tensor, links, begin, min(begin + _WINDOW, blocks_of(tensor.elements)))
+        table = _checked_table(reader, tensor, links, begin, min(begin + _WINDOW, blocks_of(tensor.elements)))
         while reader.kept and sum(len(each.numbers) for each in reader.kept.values()) + len(links) > MOST_KEPT:
             del reader.kept[next(iter(reader.kept))]
         reader.kept[key] = table
     return table.blocks(first - begin, last - begin)
 
 
-def _accepted(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
+def _checked_table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
     numbers = np.empty((len(links), last - first, COLUMNS), np.uint64)
     for link, rows in zip(links, numbers, strict=True):
         reader.fill(link.table.path, link.table.offset + first * _ROW, rows.view(np.uint8).reshape(-1))
     data_bytes = [link.data.nbytes if link.data is not None else 0 for link in links]
     try:
-        return BlockTable.accepted(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
+        return BlockTable.check_rows(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
     except DamagedError as error:
         place, block = divmod(error.index, last - first)
-        raise links[place].damaged(tensor, first + block, error) from error
+        raise links[place].damage(tensor, first + block, error) from error
 
 
 def _links(origin: Patched) -> Iterator[Patched]:
@@ -334,12 +338,12 @@ def _links(origin: Patched) -> Iterator[Patched]:
 
 def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
     """The deltas that lie over another tensor of the chain, the last one first."""
-    found = []
+    links = []
     for link in _links(origin):
-        found.append(link)
+        links.append(link)
         if link.base is other:
             break
-    return found
+    return links
 
 
 def moved_of(table: Bytes) -> int:

@@ -79,20 +79,20 @@ def write_agent(
                 count, lambda: _RebuildWorker(Reader(files, Arena(memory)), writer), _RebuildWorker.run, runs
             )
             digests = chain.from_iterable(results)
-            total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
-            listen(Progress("writing", done, total))
+            total, nbytes = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
+            listen(Progress("writing", nbytes, total))
             for tensor in (agent.tensors[name] for shard in shards for name in shard.offsets):
-                found, size = tensor_digest(), BLOCK * itemsize(tensor.dtype)
+                digest, size = tensor_digest(), BLOCK * itemsize(tensor.dtype)
                 for number, block in enumerate(islice(digests, blocks_of(tensor.elements)), 1):
-                    found.update(block)
-                    listen(Progress("writing", done + min(number * size, tensor.nbytes), total))
-                done += tensor.nbytes
-                if found.hexdigest() != index.tensors[tensor.name].result:
+                    digest.update(block)
+                    listen(Progress("writing", nbytes + min(number * size, tensor.nbytes), total))
+                nbytes += tensor.nbytes
+                if digest.hexdigest() != index.tensors[tensor.name].result:
                     raise CheckpointError(
                         f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
                         "damaged, get it again"
                     )
-            _check_moved(agent, index, files)
+            _check_updates(agent, index, files)
             writer.finish()
         finally:
             writer.close()
@@ -109,15 +109,15 @@ def memory_of(agent: Checkpoint, workers: int) -> int:
     return _BASELINE_BYTES + workers * max(map(arena_bytes, agent.tensors.values()), default=0)
 
 
-def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
+def _check_updates(agent: Checkpoint, index: Index, files: Files) -> None:
     """Compare the tables of all tensors with the index of the delta."""
     patched = {name: tensor.origin for name, tensor in agent.tensors.items() if isinstance(tensor.origin, Patched)}
     tables = {name: np.empty(origin.table.nbytes, np.uint8) for name, origin in patched.items()}
     files.fill_all([Wanted(patched[name].table.path, patched[name].table.offset, tables[name]) for name in patched])
     for name, table in tables.items():
-        if (moved := moved_of(table)) != index.tensors[name].moved:
+        if (updates := moved_of(table)) != index.tensors[name].moved:
             raise CheckpointError(
-                f"{agent.directory}: tensor {quoted(name)} has {moved:,} elements that moved, but the delta's index "
+                f"{agent.directory}: tensor {quoted(name)} has {updates:,} elements that moved, but the delta's index "
                 f"says {index.tensors[name].moved:,}; it is damaged, get it again"
             )
 
@@ -150,20 +150,20 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
 
 def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
     """The agent's files, with the headers that they had."""
-    found = []
+    shards = []
     for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
         header = stored_header(folder, index, file)
         tensors = [agent.tensors[name] for name in names]
-        described = [(one.name, one.dtype, one.shape) for one in tensors]
+        descriptions = [(one.name, one.dtype, one.shape) for one in tensors]
         if not header:
-            found.append(lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors]))
+            shards.append(lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors]))
             continue
         size = len(header) + sum(tensor.nbytes for tensor in tensors)
         entries = parse_header(agent.directory / file, header[8:], len(header), size).entries
-        if [(one.name, one.dtype, one.shape) for one in entries] != described:
+        if [(one.name, one.dtype, one.shape) for one in entries] != descriptions:
             raise CheckpointError(f"{agent.directory}: the header of {quoted(file)} has other tensors than the index")
-        found.append(Shard(file, header, {entry.name: entry.begin for entry in entries}, size))
-    return found
+        shards.append(Shard(file, header, {entry.name: entry.begin for entry in entries}, size))
+    return shards
 
 
 def _index_of(shards: list[Shard]) -> str:

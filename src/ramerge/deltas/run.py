@@ -75,25 +75,32 @@ def delta(
         True
     """
     check_options(options)
-    began = time.monotonic()
+    start = time.monotonic()
     if compression not in COMPRESSIONS:
         raise RecipeError(f"compression: {compression!r} is not known; choose one of {', '.join(COMPRESSIONS)}")
     limits = read_limits(options.threads, options.max_memory)
     models = _open(base, os.fspath(agent), allow, options)
-    opened_base, opened = models.opened
+    opened_base, agent_checkpoint = models.opened
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
     # how much disk it takes is only known when it is made
     _refuse(place, [*models.folders, *models.files], 0, overwrite=options.overwrite)
-    work = plan_delta(opened_base, opened, compression)
-    workers = _workers(limits, (*opened_base.files, *opened.files), work.memory_of)
+    work = plan_delta(opened_base, agent_checkpoint, compression)
+    workers = _workers(limits, (*opened_base.files, *agent_checkpoint.files), work.memory_of)
     with (
         chosen_executor(options.ray, workers, work.memory_of) as carrier,
         open_output(work.spec(place, overwrite=options.overwrite), fresh=options.fresh) as output,
         closing(spool_of(work.slots, output.spool_folder, output.journal.before_sync)) as spool,
     ):
         index = write_delta(work, output, carrier, spool, listen=on_progress or silence)
-        made = _record(str(base), str(agent), index, opened, size_of(output.staging.folder), began)
-        record = replace(made, warnings=(*opened_base.warnings, *opened.warnings, *_doubts(opened_base, opened, made)))
+        delta_record = _record(str(base), str(agent), index, agent_checkpoint, size_of(output.staging.folder), start)
+        record = replace(
+            delta_record,
+            warnings=(
+                *opened_base.warnings,
+                *agent_checkpoint.warnings,
+                *_doubts(opened_base, agent_checkpoint, delta_record),
+            ),
+        )
         output.staging.write("README.md", card(record, models.base))
     return record
 
@@ -131,27 +138,27 @@ def apply(
         True
     """
     check_options(options)
-    began = time.monotonic()
+    start = time.monotonic()
     limits = read_limits(options.threads, options.max_memory)
     names = [os.fspath(each) for each in ([deltas] if isinstance(deltas, str | os.PathLike) else deltas)]
     if not names:
         raise RecipeError("no delta: give at least one")
     models = _open(base, {"delta": names}, allow, options)
-    agent, opened = models.agents[_MODEL], models.opened_agents[_MODEL]
-    size = sum(tensor.nbytes for tensor in opened.tensors.values())
+    agent, checkpoint = models.agents[_MODEL], models.opened_agents[_MODEL]
+    size = sum(tensor.nbytes for tensor in checkpoint.tensors.values())
     place = output_target(out, options.upload.staging_dir, public=options.upload.public)
-    _refuse(place, [*models.folders, *opened.files], size, overwrite=options.overwrite)
-    workers = _workers(limits, opened.files, partial(memory_of, opened))
+    _refuse(place, [*models.folders, *checkpoint.files], size, overwrite=options.overwrite)
+    workers = _workers(limits, checkpoint.files, partial(memory_of, checkpoint))
     with build_output(place, overwrite=options.overwrite) as folder:
         index = write_agent(
-            opened,
+            checkpoint,
             folder,
             workers=workers,
             listen=on_progress or silence,
             advice=_weights_alone(models, place),
         )
-    stored = sum(map(size_of, agent.folders))
-    return _record(str(base), str(place), index, opened, stored, began)
+    delta_bytes = sum(map(size_of, agent.folders))
+    return _record(str(base), str(place), index, checkpoint, delta_bytes, start)
 
 
 def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, options: Options) -> OpenedInputs:
@@ -173,8 +180,8 @@ def _weights_alone(models: OpenedInputs, out: OutputTarget) -> str:
     kinds = [{name: (one.dtype, one.shape) for name, one in each.tensors.items()} for each in models.opened]
     if kinds[0] != kinds[1]:
         return ""
-    named = f"m={without_secrets(agent.written)}"
-    words = ["ramerge", "merge", "--base", without_secrets(base.written), "--agent", named]
+    agent_word = f"m={without_secrets(agent.written)}"
+    words = ["ramerge", "merge", "--base", without_secrets(base.written), "--agent", agent_word]
     command = shlex.join([*words, "--method", "passthrough", without_secrets(str(out))])
     return f"; for the same weights with the other files of this base: `{command}`"
 
@@ -195,7 +202,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
     return max(count for count in range(1, workers + 1) if memory_of(count) <= limits.memory)
 
 
-def _doubts(base: Checkpoint, agent: Checkpoint, made: DeltaRecord) -> Iterator[str]:
+def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterator[str]:
     """The warnings of a delta that is probably not for this base, or that saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
     same = kinds[0] == kinds[1]
@@ -208,10 +215,11 @@ def _doubts(base: Checkpoint, agent: Checkpoint, made: DeltaRecord) -> Iterator[
         return
     retyped = list(_retyped(base, agent))
     yield from retyped
-    if not retyped and made.moved and made.delta_bytes >= made.agent_bytes:
+    if not retyped and record.moved and record.delta_bytes >= record.agent_bytes:
         yield (
-            f"the delta is as large as the model: {made.moved:,} of {made.elements:,} elements differ from the base; "
-            "give the model that the agent was trained from with --base, or keep the model itself if this is the one"
+            f"the delta is as large as the model: {record.moved:,} of {record.elements:,} elements differ from the "
+            "base; give the model that the agent was trained from with --base, or keep the model itself if this is "
+            "the one"
         )
 
 
@@ -222,10 +230,10 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     if not others:
         return
     dtypes = {(full_name(new.dtype), full_name(old.dtype)) for old, new in others}
-    said = ", ".join(f"{new} instead of {old}" for new, old in sorted(dtypes))
+    dtypes_text = ", ".join(f"{new} instead of {old}" for new, old in sorted(dtypes))
     text = (
-        f"{len(others):,} of {len(agent.tensors):,} tensors have another dtype than the base's ({said}), so they are "
-        f"stored whole: {sum(new.nbytes for _, new in others):,} bytes"
+        f"{len(others):,} of {len(agent.tensors):,} tensors have another dtype than the base's ({dtypes_text}), so "
+        f"they are stored whole: {sum(new.nbytes for _, new in others):,} bytes"
     )
     # Rounding to a dtype that lacks the base's values has moved nearly all of them, which converting does not undo.
     if all(widest((old.dtype, new.dtype)) == new.dtype for old, new in others):
@@ -237,7 +245,7 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     yield text
 
 
-def _record(base: str, agent: str, index: Index, opened: Checkpoint, stored: int, began: float) -> DeltaRecord:
+def _record(base: str, agent: str, index: Index, checkpoint: Checkpoint, delta_bytes: int, start: float) -> DeltaRecord:
     kinds = [tensor.kind for tensor in index.tensors.values()]
     return DeltaRecord(
         base=without_secrets(base),
@@ -247,9 +255,9 @@ def _record(base: str, agent: str, index: Index, opened: Checkpoint, stored: int
         whole=kinds.count("whole"),
         dropped=len(index.dropped),
         moved=sum(tensor.moved for tensor in index.tensors.values()),
-        elements=sum(tensor.elements for tensor in opened.tensors.values()),
-        agent_bytes=sum(tensor.nbytes for tensor in opened.tensors.values()),
-        delta_bytes=stored,
+        elements=sum(tensor.elements for tensor in checkpoint.tensors.values()),
+        agent_bytes=sum(tensor.nbytes for tensor in checkpoint.tensors.values()),
+        delta_bytes=delta_bytes,
         digest=index.metadata.result,
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(time.monotonic() - start, 3),
     )

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 import xxhash
 
-from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
+from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, EncodedBlock, blocks_of, digest, most_nbytes
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
 from ramerge.sdk.plans import MergePlan
@@ -38,7 +38,7 @@ _DIGEST, _CHECKSUM = 16, 8
 _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
 
 
-def _damaged() -> OSError:
+def _damage() -> OSError:
     return OSError(errno.EIO, "the file system does not hold what was written", _NAME)
 
 
@@ -85,7 +85,7 @@ class SpooledTensor:
             return _CHECKSUM + self.together * _DIGEST
         if self.kind != "encoded":
             return self.span * width
-        size = _CHECKSUM + self.together * (_HEAD.size + most_stored(min(BLOCK, self.elements), width))
+        size = _CHECKSUM + self.together * (_HEAD.size + most_nbytes(min(BLOCK, self.elements), width))
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
@@ -104,17 +104,17 @@ class SpoolSlots:
     entries: Sequence[SpooledTensor]
 
     @cached_property
-    def _begins(self) -> Sequence[int]:
+    def _starts(self) -> Sequence[int]:
         sizes = (-(-entry.slots * entry.slot_bytes // _PAGE) * _PAGE for entry in self.entries)
         return list(accumulate(sizes, initial=0))
 
     @property
     def file(self) -> Shard:
-        return Shard(_NAME, b"", {}, self._begins[-1])
+        return Shard(_NAME, b"", {}, self._starts[-1])
 
     def place(self, entry: int, slot: int) -> int:
         """The byte in the spool where a slot begins."""
-        return self._begins[entry] + slot * self.entries[entry].slot_bytes
+        return self._starts[entry] + slot * self.entries[entry].slot_bytes
 
 
 class Spool:
@@ -129,7 +129,7 @@ class Spool:
         self.slots = slots
         self._file = file
 
-    def put(self, entry: int, slot: int, blocks: Sequence[Encoded]) -> None:
+    def put(self, entry: int, slot: int, blocks: Sequence[EncodedBlock]) -> None:
         """Fill a slot of the spool with encoded blocks."""
         heads = b"".join(_HEAD.pack(*block.row.numbers.tolist(), block.result) for block in blocks)
         self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
@@ -147,26 +147,26 @@ class Spool:
     def _write(self, entry: int, slot: int, data: bytes) -> None:
         self._file.write(_NAME, self.slots.place(entry, slot), np.frombuffer(data, np.uint8))
 
-    def take(self, entry: int, slot: int) -> Iterator[Encoded]:
+    def take(self, entry: int, slot: int) -> Iterator[EncodedBlock]:
         """The encoded blocks of a slot of the spool."""
-        described, begin = self.slots.entries[entry], self.slots.place(entry, slot)
-        count = blocks_of(described.elements_in(slot))
-        heads = list(_HEAD.iter_unpack(self._checked(begin, count * _HEAD.size)))
+        spooled_tensor, begin = self.slots.entries[entry], self.slots.place(entry, slot)
+        count = blocks_of(spooled_tensor.elements_in(slot))
+        heads = list(_HEAD.iter_unpack(self._verified_bytes(begin, count * _HEAD.size)))
         rows = [BlockRow.of(np.array(numbers, np.uint64)) for *numbers, _ in heads]
-        payloads = self._read(begin + _CHECKSUM + count * _HEAD.size, sum(row.stored for row in rows))
-        for row, (*_, result), end in zip(rows, heads, accumulate(row.stored for row in rows), strict=True):
-            payload = payloads[end - row.stored : end]
+        payloads = self._read(begin + _CHECKSUM + count * _HEAD.size, sum(row.nbytes for row in rows))
+        for row, (*_, result), end in zip(rows, heads, accumulate(row.nbytes for row in rows), strict=True):
+            payload = payloads[end - row.nbytes : end]
             if xxhash.xxh3_64_intdigest(payload) != row.payload:
-                raise _damaged()
-            yield Encoded(row, payload, result)
+                raise _damage()
+            yield EncodedBlock(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
         """The bytes of the blocks of a slot, of a tensor that is `merged` or `whole`."""
-        described = self.slots.entries[entry]
-        width = itemsize(described.dtype)
-        data = self._read(self.slots.place(entry, slot), described.elements_in(slot) * width)
-        found = np.frombuffer(data, np.uint8)
-        yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
+        spooled_tensor = self.slots.entries[entry]
+        width = itemsize(spooled_tensor.dtype)
+        data = self._read(self.slots.place(entry, slot), spooled_tensor.elements_in(slot) * width)
+        data_of_slot = np.frombuffer(data, np.uint8)
+        yield from (data_of_slot[begin : begin + BLOCK * width] for begin in range(0, data_of_slot.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
         """Elements `start:stop` of a tensor in the spool that is `merged` or `whole`."""
@@ -176,14 +176,14 @@ class Spool:
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
         """The digests of the blocks of a slot, of a tensor that only the base has."""
         count = blocks_of(self.slots.entries[entry].elements_in(slot))
-        data = bytes(self._checked(self.slots.place(entry, slot), count * _DIGEST))
+        data = bytes(self._verified_bytes(self.slots.place(entry, slot), count * _DIGEST))
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
 
-    def _checked(self, begin: int, size: int) -> memoryview:
+    def _verified_bytes(self, begin: int, size: int) -> memoryview:
         """Bytes of the spool behind their checksum."""
         data = self._read(begin, _CHECKSUM + size)
         if bytes(data[:_CHECKSUM]) != _checksum(data[_CHECKSUM:]):
-            raise _damaged()
+            raise _damage()
         return data[_CHECKSUM:]
 
     def _read(self, begin: int, size: int) -> memoryview:

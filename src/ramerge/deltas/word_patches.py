@@ -226,9 +226,9 @@ def split(xors: Words, planes: int, values: Bytes) -> None:
     _split_kernel(xors.itemsize, planes)(xors, values)
 
 
-def values_size(moved: int, escaped: int, planes: int, width: int) -> int:
-    """Bytes that `split` writes for `moved` xors of `width` bytes, of which so many do not fit into the planes."""
-    return moved * planes + escaped * width
+def values_size(updates: int, escapes: int, planes: int, width: int) -> int:
+    """Bytes that `split` writes for `updates` xors of `width` bytes, of which so many do not fit into the planes."""
+    return updates * planes + escapes * width
 
 
 def bitmap_words(size: int) -> int:
@@ -236,9 +236,9 @@ def bitmap_words(size: int) -> int:
     return -(-size // 64)
 
 
-def most_gaps(size: int, moved: int) -> int:
-    """The most values that the gaps of `moved` of `size` positions have."""
-    return moved + size // 255
+def most_gaps(size: int, updates: int) -> int:
+    """The most values that the gaps of `updates` of `size` positions have."""
+    return updates + size // 255
 
 
 def _most(planes: int, width: int) -> int:
@@ -260,9 +260,9 @@ def _patching(positions: Positions, width: int, planes: int) -> Any:
     parts = {
         "arguments": "base, spans, block, data, out",
         "which": ["first, stop = row * block, min((row + one) * block, size)"],
-        "copy": _copied("first", "stop - first"),
-        "copy_full": _copied("start", "full"),
-        "copy_rest": _copied("start", "stop - start"),
+        "copy": _copy_lines("first", "stop - first"),
+        "copy_full": _copy_lines("start", "full"),
+        "copy_rest": _copy_lines("start", "stop - start"),
         "change": ["out[place] ^= value"],
     }
     types = _types(width, "wbnpw")
@@ -301,46 +301,47 @@ def _patch_kernel(
     types: tuple[str, ...],
     parts: Mapping[str, str | Sequence[str]],
 ) -> Any:
-    value = [_joined(planes, "values + {k} * moved + count")]
+    value = [_join_lines(planes, "values + {k} * moved + count")]
     if planes < width:
         size = f"np.uint64({width})"
         value += [
             "if value == np.uint64(0):",
             f"    if escape + {size} > end:",
             "        return row",
-            f"    {_joined(width, 'escape + {k}')}",
+            f"    {_join_lines(width, 'escape + {k}')}",
             f"    escape += {size}",
         ]
     nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
     parts = {**nothing, "name": name, "planes": f"np.uint64({planes})", "value": value, **parts}
-    changes = native.filled(_CHANGES[positions], **parts).splitlines()
-    source = native.filled(_PATCH, **parts, changes=changes)
+    changes = native.fill(_CHANGES[positions], **parts).splitlines()
+    source = native.fill(_PATCH, **parts, changes=changes)
     return native.load(name, source, types, "i64")
 
 
-def _joined(count: int, place: str) -> str:
+def _join_lines(count: int, place: str) -> str:
     """Source of a value from so many bytes."""
     parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
     return "value = " + " | ".join(parts)
 
 
-def _copied(first: str, count: str) -> list[str]:
+def _copy_lines(first: str, count: str) -> list[str]:
     return [f"for i in range({count}):", f"    out[{first} + i] = base[{first} + i]"]
 
 
 @cache
 def _split_kernel(width: int, planes: int) -> Any:
-    escaped = [f"values[escape + np.uint64({k})] = value >> {8 * k}" for k in range(width)]
-    stored = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
+    escape_lines = [f"values[escape + np.uint64({k})] = value >> {8 * k}" for k in range(width)]
+    plane_lines = [f"values[np.uint64({k}) * size + i] = value >> {8 * k}" for k in range(planes)]
     numbers = {"planes": planes, "most": _most(planes, width), "width": width}
     constants = {name: f"np.uint64({number})" for name, number in numbers.items()}
-    return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escaped, split=stored, **constants)
+    return _kernel(f"split_{planes}", _SPLIT, width, "wp", escaped=escape_lines, split=plane_lines, **constants)
 
 
-def _kernel(name: str, template: str, width: int, takes: str, /, **parts: str | list[str]) -> Any:
-    """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
+def _kernel(name: str, template: str, width: int, arguments: str, /, **parts: str | list[str]) -> Any:
+    """A loop for words of `width` bytes; `arguments` has a letter for each argument: words, bitmap, plain bytes, "
+    "number."""
     name = f"{name}_{8 * width}"
-    return native.load(name, native.filled(template, name=name, **parts), _types(width, takes), "i64")
+    return native.load(name, native.fill(template, name=name, **parts), _types(width, arguments), "i64")
 
 
 def _types(width: int, takes: str) -> tuple[str, ...]:

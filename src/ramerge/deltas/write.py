@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import COLUMNS, Encoded, digest, digest_of_blocks, tensor_digest
+from ramerge.deltas.codec import COLUMNS, EncodedBlock, digest, digest_of_blocks, tensor_digest
 from ramerge.deltas.index import (
     BLOCKS,
     CHANGES,
@@ -74,7 +74,7 @@ class DeltaWriter:
     def __exit__(self, *_: object) -> None:
         self._files.close()
 
-    def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[Encoded]) -> None:
+    def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[EncodedBlock]) -> None:
         """Write a tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
         rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, tensor_digest()
         with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:

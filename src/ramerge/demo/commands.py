@@ -53,8 +53,8 @@ def demo(out: Path | None, models: Path | None, scored: tuple[str, ...], as_json
         copy_models(models, tell)
     elif scored:
         folders = named("--score", scored, "NAME=FOLDER, such as --score merged=./merged")
-        found = score_models(folders, silence if as_json else tell)
+        scores = score_models(folders, silence if as_json else tell)
         if as_json:
-            click.echo(json.dumps(found))
+            click.echo(json.dumps(scores))
     else:
         run(out, tell)

@@ -61,12 +61,12 @@ def run(out: Path | None, say: Print) -> None:
             records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
         _say_statistics(records, say)
         _say_scores(models, say)
-        kept = (
+        remark = (
             f"The merged checkpoints are in {out}."
             if out
             else "`ramerge demo --out FOLDER` keeps the merged checkpoints."
         )
-        say(f"\n{kept}")
+        say(f"\n{remark}")
 
 
 def copy_models(folder: Path, say: Print) -> None:
@@ -82,22 +82,22 @@ def copy_models(folder: Path, say: Print) -> None:
         PlanError: one of them exists; nothing was copied.
         OSError: a file cannot be written.
     """
-    asked = {f"{agent.name}.jsonl": agent.task for agent in DEMO_AGENTS}
+    prompt_files = {f"{agent.name}.jsonl": agent.task for agent in DEMO_AGENTS}
     models = {"base": "the base model", **{agent.folder: agent.task.description for agent in DEMO_AGENTS}}
-    if there := [folder / name for name in (*models, *asked, REWARD) if os.path.lexists(folder / name)]:
+    if there := [folder / name for name in (*models, *prompt_files, REWARD) if os.path.lexists(folder / name)]:
         raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as hidden:
+    with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as partial_folder:
         for name in models:
-            shutil.copytree(AGENTS / name, Path(hidden, name)).rename(folder / name)
-    for name, task in asked.items():
+            shutil.copytree(AGENTS / name, Path(partial_folder, name)).rename(folder / name)
+    for name, task in prompt_files.items():
         examples = prompts(task, "train", _PROMPTS, seed=1)
         lines = [json.dumps({"prompt": each.prompt, "ground_truth": each.answer}) + "\n" for each in examples]
         write_file(folder / name, "".join(lines))
     write_file(folder / REWARD, _REWARD)
     for name, description in models.items():
         say(f"{folder / name}: {description}")
-    say(f"{', '.join(asked)}: a few prompts of each task; {REWARD}: their reward function")
+    say(f"{', '.join(prompt_files)}: a few prompts of each task; {REWARD}: their reward function")
     into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"next: {into}{FIRST_MERGE}")
 
@@ -123,17 +123,17 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
         raise RecipeError(absent)
     from ramerge.demo.scoring import rewards
 
-    found: dict[str, dict[str, list[float]]] = {}
+    rewards_by_model: dict[str, dict[str, list[float]]] = {}
     say(f"{'':<14}" + "".join(f"{task.name:>9}" for task in TASKS) + f"{'mean':>9}")
     with shown(quiet=True) as listen:
-        for done, (name, folder) in enumerate(models.items()):
-            listen(Progress("scoring", done, len(models), "models"))
+        for number, (name, folder) in enumerate(models.items()):
+            listen(Progress("scoring", number, len(models), "models"))
             parts = list(rewards(Path(folder)))
-            found[name] = {task.name: [one for part in parts for one in part[task.name]] for task in TASKS}
-            scores = [sum(each) / len(each) for each in found[name].values()]
+            rewards_by_model[name] = {task.name: [one for part in parts for one in part[task.name]] for task in TASKS}
+            scores = [sum(each) / len(each) for each in rewards_by_model[name].values()]
             say(f"{name:<14}" + "".join(f"{one:>9.1%}" for one in (*scores, sum(scores) / len(scores))))
         listen(Progress("scoring", len(models), len(models), "models"))
-    return found
+    return rewards_by_model
 
 
 class _Compiling:
@@ -141,11 +141,11 @@ class _Compiling:
 
     def __init__(self, say: Print) -> None:
         self._say = say
-        self._said = False
+        self._has_printed = False
 
     def __call__(self, event: Progress) -> None:
-        if event.unit == "kernels" and not self._said:
-            self._said = True
+        if event.unit == "kernels" and not self._has_printed:
+            self._has_printed = True
             self._say("\ncompiling kernels; later merges take them from the cache")
 
 
@@ -155,9 +155,9 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
     say(f"\nmerged {ram.parameters_count:,} parameters by ram and by ram+ in {seconds:.2f} s")
     say("\nagent     density   shared   unique      rho   lambda (ram+)")
     for agent in plus.agents.values():
-        shared = agent.shared / agent.active if agent.active else 0.0
+        shared_share = agent.shared / agent.active if agent.active else 0.0
         say(
-            f"{agent.name:<8} {agent.density:>8.1%} {shared:>8.1%} {agent.unique_share:>8.1%} {agent.rho:>8.3f} "
+            f"{agent.name:<8} {agent.density:>8.1%} {shared_share:>8.1%} {agent.unique_share:>8.1%} {agent.rho:>8.3f} "
             f"{agent.lambda_:>8.4f}"
         )
     say(
@@ -173,8 +173,8 @@ def _say_scores(models: Mapping[str, Path], say: Print) -> None:
     # only here, because torch and transformers take seconds to import
     from ramerge.demo.scoring import EXAMPLES
 
-    began = time.monotonic()
+    start = time.monotonic()
     say("\nshare of held-out prompts that are answered exactly:")
     score_models(models, say)
     say(f"{EXAMPLES} prompts a task; one standard error is up to {50 / math.sqrt(EXAMPLES):.1f} points")
-    say(f"scored in {time.monotonic() - began:.0f} s")
+    say(f"scored in {time.monotonic() - start:.0f} s")

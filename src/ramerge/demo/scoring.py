@@ -25,11 +25,13 @@ def rewards(
     Prompts for the test come after those for validation, and none is in both.
     """
     with _quiet():
-        model, tokenizer = _loaded(model_dir)
+        model, tokenizer = _load(model_dir)
         first = 0 if split == "validation" else examples
-        asked = {task.name: prompts(task, "test", 2 * examples, SEED)[first : first + examples] for task in TASKS}
+        prompts_by_task = {
+            task.name: prompts(task, "test", 2 * examples, SEED)[first : first + examples] for task in TASKS
+        }
         for start in range(0, examples, PART):
-            parts = {name: held_out[start : min(start + PART, examples)] for name, held_out in asked.items()}
+            parts = {name: held_out[start : min(start + PART, examples)] for name, held_out in prompts_by_task.items()}
             yield {name: _rewards(model, tokenizer, part) for name, part in parts.items()}
 
 
@@ -58,7 +60,7 @@ def complete(
     return completions, tokenizer.batch_decode(completions, skip_special_tokens=True)
 
 
-def _loaded(model_dir: Path) -> tuple[object, object]:
+def _load(model_dir: Path) -> tuple[object, object]:
     # Versions of transformers differ in the dtype they load by default; widening bf16 is exact.
     model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
     return model, AutoTokenizer.from_pretrained(model_dir, local_files_only=True)

@@ -86,12 +86,12 @@ def _split_of(prompt: str) -> Split:
 def prompts(task: DemoTask, split: Split, count: int, seed: int) -> list[Example]:
     """Draw `count` distinct examples of one split of a task; the same arguments give the same examples."""
     rng = random.Random(f"{task.name}/{split}/{seed}")
-    found: dict[str, Example] = {}
-    while len(found) < count:
+    examples: dict[str, Example] = {}
+    while len(examples) < count:
         example = task.draw(rng)
         if _split_of(example.prompt) == split:
-            found.setdefault(example.prompt, example)
-    return list(found.values())
+            examples.setdefault(example.prompt, example)
+    return list(examples.values())
 
 
 def reward(example: Example, completion: str) -> float:

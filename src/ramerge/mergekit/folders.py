@@ -24,9 +24,9 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
     folders = [Path(), document.folder, document.folder.absolute().parent]
     relative = [model for model in models if not Path(model).is_absolute()]
     counts = [sum(_is_under(model, folder) for model in relative) for folder in folders]
-    chosen = folders[counts.index(max(counts))]
-    here, start = Path().resolve(), chosen.resolve()
+    best_folder = folders[counts.index(max(counts))]
+    here, start = Path().resolve(), best_folder.resolve()
     if not any(counts) or here == start == document.folder.resolve():
-        return chosen, None
+        return best_folder, None
     why = "as in mergekit" if here == start else f"because fewer of the models are under {here}"
-    return chosen, f"relative paths start at {start}, {why}"
+    return best_folder, f"relative paths start at {start}, {why}"

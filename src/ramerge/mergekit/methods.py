@@ -46,18 +46,18 @@ class MergekitSetting:
         ours: its name here; None if it has no effect here.
         kind: float, bool or int.
         default: mergekit's default; None if there is none. Then the parameter is not written.
-        required: whether mergekit refuses a recipe without it.
+        is_required: whether mergekit refuses a recipe without it.
         each: whether every model may have its own value.
-        shared: whether it is one value here all the same, because there is only one model.
+        is_shared: whether it is one value here all the same, because there is only one model.
         convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
     """
 
     ours: str | None
     kind: type = float
     default: Any = None
-    required: bool = False
+    is_required: bool = False
     each: bool = False
-    shared: bool = False
+    is_shared: bool = False
     convert: Callable[[Any], Any] = _same
 
 
@@ -68,7 +68,7 @@ class MergekitMethod:
     Attributes:
         ours: its name here.
         settings: its parameters.
-        fixed: parameters here for the same results as there.
+        constants: parameters here for the same results as there.
         base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
             of them.
         only: how many models it takes, if that is not checked later.
@@ -78,7 +78,7 @@ class MergekitMethod:
 
     ours: str
     settings: Mapping[str, MergekitSetting]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
     base: Literal["origin", "if given", "models", "first"] = "origin"
     only: int | None = None
     join: Callable[[dict[str, Any]], dict[str, Any]] = _same
@@ -90,7 +90,7 @@ MERGEKITS_ALONE = ("nearswap",)
 
 # the type of mergekit's masks, which changes no result
 _MASK = {"int8_mask": MergekitSetting(None, bool, False)}
-_WEIGHT = {"weight": MergekitSetting("weights", required=True, each=True)}
+_WEIGHT = {"weight": MergekitSetting("weights", is_required=True, each=True)}
 _ARITHMETIC = _MASK | _WEIGHT | {"lambda": MergekitSetting("scale", default=1.0)}
 
 
@@ -150,7 +150,7 @@ METHODS: Mapping[str, MergekitMethod] = {
     "sce": MergekitMethod(
         "sce", _MASK | {"select_topk": MergekitSetting("select_topk", default=1.0, convert=_fraction)}
     ),
-    "slerp": MergekitMethod("slerp", {"t": MergekitSetting("t", required=True, convert=_fraction)}, base="first"),
+    "slerp": MergekitMethod("slerp", {"t": MergekitSetting("t", is_required=True, convert=_fraction)}, base="first"),
     "nuslerp": MergekitMethod(
         "nuslerp",
         _WEIGHT
@@ -180,6 +180,9 @@ METHODS: Mapping[str, MergekitMethod] = {
     ),
     "arcee_fusion": MergekitMethod("arcee_fusion", {}),
     "passthrough": MergekitMethod(
-        "passthrough", {"scale": MergekitSetting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
+        "passthrough",
+        {"scale": MergekitSetting("scale", default=1.0, each=True, is_shared=True)},
+        base="models",
+        only=1,
     ),
 }

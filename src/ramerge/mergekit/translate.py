@@ -24,16 +24,16 @@ from ramerge.mergekit.folders import choose_folder
 from ramerge.mergekit.methods import MERGEKITS_ALONE, METHODS, MergekitMethod, MergekitSetting
 from ramerge.mergekit.values import (
     ANYWHERE,
-    Given,
     NamedTensor,
+    ParameterLevel,
     Value,
     ValueCase,
-    chained,
+    chain,
+    is_varying,
     read_value,
     rules_of,
-    shown,
     tensors_of,
-    varies,
+    value_text,
 )
 from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind
 from ramerge.sdk.tensors import full_dtype
@@ -92,27 +92,27 @@ class MergekitModel:
     Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
     """
 
-    written: str
+    text: str
     key: Key
-    own: Given = field(default_factory=dict)
+    own: ParameterLevel = field(default_factory=dict)
 
 
-def _named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
+def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
-    named: dict[str, MergekitModel] = {}
+    by_name: dict[str, MergekitModel] = {}
     for model in models:
-        path = model.written if "+" in model.written else model.written.partition("@")[0]
+        path = model.text if "+" in model.text else model.text.partition("@")[0]
         parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._") or "model"
         name, count = stem, 1
-        while name in named:
+        while name in by_name:
             count += 1
             name = f"{stem}-{count}"
-        named[name] = model
-    return named
+        by_name[name] = model
+    return by_name
 
 
-def _spelled(value: object) -> str:
+def _text_of(value: object) -> str:
     """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
     Raises:
@@ -124,7 +124,7 @@ def _spelled(value: object) -> str:
         if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
             raise ValueError("a model of another architecture is not supported")
         if value.get("lora") is not None:
-            return "+".join(_spelled({"model": value.get(part)}) for part in ("model", "lora"))
+            return "+".join(_text_of({"model": value.get(part)}) for part in ("model", "lora"))
         value = value.get("model")
     elif isinstance(value, str) and "+" in value:
         return value  # a model with adapters, each with its own revision
@@ -134,9 +134,9 @@ def _spelled(value: object) -> str:
         path, at, revision = value.partition("@")
         revision = revision if at else None
     else:
-        raise ValueError(f"must be a path or a hub id, not {shown(value)}")
+        raise ValueError(f"must be a path or a hub id, not {value_text(value)}")
     if not isinstance(path, str) or not path or not isinstance(revision, str | None) or "@" in (revision or ""):
-        raise ValueError(f"must be a path or a hub id with at most one @revision, not {shown(value)}")
+        raise ValueError(f"must be a path or a hub id with at most one @revision, not {value_text(value)}")
     return f"{path}@{revision}" if revision else path
 
 
@@ -158,7 +158,7 @@ def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
             case [0, int(stop)] if not isinstance(stop, bool) and stop > 0:
                 stops.add(stop)
             case span:
-                raise ValueError(f"layer_range {shown(span)} is not supported")
+                raise ValueError(f"layer_range {value_text(span)} is not supported")
     if len(stops) > 1:
         raise ValueError("with different layers are not supported")
     entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
@@ -167,7 +167,7 @@ def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
 
 class _Translation:
     def __init__(self, document: Document, look: Look) -> None:
-        self.given = document
+        self.document = document
         self.look = look
         self.values = {str(key): value for key, value in document.as_dict().items()}
         self.problems: list[str] = []
@@ -180,7 +180,7 @@ class _Translation:
     def run(self) -> Document:
         for key, text in _OTHER_PROGRAMS.items():
             if key in self.values:
-                raise RecipeError(self.given.where((key,), text))
+                raise RecipeError(self.document.where((key,), text))
         self.check_keys()
         self.open_slice()
         method = self.read_method()
@@ -198,7 +198,7 @@ class _Translation:
     # --- reports and results ---
 
     def problem(self, key: Key, message: str) -> None:
-        self.problems.append(self.given.where(key, message))
+        self.problems.append(self.document.where(key, message))
 
     def put(self, key: Key, value: object, origin: Key = ()) -> None:
         mapping = self.output
@@ -210,24 +210,24 @@ class _Translation:
     def mark(self, key: Key, origin: Key) -> None:
         """Make messages about `key` of the result show the line or flag of `origin`, or of the mapping around it."""
         for length in range(len(origin), 0, -1):
-            if origin[:length] in self.given.flags:
-                self.result.flags[key] = self.given.flags[origin[:length]]
+            if origin[:length] in self.document.flags:
+                self.result.flags[key] = self.document.flags[origin[:length]]
                 return
-            if origin[:length] in self.given.lines:
-                self.result.lines[key], self.result.origins[key] = self.given.lines[origin[:length]], origin
+            if origin[:length] in self.document.lines:
+                self.result.lines[key], self.result.origins[key] = self.document.lines[origin[:length]], origin
                 return
 
     # --- keys and method ---
 
     def check_keys(self) -> None:
         if (name := self.values.get("name")) is not None:
-            self.result.notes.append(f"name: {shown(name)} is ignored: the output has the name of its folder")
+            self.result.notes.append(f"name: {value_text(name)} is ignored: the output has the name of its folder")
         for key, value in self.values.items():
             if key == "modules" and value:
                 self.problem((key,), f"is not supported; {_WHOLE}")
             elif key in _OWN_KEYS:
-                given = next((given for given in self.given.flags if given[0] == key), (key,))
-                self.problem(given, f"does not belong in a recipe of mergekit's form: {_OWN_KEYS[key]}")
+                flag_key = next((flag_key for flag_key in self.document.flags if flag_key[0] == key), (key,))
+                self.problem(flag_key, f"does not belong in a recipe of mergekit's form: {_OWN_KEYS[key]}")
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
                 flag = f"--{key.replace('_', '-')}"
                 if flag in FLAGS:
@@ -282,19 +282,19 @@ class _Translation:
             self.problem(("models",), "is missing")
             return []
         if not isinstance(entries, list | tuple) or not entries:
-            self.problem(("models",), f"must be a list such as [{{model: ./coder}}], not {shown(entries)}")
+            self.problem(("models",), f"must be a list such as [{{model: ./coder}}], not {value_text(entries)}")
             return []
         read = [self.read_entry(entry, (*self.models_key, str(index)), method) for index, entry in enumerate(entries)]
         models = [model for model in read if model is not None]
-        written = [model.written for model in models]
+        texts = [model.text for model in models]
         for index, model in enumerate(models):
-            if model.written in written[:index]:
-                self.problem(model.key, f"{model.written} is listed twice")
+            if model.text in texts[:index]:
+                self.problem(model.key, f"{model.text} is listed twice")
         return models
 
     def read_entry(self, entry: object, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
         if not isinstance(entry, Mapping):
-            self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
+            self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {value_text(entry)}")
             return None
         for name in entry:
             if name not in _MODEL_KEYS:
@@ -305,66 +305,66 @@ class _Translation:
             return None
         return self.read_model(entry["model"], (*key, "model"), own)
 
-    def read_model(self, value: object, key: Key, own: Given | None = None) -> MergekitModel | None:
+    def read_model(self, value: object, key: Key, own: ParameterLevel | None = None) -> MergekitModel | None:
         try:
-            return MergekitModel(_spelled(value), key, own or {})
+            return MergekitModel(_text_of(value), key, own or {})
         except ValueError as error:
             self.problem(key, str(error))
             return None
 
     def choose_agents(
-        self, method: MergekitMethod | None, listed: Sequence[MergekitModel], base: MergekitModel | None
+        self, method: MergekitMethod | None, models_of_recipe: Sequence[MergekitModel], base: MergekitModel | None
     ) -> dict[str, MergekitModel]:
         """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
-        others = [model for model in listed if base is None or model.written != base.written]
+        others = [model for model in models_of_recipe if base is None or model.text != base.text]
         if method is None or method.base in ("origin", "if given"):
-            if listed and not others:
+            if models_of_recipe and not others:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
-            return _named(others)
+            return _by_name(others)
         # mergekit adds the base to `models`, but not to a slice
-        counted = base is not None and (len(others) < len(listed) or self.models_key == ("models",))
+        base_counts = base is not None and (len(others) < len(models_of_recipe) or self.models_key == ("models",))
         if method.base == "first":
-            return _named([*([base] if base is not None and counted else []), *others])
-        added = [base] if base is not None and counted and len(others) == len(listed) else []
-        models = [*listed, *added]
-        if method.only is not None and listed and len(models) != method.only:
+            return _by_name([*([base] if base is not None and base_counts else []), *others])
+        extra = [base] if base is not None and base_counts and len(others) == len(models_of_recipe) else []
+        models = [*models_of_recipe, *extra]
+        if method.only is not None and models_of_recipe and len(models) != method.only:
             text = f"{self.values['merge_method']} takes exactly {method.only} model, not {len(models)}"
             self.problem(self.models_key, text)
-        return _named(models)
+        return _by_name(models)
 
     def write_models(
         self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
     ) -> None:
         if base is not None:
-            self.put(("base",), base.written, base.key)
+            self.put(("base",), base.text, base.key)
         elif method is not None and method.base in ("origin", "first") and not self.values.get("base_model"):
             self.problem(("base_model",), f"is missing; {self.values['merge_method']} needs it")
         self.put(("agents",), {}, self.models_key)
         for name, model in agents.items():
-            self.put(("agents", name), model.written, model.key)
-        models = [model.written for model in agents.values()] + ([base.written] if base is not None else [])
-        self.result.folder, note = choose_folder(self.given, models)
+            self.put(("agents", name), model.text, model.key)
+        models = [model.text for model in agents.values()] + ([base.text] if base is not None else [])
+        self.result.folder, note = choose_folder(self.document, models)
         self.result.notes += [note] if note else []
 
     # --- parameters ---
 
-    def read_parameters(self, given: object, key: Key, method: MergekitMethod | None) -> Given:
-        if given is None:
+    def read_parameters(self, values: object, key: Key, method: MergekitMethod | None) -> ParameterLevel:
+        if values is None:
             return {}
-        if not isinstance(given, Mapping):
-            self.problem(key, f"must be a mapping such as {{weight: 1}}, not {shown(given)}")
+        if not isinstance(values, Mapping):
+            self.problem(key, f"must be a mapping such as {{weight: 1}}, not {value_text(values)}")
             return {}
-        found: dict[str, tuple[Value, Key]] = {}
-        for name, value in ((str(name), value) for name, value in given.items()):
+        result: dict[str, tuple[Value, Key]] = {}
+        for name, value in ((str(name), value) for name, value in values.items()):
             inside = (*key, name)
-            found[name] = (), inside
+            result[name] = (), inside
             try:
                 if method is not None:
                     setting = self.setting(method, name, for_all=key[:-2] != self.models_key)
-                    found[name] = read_value(value, setting.kind, setting.convert), inside
+                    result[name] = read_value(value, setting.kind, setting.convert), inside
             except ValueError as error:
                 self.problem(inside, str(error))
-        return found
+        return result
 
     def setting(self, method: MergekitMethod, name: str, *, for_all: bool) -> MergekitSetting:
         if name not in method.settings:
@@ -384,15 +384,15 @@ class _Translation:
             return
         is_read = self.entries or not self.values.get("slices")  # else slices could not be opened, which is reported
         for name, setting in method.settings.items():
-            if setting.required and is_read:
-                self.check_given(name, levels, agents)
+            if setting.is_required and is_read:
+                self.check_parameter(name, levels, agents)
         slots = list(_slots(method, agents, levels))
         for slot in slots:
             self.mark(("parameters", *slot.key), slot.origin)
             if len(slot.key) > 1:
                 self.mark(("parameters", slot.key[0]), self.models_key)
         self.put(("parameters",), {}, ("parameters",))
-        varying = [slot for slot in slots if varies(slot.value)]
+        varying = [slot for slot in slots if is_varying(slot.value)]
         if self.problems:
             return
         if not varying:
@@ -423,13 +423,15 @@ class _Translation:
         """Warn of filters that are for no tensor, and report tensors that no case is for."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
-                warning = self.given.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
+                warning = self.document.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
                 self.result.warnings.append(warning)
-        missed = next((tensor.name for tensor in tensors if tensor.value(slot.value) is None), None)
-        if missed is not None:
-            self.problem(slot.origin, f"has no value for {missed!r}; add a last entry without a filter: {{value: ...}}")
+        uncovered = next((tensor.name for tensor in tensors if tensor.value(slot.value) is None), None)
+        if uncovered is not None:
+            self.problem(
+                slot.origin, f"has no value for {uncovered!r}; add a last entry without a filter: {{value: ...}}"
+            )
 
-    def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, MergekitModel]) -> None:
+    def check_parameter(self, name: str, levels: Sequence[ParameterLevel], agents: Mapping[str, MergekitModel]) -> None:
         for model in agents.values():
             if any(name in level for level in (model.own, *levels)):
                 continue
@@ -444,19 +446,19 @@ class _Translation:
     # --- the rest ---
 
     def write_dtype(self, method: MergekitMethod | None) -> None:
-        found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
-        if ("dtype",) in self.given.flags:
-            found.pop("out_dtype", None)
-        elif found.get("dtype") in _SHORT and method is not None and method.in_bfloat16:
-            self.result.notes.append(_COMPUTES.format(found["dtype"], self.values["merge_method"], method.in_bfloat16))
-        for key in list(found)[:1]:
-            self.put(("dtype",), found[key], (key,))
+        dtypes = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
+        if ("dtype",) in self.document.flags:
+            dtypes.pop("out_dtype", None)
+        elif dtypes.get("dtype") in _SHORT and method is not None and method.in_bfloat16:
+            self.result.notes.append(_COMPUTES.format(dtypes["dtype"], self.values["merge_method"], method.in_bfloat16))
+        for key in list(dtypes)[:1]:
+            self.put(("dtype",), dtypes[key], (key,))
 
     def read_dtype(self, key: str) -> str | None:
         value = self.values.get(key)
         if value is None or value in ("", "auto"):
             return None
-        name = full_dtype(value) if isinstance(value, str) else shown(value)
+        name = full_dtype(value) if isinstance(value, str) else value_text(value)
         if not isinstance(value, str) or name not in _DTYPES:
             self.problem((key,), unknown("dtype", name, _DTYPES, few=True))
             return None
@@ -481,9 +483,9 @@ class _Translation:
         if template in (None, "", "auto"):
             return
         if isinstance(template, str) and (template in _TEMPLATES or "{" in template):
-            called = template if template in _TEMPLATES else "the template of the recipe"
+            template_name = template if template in _TEMPLATES else "the template of the recipe"
             self.result.notes.append(
-                f"chat_template: {called} is ignored: {advice}. To set another one, assign "
+                f"chat_template: {template_name} is ignored: {advice}. To set another one, assign "
                 "chat_template of the output's tokenizer and save it"
             )
         else:
@@ -500,10 +502,10 @@ class _Translation:
             self.put_companions("base" if base is not None else next(iter(agents), "base"), key)
             return
         model = self.read_model(source, key) if source != "union" else base
-        names = [name for name, agent in agents.items() if model is not None and agent.written == model.written]
-        is_base = base is not None and model is not None and base.written == model.written
+        names = [name for name, agent in agents.items() if model is not None and agent.text == model.text]
+        is_base = base is not None and model is not None and base.text == model.text
         if source != "union" and model is not None and not names and not is_base:
-            self.problem(key, f"{shown(source)} is neither base, union nor a model of this recipe")
+            self.problem(key, f"{value_text(source)} is neither base, union nor a model of this recipe")
         elif source == "union" or not is_base:
             self.result.same_tokenizers = key
             self.mark(key, key)
@@ -519,8 +521,8 @@ class _Translation:
         for key in _ADDED_KEYS:
             if key in self.values:
                 self.put((key,), self.values[key])
-        self.result.lines |= {key: line for key, line in self.given.lines.items() if key[0] in _ADDED_KEYS}
-        self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
+        self.result.lines |= {key: line for key, line in self.document.lines.items() if key[0] in _ADDED_KEYS}
+        self.result.flags |= {key: flag for key, flag in self.document.flags.items() if key[0] in _ADDED_KEYS}
 
 
 class _Slot(NamedTuple):
@@ -531,28 +533,30 @@ class _Slot(NamedTuple):
     origin: Key
 
 
-def _slots(method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: Sequence[Given]) -> Iterator[_Slot]:
+def _slots(
+    method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: Sequence[ParameterLevel]
+) -> Iterator[_Slot]:
     for name, setting in method.settings.items():
         if setting.ours is None:
             continue
         own = any(name in model.own for model in agents.values())
         for agent, model in agents.items() if own else [("", None)]:
-            given = [level[name] for level in ([model.own] if model else []) + [*levels] if name in level]
+            levels_with_value = [level[name] for level in ([model.own] if model else []) + [*levels] if name in level]
             default = (ValueCase(None, (setting.default,), setting.convert),) if setting.default is not None else ()
-            value = chained([*(value for value, _ in given), default])
+            value = chain([*(value for value, _ in levels_with_value), default])
             if value:
-                key = (setting.ours, agent) if own and not setting.shared else (setting.ours,)
-                yield _Slot(key, value, given[0][1] if given else ("merge_method",))
+                key = (setting.ours, agent) if own and not setting.is_shared else (setting.ours,)
+                yield _Slot(key, value, levels_with_value[0][1] if levels_with_value else ("merge_method",))
 
 
 def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTensor) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for slot in slots:
         case = tensor.value(slot.value)
         assert case is not None, slot.key
-        inside = found.setdefault(slot.key[0], {}) if len(slot.key) > 1 else found
+        inside = values.setdefault(slot.key[0], {}) if len(slot.key) > 1 else values
         inside[slot.key[-1]] = case.at(tensor.place)
-    return {**method.join(found), **method.fixed}
+    return {**method.join(values), **method.constants}
 
 
 DIALECT = Dialect(_MARKS, translate, FLAGS)

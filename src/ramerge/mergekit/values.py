@@ -33,17 +33,17 @@ class ValueCase:
 
     def at(self, place: float) -> Any:
         """The value at a place from 0, the first layer, to 1, the last one."""
-        scaled = place * (len(self.steps) - 1)
-        lower = int(scaled)
-        if scaled == lower:
+        position = place * (len(self.steps) - 1)
+        lower = int(position)
+        if position == lower:
             return self.convert(self.steps[lower])
-        part = scaled - lower
+        part = position - lower
         return self.convert((1 - part) * self.steps[lower] + part * self.steps[lower + 1])
 
 
 Value = tuple[ValueCase, ...]
 # by name: a value, and where it was written
-Given = Mapping[str, tuple[Value, Key]]
+ParameterLevel = Mapping[str, tuple[Value, Key]]
 
 
 def read_value(value: object, kind: type, convert: Callable[[object], object]) -> Value:
@@ -63,10 +63,10 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
     cases = []
     for entry in entries:
         if not isinstance(entry, Mapping) or not set(entry) <= {"filter", "value"} or "value" not in entry:
-            raise ValueError(f"must be a list of {{filter: TEXT, value: VALUE}}, not with {shown(entry)}")
+            raise ValueError(f"must be a list of {{filter: TEXT, value: VALUE}}, not with {value_text(entry)}")
         text = entry.get("filter")
         if not isinstance(text, str | None) or text == "":
-            raise ValueError(f"filter must be a part of tensors' names, not {shown(text)}")
+            raise ValueError(f"filter must be a part of tensors' names, not {value_text(text)}")
         cases.append(_case(None if text == "*" else text, entry["value"], kind, convert))
         if cases[-1].text is None:
             break
@@ -91,13 +91,13 @@ def _read(value: object, kind: type) -> Any:
     try:
         result = _READERS[kind].validate_python(value)
     except ValidationError as error:
-        raise ValueError(f"must be {_WORDS[kind]}, not {shown(value)}") from error
+        raise ValueError(f"must be {_WORDS[kind]}, not {value_text(value)}") from error
     if isinstance(result, float) and not math.isfinite(result):
-        raise ValueError(f"must be a finite number, not {shown(value)}")
+        raise ValueError(f"must be a finite number, not {value_text(value)}")
     return result
 
 
-def chained(levels: Sequence[Value]) -> Value:
+def chain(levels: Sequence[Value]) -> Value:
     """The cases of several levels, the first of which goes before the others."""
     cases: list[ValueCase] = []
     for value in levels:
@@ -107,7 +107,7 @@ def chained(levels: Sequence[Value]) -> Value:
     return tuple(cases)
 
 
-def varies(value: Value) -> bool:
+def is_varying(value: Value) -> bool:
     """Whether tensors have different values, or only some have one."""
     if not value:
         return False
@@ -115,7 +115,7 @@ def varies(value: Value) -> bool:
     return not same or value[-1].text is not None
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A value of a recipe in mergekit's form, in messages."""
     text = repr(value)
     return text if len(text) < 60 else type(value).__name__
@@ -184,8 +184,8 @@ def rules_of(
     # what holds more texts first, so that a pattern need not say which texts a name must not hold
     rules = [
         rule
-        for held in sorted(groups, key=lambda held: (-len(held), sorted(held)))
-        for rule in _rules_of_group(groups[held], _patterns(held, groups[held]), parameters)
+        for pattern_group in sorted(groups, key=lambda pattern_group: (-len(pattern_group), sorted(pattern_group)))
+        for rule in _rules_of_group(groups[pattern_group], _patterns(pattern_group, groups[pattern_group]), parameters)
     ]
     common = rules.pop()["parameters"]
     while rules and rules[-1]["parameters"] == common:
@@ -199,30 +199,34 @@ def _rules_of_group(
     group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> Iterator[Rule]:
     """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
-    found: list[tuple[Mapping[str, object], set[int | None]]] = []
+    groups: list[tuple[Mapping[str, object], set[int | None]]] = []
     for tensor in group:
         values = parameters(tensor)
-        layers = next((layers for others, layers in found if others == values), None)
+        layers = next((layers for others, layers in groups if others == values), None)
         if layers is None:
-            found.append((values, {tensor.layer}))
+            groups.append((values, {tensor.layer}))
         else:
             layers.add(tensor.layer)
-    found.sort(key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0)))
-    caught: Rule = {"match": list(match)} if match != ("*",) else {}
-    for values, layers in found[:-1]:
+    groups.sort(
+        key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0))
+    )
+    matches: Rule = {"match": list(match)} if match != ("*",) else {}
+    for values, layers in groups[:-1]:
         numbers = enumerate(sorted(layer for layer in layers if layer is not None))
         runs = [[number for _, number in run] for _, run in groupby(numbers, key=lambda entry: entry[1] - entry[0])]
         spans = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-        yield {**caught, "layers": spans, "parameters": values}
-    yield {**caught, "parameters": found[-1][0]}
+        yield {**matches, "layers": spans, "parameters": values}
+    yield {**matches, "parameters": groups[-1][0]}
 
 
-def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
+def _patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
     """Patterns that catch the tensors of a group, whose names hold all these texts, and no names without these."""
-    texts = sorted(text for text in held if not any(text in other and text != other for other in held))
+    texts = sorted(
+        text for text in pattern_group if not any(text in other and text != other for other in pattern_group)
+    )
     orders = permutations(texts) if len(texts) <= 3 else ()
     patterns = [f"*{'*'.join(map(escape, order))}*" if order else "*" for order in orders]
-    used = [pattern for pattern in patterns if any(fnmatchcase(tensor.name, pattern) for tensor in group)]
-    if all(any(fnmatchcase(tensor.name, pattern) for pattern in used) for tensor in group):
-        return tuple(used)
+    used_patterns = [pattern for pattern in patterns if any(fnmatchcase(tensor.name, pattern) for tensor in group)]
+    if all(any(fnmatchcase(tensor.name, pattern) for pattern in used_patterns) for tensor in group):
+        return tuple(used_patterns)
     return tuple(escape(tensor.name) for tensor in group)  # texts that overlap in names

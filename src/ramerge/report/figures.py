@@ -58,8 +58,8 @@ class Figure:
         fit = alt.AutoSizeParams(type="fit-x", contains="padding")
         spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
         spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
-        shown: dict[str, Any] = visible(spec | {"config": _config(font)})
-        return shown
+        visible_spec: dict[str, Any] = visible(spec | {"config": _config(font)})
+        return visible_spec
 
     def svg(self, font: int = 11, width: int = 340) -> str:
         """The figure as SVG, in the color of the text around it."""

@@ -83,20 +83,20 @@ def chart_libraries() -> dict[str, str]:
 @cache
 def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...] = ()) -> jinja2.Environment:
     """Templates of a folder and of `report`; filters besides those that all have, by name."""
-    found = jinja2.Environment(
+    jinja_environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_shown,
+        finalize=_plain_value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    found.filters.update(FILTERS | dict(filters))
-    return found
+    jinja_environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    jinja_environment.filters.update(FILTERS | dict(filters))
+    return jinja_environment
 
 
-def _shown(value: object) -> object:
+def _plain_value(value: object) -> object:
     """Convert what a template puts out: texts to lines that show as they are. Our own markup is not a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value

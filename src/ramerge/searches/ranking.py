@@ -125,7 +125,7 @@ def rank(
     if not merges:
         return Ranking({}, {}, {}, rewarded=False, notes=())
     objective = Objective()
-    with calibration.gathered(options, on_progress or silence) as (live, notes):
+    with calibration.gather(options, on_progress or silence) as (live, notes):
         replies = replies_of(calibration.folder, names, settings.right_at)
         scorer = MassScorer(live, replies, {})
         contest = Contest(

@@ -209,7 +209,7 @@ class ServedReplier(Replier):
 
 def _request(speaker: Speaker, prompt: Prompt) -> _Request:
     """A prompt as an agent is asked."""
-    encoded = speaker.asked(prompt)
+    encoded = speaker.question(prompt)
     if isinstance(encoded, str):
         raise InputError(f"{prompt.place}: {encoded}")
     ids, is_cut = encoded

@@ -67,17 +67,17 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
         RecipeError: there are none, two have the same step, or a step cannot be told.
         CheckpointError: a delta's index cannot be read, or the hub cannot be asked.
     """
-    found = _in_run(words[0]) if len(words) == 1 else _listed(words)
-    if not found:
+    checkpoints = _in_run(words[0]) if len(words) == 1 else _in_list(words)
+    if not checkpoints:
         raise RecipeError(
             f"{words[0]}: holds no checkpoints with a step in their names, such as global_step_10, checkpoint-10 or "
             "step_10; name the checkpoints one after another"
         )
-    found = sorted(found, key=lambda one: one.step)
-    for one, other in pairwise(found):
+    checkpoints = sorted(checkpoints, key=lambda one: one.step)
+    for one, other in pairwise(checkpoints):
         if one.step == other.step:
             raise RecipeError(f"{one.model} and {other.model} are both of step {one.step}; give each step once")
-    return found
+    return checkpoints
 
 
 def is_missing(word: str) -> bool:
@@ -85,8 +85,8 @@ def is_missing(word: str) -> bool:
     return not is_remote(word) and not is_hub_id(word) and not Path(word).expanduser().exists()
 
 
-def chosen(
-    found: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
+def choose(
+    checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
     """Take the last so many checkpoints of those whose steps are in a range, ends included.
 
@@ -95,7 +95,7 @@ def chosen(
     """
     inside = [
         one
-        for one in found
+        for one in checkpoints
         if (first_step is None or one.step >= first_step) and (last_step is None or one.step <= last_step)
     ]
     if last is not None:
@@ -103,51 +103,53 @@ def chosen(
             _note(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
         inside = inside[-last:]
     if not inside:
-        steps = f"{found[0].step} to {found[-1].step}"
+        steps = f"{checkpoints[0].step} to {checkpoints[-1].step}"
         raise RecipeError(f"--steps: no checkpoint is in this range; the run's steps are {steps}")
     if len(inside) > MANY:
         raise RecipeError(f"{len(inside)} checkpoints are more than {MANY}; choose with --last or --steps")
     return inside
 
 
-def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, object]:
+def agents_of(
+    chosen_checkpoints: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None
+) -> dict[str, object]:
     """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
 
     Args:
-        taken: the checkpoints.
+        chosen_checkpoints: the checkpoints.
         run: all of the run, of which some deltas may lie between those that are taken.
         base: the model that the first deltas change.
 
     Raises:
         RecipeError: there are deltas, and no base; or a delta of the chain is missing.
     """
-    if base is None and any(one.is_delta for one in taken):
-        raise RecipeError(f"{taken[0].model}: is a delta; give the model that it is for with --base MODEL")
+    if base is None and any(one.is_delta for one in chosen_checkpoints):
+        raise RecipeError(f"{chosen_checkpoints[0].model}: is a delta; give the model that it is for with --base MODEL")
     deltas = [one for one in run if one.is_delta]
     bottom = {one.below for one in deltas} - {one.result for one in deltas}
     if len(bottom) > 1:
-        lost = list({one.below: one.model for one in deltas if one.below in bottom}.values())
+        bottoms = list({one.below: one.model for one in deltas if one.below in bottom}.values())
         raise RecipeError(
-            f"the deltas do not form a chain: {lost[0]} and {lost[1]} are for different models that no other one "
+            f"the deltas do not form a chain: {bottoms[0]} and {bottoms[1]} are for different models that no other one "
             "gives; is one missing? Name those that belong together one after another"
         )
     agents: dict[str, object] = {}
-    made: dict[str, str] = {}
-    for one in taken:
+    names_by_digest: dict[str, str] = {}
+    for one in chosen_checkpoints:
         agents[one.name] = one.model
         if one.is_delta:
             # with those that lie between it and the nearest checkpoint that is an agent already, or the base
             chain = [one]
-            while (last := chain[-1]).below not in made:
+            while (last := chain[-1]).below not in names_by_digest:
                 # what gives the model that this one changes; of an earlier step, because a step may change nothing
                 before = [each for each in deltas if each.step < last.step and each.result == last.below]
                 if not before:
                     break
                 chain.append(max(before, key=lambda each: each.step))
-            over = made.get(last.below)
+            over = names_by_digest.get(last.below)
             agent: dict[str, object] = {"delta": [delta.model for delta in reversed(chain)]}
             agents[one.name] = agent | ({"over": over} if over is not None else {})
-        made[one.result] = one.name
+        names_by_digest[one.result] = one.name
     return agents
 
 
@@ -155,7 +157,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
     folder = Path(run).expanduser()
     if not is_remote(run) and folder.is_dir():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        return [found for path in inside if (found := _inside(path)) is not None]
+        return [checkpoint for path in inside if (checkpoint := _inside(path)) is not None]
     if is_remote(run) and on_hub(run) is None:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
@@ -200,8 +202,8 @@ def _note(text: str) -> None:
     warnings.warn(OutputWarning(text), stacklevel=2)
 
 
-def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
-    found, places = [], list[str]()
+def _in_list(words: Sequence[str]) -> list[RunCheckpoint]:
+    checkpoints, places = [], list[str]()
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
         if is_missing(word):
@@ -210,13 +212,13 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else last_number(word.rpartition("@")[2])
         places += [word] if step is None else []
-        found.append(_checkpoint(from_here(word), place if step is None else step))
+        checkpoints.append(_checkpoint(from_here(word), place if step is None else step))
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     labels = [Path(word).name for word in words]
     if places and len({*labels}) == len(labels) and all(map(_LABEL.fullmatch, labels)):
-        return [replace(one, label=label) for one, label in zip(found, labels, strict=True)]
-    return found
+        return [replace(one, label=label) for one, label in zip(checkpoints, labels, strict=True)]
+    return checkpoints
 
 
 def _checkpoint(model: str, step: int) -> RunCheckpoint:
@@ -226,8 +228,8 @@ def _checkpoint(model: str, step: int) -> RunCheckpoint:
     try:
         metadata = read_object(index, _INDEX_LIMITS, constants=False).get("metadata")
     except (OSError, ValueError) as error:
-        said = reason(error) if isinstance(error, OSError) else error
-        raise CheckpointError(f"{index}: cannot be read: {said}; get the delta again") from error
+        why = reason(error) if isinstance(error, OSError) else error
+        raise CheckpointError(f"{index}: cannot be read: {why}; get the delta again") from error
     values = metadata if isinstance(metadata, Mapping) else {}
     return RunCheckpoint(step, model, True, str(values.get("base", "")), str(values.get("result", "")))
 

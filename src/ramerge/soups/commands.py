@@ -163,16 +163,16 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
         {"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, request.recipe, options
     )
     with shown(quiet=quiet or as_json) as listen:
-        found = straightness(request.recipe, options, listen)
-    warn(found.warnings)
+        result = straightness(request.recipe, options, listen)
+    warn(result.warnings)
     if as_json:
-        click.echo(found.to_json(), nl=False)
+        click.echo(result.to_json(), nl=False)
     elif not quiet and page != STANDARD_OUTPUT:
-        say(lines_of(found))
+        say(lines_of(result))
     if page is not None:
         from ramerge.soups.page import render
 
-        write_texts([(page, render(found))])
+        write_texts([(page, render(result))])
 
 
 def _find_greedy(
@@ -195,7 +195,7 @@ def _find_greedy(
             result = greedy_soup(
                 request.recipe,
                 request.run,
-                request.taken,
+                request.checkpoints,
                 out,
                 make_scorer,
                 objective,

@@ -39,13 +39,13 @@ class Ema(MeanMethod[EmaParameters]):
     def weights(self, parameters: EmaParameters, agents: Agents) -> tuple[float, ...]:
         steps = steps_of(parameters, agents)
         order = sorted(range(len(agents)), key=lambda place: steps[place])
-        found = [1.0]
+        weights = [1.0]
         for before, after in pairwise(order):
             decay = parameters.decay
             if parameters.half_life is not None:
                 decay = 2 ** (-(steps[after] - steps[before]) / parameters.half_life)
-            found = [*(weight * decay for weight in found), 1 - decay]
-        by_agent = dict(zip(order, found, strict=True))
+            weights = [*(weight * decay for weight in weights), 1 - decay]
+        by_agent = dict(zip(order, weights, strict=True))
         return tuple(by_agent[place] for place in range(len(agents)))
 
 

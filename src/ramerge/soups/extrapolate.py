@@ -46,9 +46,9 @@ class Extrapolate(MeanMethod[ExtrapolateParameters]):
         alpha = parameters.alpha
         if parameters.at is not None:
             alpha = (parameters.at - steps[last]) / (steps[last] - steps[first])
-        found = [0.0] * len(agents)
-        found[first], found[last] = -alpha, 1 + alpha
-        return tuple(found)
+        weights = [0.0] * len(agents)
+        weights[first], weights[last] = -alpha, 1 + alpha
+        return tuple(weights)
 
 
 EXTRAPOLATE = Extrapolate()

@@ -34,12 +34,12 @@ _STAGE = "greedy soup"
 _SOUP = "soup"
 """The key of a point: names of the checkpoints in a soup, in the order of their steps."""
 _SPLITS: tuple[Split, Split] = ("validation", "test")
-_NAMED = 3
+_MOST_NAMES = 3
 """Members of a soup that are named; of more, how many there are."""
 
 
 @dataclass(frozen=True)
-class Tried:
+class SoupTrial:
     """A soup that was scored in the greedy search.
 
     Attributes:
@@ -68,7 +68,7 @@ class GreedyResult:
     """
 
     members: tuple[str, ...]
-    trials: tuple[Tried, ...]
+    trials: tuple[SoupTrial, ...]
     objective: str
 
     def to_json(self) -> str:
@@ -79,7 +79,7 @@ class GreedyResult:
 def greedy_soup(
     recipe: Document,
     run: Sequence[RunCheckpoint],
-    taken: Sequence[RunCheckpoint],
+    checkpoints: Sequence[RunCheckpoint],
     out: Path,
     make_scorer: MakeScorer,
     objective: Objective,
@@ -93,7 +93,7 @@ def greedy_soup(
     Args:
         recipe: of the uniform soup of all that are taken.
         run: the run's checkpoints.
-        taken: those that may be in the soup.
+        checkpoints: those that may be in the soup.
         out: the folder.
         make_scorer: as for a search.
         objective: what is to be as good as possible.
@@ -106,25 +106,25 @@ def greedy_soup(
             or the folder holds something else.
         RamergeError: as `merge` raises.
     """
-    made = ramerge.plan(recipe, options=options)
-    if made.problems:
-        raise PlanError(made.problems)
+    soup_plan = ramerge.plan(recipe, options=options)
+    if soup_plan.problems:
+        raise PlanError(soup_plan.problems)
     claim_folder(out, reads_of(recipe))
-    total = 2 * len(taken) - 1
+    total = 2 * len(checkpoints) - 1
     loading = Progress(_STAGE, 0, total, "soups", "loading the score")
     with search_folder(out) as folder, closing(make_scorer(folder, lambda: listen(loading))) as scorer:
         folder.check_description(
             {
                 "recipe": recipe.as_dict(),
-                "inputs": state_of(made.details.inputs.files),
+                "inputs": state_of(soup_plan.details.inputs.files),
                 "score": dict(scorer.about()),
             }
         )
         # what failed is tried again
-        kept = [trial for trial in folder.trials.read() if trial.state == "complete"]
-        soups = _Soups(recipe, run, {one.name: one for one in taken}, options, folder.candidate)
-        contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, kept)
-        strategy = GreedySoup([one.name for one in taken], objective)
+        finished_trials = [trial for trial in folder.trials.read() if trial.state == "complete"]
+        soups = _Soups(recipe, run, {one.name: one for one in checkpoints}, options, folder.candidate)
+        contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, finished_trials)
+        strategy = GreedySoup([one.name for one in checkpoints], objective)
         try:
             contest.run(
                 strategy, None, lambda: listen(Progress(_STAGE, strategy.done(contest.standings()), total, "soups"))
@@ -193,16 +193,16 @@ class GreedySoup:
             if standing.state == "complete":
                 singles.append((name, standing))
         singles.sort(key=lambda one: self._gain(one[1]), reverse=True)
-        kept = [name for name, _ in singles[:1]]
+        members = [name for name, _ in singles[:1]]
         best = self._gain(singles[0][1]) if singles else 0.0
         for name, _ in singles[1:]:
-            standing = results.get(key_of(self.point([*kept, name])))
+            standing = results.get(key_of(self.point([*members, name])))
             better = standing is not None and standing.state == "complete" and self._gain(standing) >= best
-            yield _SoupStep((*kept, name), standing, better)
+            yield _SoupStep((*members, name), standing, better)
             if standing is None:
                 return
             if better:
-                kept, best = [*kept, name], self._gain(standing)
+                members, best = [*members, name], self._gain(standing)
 
     def _gain(self, standing: Standing) -> float:
         return self.objective.sign * standing.values[0]
@@ -219,8 +219,8 @@ class _Soups:
     candidate: Path
 
     def plan(self, point: Point) -> Plan:
-        ordered = sorted((self.checkpoints[name] for name in point[_SOUP]), key=lambda one: one.step)
-        agents = agents_of(ordered, self.run, self.recipe.stated("base"))
+        checkpoints = sorted((self.checkpoints[name] for name in point[_SOUP]), key=lambda one: one.step)
+        agents = agents_of(checkpoints, self.run, self.recipe.stated("base"))
         document = self.recipe.replacing({"method": "uniform", "agents": agents})
         return ramerge.plan(document, self.candidate, options=replace(self.options, overwrite=True))
 
@@ -233,7 +233,7 @@ def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyRes
     """
     trials = {key_of(trial.point): trial for trial in contest.trials}
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
-    results = tuple(_tried(contest, trial, step) for step, trial in pairs)
+    results = tuple(_soup_trial(contest, trial, step) for step, trial in pairs)
     best = next((trial for step, trial in reversed(pairs) if step.kept and len(step.members) > 1), None)
     best = best or _best_of(contest, [trial for step, trial in pairs if step.kept])
     if best is None:
@@ -251,20 +251,20 @@ def _best_of(contest: Contest, trials: Sequence[Trial]) -> Trial | None:
     return max(trials, key=lambda trial: contest.gains(trial)[0], default=None)
 
 
-def _tried(contest: Contest, trial: Trial, step: _SoupStep) -> Tried:
+def _soup_trial(contest: Contest, trial: Trial, step: _SoupStep) -> SoupTrial:
     if trial.failure is not None:
-        return Tried(step.members, None, None, False, trial.failure)
+        return SoupTrial(step.members, None, None, False, trial.failure)
     splits = not contest.scorer.splits and all(measure.items is not None for measure in trial.measured.values())
     value, held_out = (contest.objectives[0].value(contest.figures(trial, split)) for split in _SPLITS)
-    return Tried(step.members, value, held_out if splits else None, step.kept)
+    return SoupTrial(step.members, value, held_out if splits else None, step.kept)
 
 
 def failures_of(result: GreedyResult) -> list[str]:
     """Warnings about checkpoints that could not be scored."""
     return [
-        f"{' + '.join(tried.members)}: could not be scored, and is left out: {tried.failure}"
-        for tried in result.trials
-        if tried.failure
+        f"{' + '.join(trial.members)}: could not be scored, and is left out: {trial.failure}"
+        for trial in result.trials
+        if trial.failure
     ]
 
 
@@ -273,11 +273,11 @@ def lines_of(result: GreedyResult, out: Path) -> list[str]:
     from ramerge.sdk.commands import table
 
     rows = []
-    for tried in result.trials:
-        *others, last = tried.members
-        name = f"{len(others)} kept + {last}" if len(others) >= _NAMED else " + ".join(tried.members)
-        outcome = "not kept" if not tried.kept else "kept" if others else ""
-        rows.append([name, _number(tried.score), _number(tried.held_out), tried.failure or outcome])
+    for trial in result.trials:
+        *others, last = trial.members
+        name = f"{len(others)} kept + {last}" if len(others) >= _MOST_NAMES else " + ".join(trial.members)
+        outcome = "not kept" if not trial.kept else "kept" if others else ""
+        rows.append([name, _number(trial.score), _number(trial.held_out), trial.failure or outcome])
     return [
         *table(["soup", result.objective, "held out", ""], rows),
         f"{out / 'best'}: the uniform soup of {', '.join(result.members)}",

@@ -9,52 +9,52 @@ import altair as alt
 from ramerge import __version__
 from ramerge.report.figures import BLUE, GRAY, VERMILION, Figure
 from ramerge.report.page import plain_page
-from ramerge.soups.straightness import RunStraightness, judged, rows_of
+from ramerge.soups.straightness import RunStraightness, judgment, rows_of
 
 
-def render(found: RunStraightness) -> str:
+def render(result: RunStraightness) -> str:
     """The page of how straight a run is. The libraries of the extra `report` must be installed."""
     head = ["part", "first component", "R^2", "length"]
     rows = [
         [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]
-        for name, each in (("whole model", found.model), *found.layers.items())
+        for name, each in (("whole model", result.model), *result.layers.items())
     ]
     return plain_page(
         Path(__file__).with_name("page.html"),
-        [_line(found), _layers(found)],
+        [_line(result), _layers(result)],
         version=__version__,
-        found=found,
-        findings=[(judged(found), "")],
+        found=result,
+        findings=[(judgment(result), "")],
         head=head,
         rows=rows,
     )
 
 
-def _line(found: RunStraightness) -> Figure:
+def _line(result: RunStraightness) -> Figure:
     """The figure of each checkpoint on the line of the run, and the line of least squares through these places."""
-    rows = [{"step": step, "place": place} for step, place in zip(found.steps, found.model.coordinates, strict=True)]
+    rows = [{"step": step, "place": place} for step, place in zip(result.steps, result.model.coordinates, strict=True)]
     base = alt.Chart(alt.NamedData(name="rows")).encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True)),
         y=alt.Y("place:Q", title="on the line", scale=alt.Scale(zero=True)),
     )
-    fitted = base.transform_regression("step", "place").mark_line(color=GRAY)
+    regression = base.transform_regression("step", "place").mark_line(color=GRAY)
     points = base.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=["step:Q", "place:Q"])
     return Figure(
         name="line",
         title="Along the line",
         caption="How far each checkpoint is along the first component of the task vectors, in units of the last one, "
         "and the straight line through these places. Predictions continue it.",
-        text=f"R squared of the line is {found.model.fit:.3f}.",
-        chart=alt.layer(fitted, points).properties(height=220),
+        text=f"R squared of the line is {result.model.fit:.3f}.",
+        chart=alt.layer(regression, points).properties(height=220),
         rows=rows,
     )
 
 
-def _layers(found: RunStraightness) -> Figure:
+def _layers(result: RunStraightness) -> Figure:
     """The figure of the share of the first component and R^2, layer by layer."""
     rows = [
         {"part": row["part"], "place": row["place"], "what": what, "value": row[key]}
-        for row in rows_of(found)
+        for row in rows_of(result)
         for what, key in (("first component", "share"), ("R squared of the line", "fit"))
     ]
     colors = alt.Scale(domain=["first component", "R squared of the line"], range=[BLUE, VERMILION])
@@ -64,12 +64,12 @@ def _layers(found: RunStraightness) -> Figure:
         title="By layer",
         caption="The share of each layer's task vectors in their first component, and how straight they move along it. "
         "A random walk has 0.81 and 0.96, so a prediction may be trusted only where both are nearer to 1.",
-        text=f"The first component holds {found.model.share:.1%} of the whole model.",
+        text=f"The first component holds {result.model.share:.1%} of the whole model.",
         chart=chart.encode(
             x=alt.X("value:Q", title="", scale=alt.Scale(domain=[0, 1], clamp=True)),
             y=alt.Y("part:N", sort=alt.SortField("place"), title="", axis=alt.Axis(labelOverlap=True)),
             color=alt.Color("what:N", title="", scale=colors, legend=alt.Legend(orient="top")),
             tooltip=["part:N", "what:N", "value:Q"],
-        ).properties(height=max(120, min(14 * len(found.layers), 700))),
+        ).properties(height=max(120, min(14 * len(result.layers), 700))),
         rows=rows,
     )

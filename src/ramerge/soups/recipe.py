@@ -13,7 +13,7 @@ from ramerge.sdk.flags import from_here
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document
 from ramerge.soups import scores
-from ramerge.soups.checkpoints import RunCheckpoint, agents_of, checkpoints_of, chosen
+from ramerge.soups.checkpoints import RunCheckpoint, agents_of, checkpoints_of, choose
 
 GREEDY = "greedy"
 """The strategy that scores soups; what it finds is a uniform soup."""
@@ -26,12 +26,12 @@ class SoupRequest:
     Attributes:
         recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.
         run: the run's checkpoints.
-        taken: those in the soup.
+        checkpoints: those in the soup.
     """
 
     recipe: Document
     run: tuple[RunCheckpoint, ...]
-    taken: tuple[RunCheckpoint, ...]
+    checkpoints: tuple[RunCheckpoint, ...]
 
 
 def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
@@ -55,30 +55,30 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
     if strategy == "relex" and flags["base"] is None:
         raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
-    found = checkpoints_of(run)
+    run_checkpoints = checkpoints_of(run)
     first, colon, last = (":" if flags["steps"] is None else flags["steps"]).partition(":")
     if not colon or any(part and not re.fullmatch(r"[0-9]{1,18}", part) for part in (first, last)):
         raise RecipeError(f"--steps {flags['steps']}: must be A:B, such as 100:200, 100: or :200")
-    taken = chosen(found, flags["last"], int(first) if first else None, int(last) if last else None)
-    known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
+    checkpoints = choose(run_checkpoints, flags["last"], int(first) if first else None, int(last) if last else None)
+    score_table = scores.scores_in(flags["scores"], checkpoints) if flags["scores"] is not None else None
     if flags["choose"] is not None:
-        if known is None:
+        if score_table is None:
             raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
-        names = scores.most_relevant(known, flags["choose"])
-        taken = [one for one in taken if one.name in names]
+        names = scores.most_relevant(score_table, flags["choose"])
+        checkpoints = [one for one in checkpoints if one.name in names]
     base = from_here(flags["base"]) if flags["base"] is not None else None
     method = "uniform" if strategy == GREEDY else strategy
-    document = Document({"method": method, "agents": agents_of(taken, found, base)})
+    document = Document({"method": method, "agents": agents_of(checkpoints, run_checkpoints, base)})
     for key in ("base", "dtype", "rounding", "shard_size"):
         if flags[key] is not None:
             document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
     if "steps" in METHODS[method].parameters.model_fields:
-        document.set(("parameters",), {"steps": {one.name: one.step for one in taken}}, "the run")
+        document.set(("parameters",), {"steps": {one.name: one.step for one in checkpoints}}, "the run")
     for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
         home = () if key.startswith("allow.") else ("parameters",)
         path = (*home, *key.removeprefix("parameters.").split("."))
         document.set(path, parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
-    if known is not None and strategy == "scored":
-        by_name = scores.means(known)
-        document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
-    return SoupRequest(document, tuple(found), tuple(taken))
+    if score_table is not None and strategy == "scored":
+        by_name = scores.means(score_table)
+        document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in checkpoints}, "--scores")
+    return SoupRequest(document, tuple(run_checkpoints), tuple(checkpoints))

@@ -143,11 +143,11 @@ class Relex(CombinationMethod[RelexParameters]):
         return [{"step": step, "straight": share} for step, share in zip(steps, shares, strict=True)]
 
     def warning(self, figures: Sequence[Figures]) -> str:
-        found = [(figure["straight"], figure["step"]) for figure in figures if "straight" in figure]
-        if not found or min(found)[0] >= STRAIGHT:
+        straightness = [(figure["straight"], figure["step"]) for figure in figures if "straight" in figure]
+        if not straightness or min(straightness)[0] >= STRAIGHT:
             return ""
         return (
-            f"{only(*min(found))}: the run does not follow one line, so what relex predicts may be far from it; "
+            f"{only(*min(straightness))}: the run does not follow one line, so what relex predicts may be far from it; "
             "`ramerge soup RUN --base BASE --analyze` shows it by layer"
         )
 

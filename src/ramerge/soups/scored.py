@@ -26,7 +26,7 @@ class ScoredParameters(Parameters):
     )
 
 
-class Scored(MeanMethod[ScoredParameters]):
+class ScoredSoup(MeanMethod[ScoredParameters]):
     name = "scored"
     title = "Soup of checkpoints weighted by scores"
     source = "a softmax of validation scores; Model Soups, arXiv 2203.05482, chooses by them"
@@ -40,4 +40,4 @@ class Scored(MeanMethod[ScoredParameters]):
         return tuple(power / math.fsum(powers) for power in powers)
 
 
-SCORED = Scored()
+SCORED = ScoredSoup()

@@ -16,7 +16,7 @@ _RELEVANCE = 0.5
 """How much a good score counts in `most_relevant`, against being good at other tasks."""
 
 
-def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str, float]]:
+def scores_in(logs: Path, checkpoints: Sequence[RunCheckpoint]) -> dict[str, dict[str, float]]:
     """The scores of checkpoints of a run in per cent, by name and task, from a folder of logs.
 
     A model of the logs is a checkpoint if it has its folder, its name, or the last number in its name is the step.
@@ -29,16 +29,16 @@ def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str,
     by_name: dict[str, dict[str, float]] = {}
     for model in read(logs):
         scores = {"/".join(task): samples.value(samples.main) for task, samples in model.tasks.items()}
-        known = {task: score for task, score in scores.items() if score is not None}
-        for one in taken:
+        known_scores = {task: score for task, score in scores.items() if score is not None}
+        for one in checkpoints:
             is_it = model.model is not None and Path(model.model).absolute() == Path(one.model).absolute()
             if is_it or model.name == one.name or last_number(model.name) == one.step:
-                by_name.setdefault(one.name, known)
-    tasks = {task for known in by_name.values() for task in known}
+                by_name.setdefault(one.name, known_scores)
+    tasks = {task for known_scores in by_name.values() for task in known_scores}
     problems = [
         f"{logs}: has no scores of {one.name}{f' for {missing[0]}' if one.name in by_name else ''}; evaluate it with "
         f"ramerge eval --model {one.name}={one.model}"
-        for one in taken
+        for one in checkpoints
         if (missing := sorted(tasks - by_name.get(one.name, {}).keys())) or one.name not in by_name
     ]
     if problems:
@@ -59,29 +59,29 @@ def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
     again the one of the largest (relevance - largest similarity to one that is taken) / 2
     (Carbonell and Goldstein 1998).
     """
-    standard = _standardized(scores)
+    standard = _standardize(scores)
     relevance = {name: fmean(values) for name, values in standard.items()}
     apart = {name: [value - relevance[name] for value in values] for name, values in standard.items()}
-    taken: list[str] = []
-    while len(taken) < min(count, len(scores)):
+    chosen_names: list[str] = []
+    while len(chosen_names) < min(count, len(scores)):
 
         def worth(name: str) -> float:
-            alike = max((_cosine(apart[name], apart[other]) for other in taken), default=0.0)
+            alike = max((_cosine(apart[name], apart[other]) for other in chosen_names), default=0.0)
             return _RELEVANCE * relevance[name] - (1 - _RELEVANCE) * alike
 
-        taken.append(max((name for name in scores if name not in taken), key=worth))
-    return [name for name in scores if name in taken]
+        chosen_names.append(max((name for name in scores if name not in chosen_names), key=worth))
+    return [name for name in scores if name in chosen_names]
 
 
-def _standardized(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
+def _standardize(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
     tasks = sorted({task for by_task in scores.values() for task in by_task})
-    made: dict[str, list[float]] = {name: [] for name in scores}
+    result: dict[str, list[float]] = {name: [] for name in scores}
     for task in tasks:
         values = [by_task[task] for by_task in scores.values()]
         middle, width = fmean(values), pstdev(values) or 1.0
         for name, value in zip(scores, values, strict=True):
-            made[name].append((value - middle) / width)
-    return made
+            result[name].append((value - middle) / width)
+    return result
 
 
 def _cosine(first: Sequence[float], second: Sequence[float]) -> float:

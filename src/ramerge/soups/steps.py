@@ -59,6 +59,6 @@ def steps_of(parameters: SteppedParameters, agents: Agents) -> tuple[float, ...]
     """
     if parameters.steps is not None:
         return tuple(parameters.steps[name] for name in agents)
-    found = [_NUMBER.findall(name) for name in agents]
-    steps = tuple(float(numbers[-1]) for numbers in found if numbers)
+    numbers_of_names = [_NUMBER.findall(name) for name in agents]
+    steps = tuple(float(numbers[-1]) for numbers in numbers_of_names if numbers)
     return steps if len(set(steps)) == len(agents) else tuple(float(place) for place in range(1, len(agents) + 1))

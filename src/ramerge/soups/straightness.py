@@ -83,18 +83,18 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         WeightsError: values are not finite.
         CheckpointError: an input cannot be read.
     """
-    made = plan(recipe, options=options)
-    if made.problems:
-        raise PlanError(made.problems)
-    details = made.details
+    merge_plan = plan(recipe, options=options)
+    if merge_plan.problems:
+        raise PlanError(merge_plan.problems)
+    details = merge_plan.details
     with (
         chosen_executor(options.ray, details.resources.workers, details.resources.memory_of) as executor,
         closing(Passes(details, executor, listen)) as passes,
     ):
         passes.count()
-        found = {part: result for (statistic, part), result in passes.results.items() if statistic == Gram("tensor")}
+        grams = {part: result for (statistic, part), result in passes.results.items() if statistic == Gram("tensor")}
     names = [tensor.part("tensor") for tensor in details.tensors if tensor.merged]
-    products = {name: found[name] for name in dict.fromkeys(names) if np.trace(found[name]) > 0}
+    products = {name: grams[name] for name in dict.fromkeys(names) if np.trace(grams[name]) > 0}
     steps = steps_of(details.parameters, tuple(details.inputs.agents))
     parts = list(products.values())
     layers: dict[str, dict[str, Floats]] = {}
@@ -106,7 +106,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         layers={name: _of(list(each.values()), steps) for name, each in layers.items()},
         tensors={name: _of([matrix], steps) for name, matrix in products.items()},
         shares=tuple(shares_of(parts, [Line.of(part, steps) for part in parts], len(steps))),
-        warnings=made.warnings,
+        warnings=merge_plan.warnings,
     )
 
 
@@ -132,15 +132,15 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
     )
 
 
-def judged(found: RunStraightness) -> str:
+def judgment(result: RunStraightness) -> str:
     """A sentence on what the straightness of a run means for a prediction."""
     doubtful = "the run is not straight, so a checkpoint that relex predicts may be far from it"
-    least = min(zip(found.shares, found.steps, strict=True))
+    least = min(zip(result.shares, result.steps, strict=True))
     if least[0] < STRAIGHT:
         return f"{only(*least)}: {doubtful}"
-    if len({round(each, _DIGITS) for each in found.model.coordinates}) < _FEWEST:
+    if len({round(each, _DIGITS) for each in result.model.coordinates}) < _FEWEST:
         return f"whether the run is straight can be told from {_FEWEST} different checkpoints on"
-    share, fit = found.model.share, found.model.fit
+    share, fit = result.model.share, result.model.fit
     numbers = f"the first component holds {share:.1%} of the run, and R^2 of its line over the steps is {fit:.3f}"
     if share >= _TOGETHER and fit >= _EVEN:
         return f"{numbers}: the run is straight, as the runs are for which relex was published"
@@ -153,17 +153,20 @@ _TOGETHER, _EVEN = 0.9, 0.95
 _FEWEST, _DIGITS = 3, 6
 
 
-def lines_of(found: RunStraightness) -> list[str]:
+def lines_of(result: RunStraightness) -> list[str]:
     """The lines of the straightness of a run for the terminal: the model and its layers."""
-    rows = [["whole model", *_numbers(found.model)], *([name, *_numbers(each)] for name, each in found.layers.items())]
-    each = zip(found.steps, found.model.coordinates, found.shares, strict=True)
+    rows = [
+        ["whole model", *_numbers(result.model)],
+        *([name, *_numbers(each)] for name, each in result.layers.items()),
+    ]
+    each = zip(result.steps, result.model.coordinates, result.shares, strict=True)
     steps = [[f"{step:g}", f"{at:.3f}", f"{share:.1%}"] for step, at, share in each]
     more = [f"and {len(rows) - _MOST_ROWS} more: --json has all"] if len(rows) > _MOST_ROWS else []
     return [
         *table(["part", "first component", "R^2", "length"], rows[:_MOST_ROWS]),
         *more,
         *table(["step", "on the line", "straight"], steps),
-        judged(found),
+        judgment(result),
     ]
 
 
@@ -171,9 +174,9 @@ def _numbers(part: Straightness) -> list[str]:
     return [f"{part.share:.1%}", f"{part.fit:.3f}", f"{part.length:.4g}"]
 
 
-def rows_of(found: RunStraightness) -> list[dict[str, Any]]:
+def rows_of(result: RunStraightness) -> list[dict[str, Any]]:
     """Rows of the straightness of each layer, for figures."""
     return [
         {"part": name, "place": place, "share": each.share, "fit": each.fit, "length": each.length}
-        for place, (name, each) in enumerate(found.layers.items())
+        for place, (name, each) in enumerate(result.layers.items())
     ]

@@ -54,7 +54,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         demo = gr.Button("Use the demo's agents", variant="primary")
         again = gr.Button("Look for models again")
     problems = problem_place()
-    described = html("What the headers say")
+    description = html("What the headers say")
     command = text_place("Command line")
     read = gr.State("")
 
@@ -84,7 +84,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         act(event, choose, [recipe, base, agents], recipe, problems)
     act(demo.click, partial(_use_demo, desk), recipe, [base, agents, recipe], problems)
     again.click(look, None, [base, agents], api_visibility="private")
-    about = {"outputs": [described, command, read], "api_visibility": "private", "show_progress": "minimal"}
+    about = {"outputs": [description, command, read], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
@@ -92,7 +92,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
 
 def _headers(document: Document, desk: Desk) -> str:
     try:
-        return views.headers([replace(one, where=desk.roots.shortened(one.where)) for one in read_headers(document)])
+        return views.headers([replace(one, where=desk.roots.shorten(one.where)) for one in read_headers(document)])
     except RamergeError as error:
         return views.problems(error.problems)
 
@@ -100,15 +100,15 @@ def _headers(document: Document, desk: Desk) -> str:
 def _use_demo(desk: Desk, text: str) -> tuple[object, ...]:
     folder = _demo_folder(desk)
     first, others = f"{folder}/base", {agent.name: f"{folder}/{agent.folder}" for agent in DEMO_AGENTS}
-    named = [f"{name}={model}" for name, model in others.items()]
+    agent_words = [f"{name}={model}" for name, model in others.items()]
     now = desk.roots.models()
     models = gr.update(choices=now, value=first), gr.update(choices=now, value=list(others.values()))
-    return *models, with_models(text or EMPTY, first, named, desk.roots)
+    return *models, with_models(text or EMPTY, first, agent_words, desk.roots)
 
 
 def _demo_folder(desk: Desk) -> str:
     """The folder of the demo's agents: `demo` below the first root, with prompts of their tasks; see `ramerge demo`."""
-    if desk.roots.shared:
+    if desk.roots.is_shared:
         return str(AGENTS)
     folder = desk.roots.path(_DEMO)
     if not all((folder / agent.folder).is_dir() for agent in DEMO_AGENTS):

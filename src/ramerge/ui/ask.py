@@ -45,20 +45,20 @@ def build(desk: Desk, common: Sequence[Block]) -> None:
         serve: str,
         url: str,
         question: str,
-        served: str,
+        served_names: str,
         tokens: float,
         request: gr.Request,
     ) -> Iterator[tuple[str, str]]:
-        found: dict[str, str] = {}
-        typed = [name.strip() for name in served.split(",") if name.strip()]
-        models = dict.fromkeys(typed, "") if typed and serve == ENDPOINT else models_of(desk, text, merges, request)
+        answers: dict[str, str] = {}
+        names = [name.strip() for name in served_names.split(",") if name.strip()]
+        models = dict.fromkeys(names, "") if names and serve == ENDPOINT else models_of(desk, text, merges, request)
         check(serve, url)
         for name, model in models.items():
             body = {"model": name, "messages": [{"role": "user", "content": question}], "max_tokens": int(tokens)}
-            yield _answers({**found, name: "…"}), gr.skip()
+            yield _answers({**answers, name: "…"}), gr.skip()
             folder = desk.roots.home / model
-            found[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
-            yield _answers(found), views.copyable("Command line", lines)
+            answers[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
+            yield _answers(answers), views.copyable("Command line", lines)
 
     act(ask.click, answer, [*common, prompt, names, most], [answers, command], problems, concurrency_limit=1)
 
@@ -82,15 +82,16 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
     variable = ModelAccess().key_variable
     key = os.environ.get(variable) if server == ENDPOINT else None
     with ExitStack() as running:
-        lines, served = [], None
+        lines, server_model = [], None
         if server != ENDPOINT:
-            started = ModelServer(server)
+            model_server = ModelServer(server)
             log = Path(running.enter_context(TemporaryDirectory(prefix="ramerge-ui-"))) / "server.log"
-            served = running.enter_context(serving(started, model, body["model"], log))
-            url, body = served.url, {**body, "model": served.model}
-            if ModelAccess(started).is_raw(Path(model) if Path(model).is_dir() else None):  # a prompt is sent as it is
+            server_model = running.enter_context(serving(model_server, model, body["model"], log))
+            url, body = server_model.url, {**body, "model": server_model.model}
+            folder = Path(model) if Path(model).is_dir() else None
+            if ModelAccess(model_server).is_raw(folder):  # a prompt is sent as it is
                 body["prompt"] = body.pop("messages")[0]["content"]
-            program, *words = server_command(started, model, body["model"], urlsplit(url).port or 0)
+            program, *words = server_command(model_server, model, body["model"], urlsplit(url).port or 0)
             lines = [shlex.join([Path(program).name, *words])]
         where = f"{url.strip().rstrip('/')}/{'completions' if 'prompt' in body else 'chat/completions'}"
         with_key = f' -H "Authorization: Bearer ${variable}"' if key else ""
@@ -99,7 +100,7 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             answer = httpx.post(where, json=body, headers=headers, timeout=_SECONDS, trust_env=False)
             if answer.is_error:
-                cause = f"; {served.cause()}" if served else ""
+                cause = f"; {server_model.cause()}" if server_model else ""
                 reason = f"{answer.status_code}: {shown(answer.text, 500)}{cause}"
                 raise EndpointError(f"{url}: {body['model']}: gave no answer ({reason})")
             choice = answer.json()["choices"][0]
@@ -108,9 +109,9 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
             raise EndpointError(f"{url}: {body['model']}: gave no answer ({shown(error)})") from error
 
 
-def _answers(found: Mapping[str, str]) -> str:
+def _answers(texts: Mapping[str, str]) -> str:
     parts = [
         f"<article><h3>{views.safe(name)}</h3>{views.safe(brief(text, 20_000))}</article>"
-        for name, text in found.items()
+        for name, text in texts.items()
     ]
     return views.block(f'<div class="answers">{"".join(parts)}</div>')

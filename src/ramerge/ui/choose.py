@@ -33,25 +33,25 @@ _KEEP = "as the base"
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
     """Build the tab Choose."""
-    drawn = gr.State(_shown(desk.start or EMPTY, desk))
+    parameter_state = gr.State(_parameter_state(desk.start or EMPTY, desk))
     problems = problem_place(render=False)
     with gr.Row():
         with gr.Column(min_width=300):
             names = [(f"{name}: {method.title}", name) for name, method in listed().items()]
             method = gr.Dropdown(names, value=DEFAULT_METHOD, label=views.LABELS["--method"])
             with gr.Column():
-                _parameters(desk, recipe, drawn, problems)
+                _parameters(desk, recipe, parameter_state, problems)
             dtype = gr.Dropdown([_KEEP, *_literals("dtype")], value=_KEEP, label="dtype", info="of the output")
             rounding = gr.Dropdown(_literals("rounding"), value="nearest", label="rounding", info="to that dtype")
         with gr.Column(min_width=300):
             recipe.render()
             problems.render()
-    planned = text_place("Plan")
+    plan_text = text_place("Plan")
     command = text_place("Command line")
 
     def change_method(text: str, name: str) -> tuple[str, object]:
-        changed = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
-        return changed, _shown(changed, desk)
+        new_text = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
+        return new_text, _parameter_state(new_text, desk)
 
     def follow(text: str) -> tuple[object, ...]:
         """The controls, after the text was edited."""
@@ -62,14 +62,14 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             return (gr.skip(),) * 6
         base, agents = models_in(document)
         others = str(document.stated("dtype") or _KEEP), str(document.stated("rounding") or "nearest")
-        return (_shown(text, desk), name, *others, base, agents)
+        return (_parameter_state(text, desk), name, *others, base, agents)
 
-    act(method.input, change_method, [recipe, method], [recipe, drawn], problems)
+    act(method.input, change_method, [recipe, method], [recipe, parameter_state], problems)
     act(dtype.input, _set_key(desk, "dtype", _KEEP), [recipe, dtype], recipe, problems)
     act(rounding.input, _set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, problems)
-    outputs = [drawn, method, dtype, rounding, models.base, models.agents]
+    outputs = [parameter_state, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
-    about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
+    about = {"outputs": [problems, plan_text, command], "api_visibility": "private", "show_progress": "minimal"}
     plan = partial(_plan, desk)
     recipe.change(plan, recipe, trigger_mode="always_last", **about)
     page.load(plan, recipe, **about)
@@ -81,17 +81,17 @@ def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
         document = read_draft(text or EMPTY, desk.roots)
         if not models_in(document)[1]:
             return "", "", ""
-        checked = checked_draft(text, desk.roots)
-        words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
-        if checked.prompts:  # whose plan may ask every agent first, which takes minutes
+        draft = checked_draft(text, desk.roots)
+        words = ["plan", *words_of(portable_draft(draft), prompts=True, start=desk.roots.home)]
+        if draft.prompts:  # whose plan may ask every agent first, which takes minutes
             return "", "", desk.command(words)
-        result = make_plan(checked, options=desk.options)
+        result = make_plan(draft, options=desk.options)
     except RamergeError as error:
         return views.problems(error.problems), "", ""
-    found = [*result.problems, *result.warnings, *result.forecast]
+    texts = [*result.problems, *result.warnings, *result.forecast]
     return (
-        views.problems(map(desk.roots.shortened, found)),
-        views.copyable("Plan" if result.problems else "Plan: ready to merge", desk.roots.shortened(result.explain())),
+        views.problems(map(desk.roots.shorten, texts)),
+        views.copyable("Plan" if result.problems else "Plan: ready to merge", desk.roots.shorten(result.explain())),
         desk.command(words),
     )
 
@@ -101,30 +101,32 @@ def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
     return lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots)
 
 
-def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State, problems: gr.HTML) -> None:
+def _parameters(desk: Desk, recipe: gr.Code, parameter_state: gr.State, problems: gr.HTML) -> None:
     """Draw the controls of the method's parameters, again when the method or the text was changed."""
 
-    @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
-    def parameters(shown: tuple[str, dict[str, object], list[str]]) -> None:
-        name, values, agents = shown
+    @gr.render(inputs=parameter_state, show_progress="hidden")  # type: ignore[untyped-decorator]
+    def parameters(state: tuple[str, dict[str, object], list[str]]) -> None:
+        name, values, agents = state
         controls = controls_of(METHODS[name], values, agents)
 
-        def changed(text: str, *given: object) -> tuple[str, object]:
-            chosen = {control.name: control.value(value) for control, value in zip(controls, given, strict=True)}
-            now = with_parameters(text or EMPTY, {**values, **chosen}, desk.roots)
-            others = meaningful(METHODS[name], {**values, **chosen}) != [control.name for control in controls]
-            return now, _shown(now, desk) if others else gr.skip()
+        def change_parameters(text: str, *inputs_of_controls: object) -> tuple[str, object]:
+            changes = {
+                control.name: control.value(value) for control, value in zip(controls, inputs_of_controls, strict=True)
+            }
+            now = with_parameters(text or EMPTY, {**values, **changes}, desk.roots)
+            others = meaningful(METHODS[name], {**values, **changes}) != [control.name for control in controls]
+            return now, _parameter_state(now, desk) if others else gr.skip()
 
         components = [control.component for control in controls]
         for component in components:
             event = component.submit if isinstance(component, gr.Textbox) else component.input
-            inputs, outputs = [recipe, *components], [recipe, drawn]
-            act(event, changed, inputs, outputs, problems, trigger_mode="always_last")
+            inputs, outputs = [recipe, *components], [recipe, parameter_state]
+            act(event, change_parameters, inputs, outputs, problems, trigger_mode="always_last")
             if isinstance(component, gr.Textbox):
-                act(component.blur, changed, inputs, outputs, problems)
+                act(component.blur, change_parameters, inputs, outputs, problems)
 
 
-def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
+def _parameter_state(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
     """Values of a recipe that controls show: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
@@ -133,7 +135,7 @@ def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
 
 def _literals(key: str) -> list[str]:
     """The values that a key of recipes may have."""
-    found: list[str] = []
+    literals: list[str] = []
     for kind in get_args(Recipe.model_fields[key].annotation) or ():
-        found += [kind] if isinstance(kind, str) else [each for each in get_args(kind) if isinstance(each, str)]
-    return found
+        literals += [kind] if isinstance(kind, str) else [each for each in get_args(kind) if isinstance(each, str)]
+    return literals

@@ -22,7 +22,7 @@ from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
-from ramerge.ui.merge import finished, models_of
+from ramerge.ui.merge import finished_merges, models_of
 
 _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "ifeval", "math")]
 
@@ -42,10 +42,10 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
     outputs = [state, table, command, job]
 
     def offer(request: gr.Request) -> object:
-        return gr.update(choices=list(finished(desk, request)))
+        return gr.update(choices=list(finished_merges(desk, request)))
 
-    def score_demo(text: str, chosen: list[str], request: gr.Request) -> Iterator[tuple[object, ...]]:
-        models = models_of(desk, text, chosen, request)
+    def score_demo(text: str, names_of_merges: list[str], request: gr.Request) -> Iterator[tuple[object, ...]]:
+        models = models_of(desk, text, names_of_merges, request)
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
@@ -53,8 +53,8 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
         if work.state == DONE:
             agents = agents_in(text, desk.roots)
             names = [name for name in models if name != "base" and name not in agents]
-            kept = demo_view(json.loads(work.output), names)
-            yield views.progress(work), kept, views.command(work.words), None
+            view = demo_view(json.loads(work.output), names)
+            yield views.progress(work), view, views.command(work.words), None
 
     tab.select(offer, None, merges, **PRIVATE)
     act(score.click, score_demo, [recipe, merges], outputs, problems, concurrency_limit=None)
@@ -164,18 +164,18 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         for _ in work.follow():
             yield views.progress(work), gr.skip(), views.command(work.words), work.while_active
         if work.state == DONE:
-            kept, shown = _logs(desk, folder, who)
-            yield views.progress(work), kept, views.command(work.words, shown), None
+            view, table_words = _logs(desk, folder, who)
+            yield views.progress(work), view, views.command(work.words, table_words), None
 
     def show(folder: str, who: list[str]) -> tuple[str, str]:
-        kept, words = _logs(desk, folder, who)
-        return kept, views.command(words)
+        view, words = _logs(desk, folder, who)
+        return view, views.command(words)
 
     recipe = common[0]
     act(start.click, evaluate, [*common, tasks, limit, specialists, logs], outputs, problems, concurrency_limit=None)
     act(look.click, show, [logs, specialists], outputs[1:3], problems)
-    for changed in (tasks, recipe):
-        changed.change(
+    for component in (tasks, recipe):
+        component.change(
             partial(_specialists, desk),
             [recipe, tasks, specialists],
             specialists,
@@ -184,20 +184,20 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
         )
 
 
-def _specialists(desk: Desk, text: str, chosen: list[str], before: list[str]) -> object:
+def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> object:
     """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
     agents = agents_in(text, desk.roots)
-    names = [re.split("[/@]", task)[-1] for task in chosen or []]
-    kept = [each for each in before or [] if each.partition("=")[0] in names]
-    own = [name for name in names if name in agents and not any(each.startswith(f"{name}=") for each in kept)]
+    names = [re.split("[/@]", task)[-1] for task in tasks or []]
+    own_before = [each for each in before or [] if each.partition("=")[0] in names]
+    own = [name for name in names if name in agents and not any(each.startswith(f"{name}=") for each in own_before)]
     choices = [f"{name}={agent}" for name in names for agent in agents]
-    return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
+    return gr.update(choices=choices, value=[*own_before, *(f"{name}={name}" for name in own)])
 
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
     """Retention of merges by the logs of `ramerge eval` as HTML, and the words that show the same."""
-    chosen = [word for each in specialists or [] for word in ("--specialist", each)]
-    words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *chosen]
+    specialist_words = [word for each in specialists or [] for word in ("--specialist", each)]
+    words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *specialist_words]
     agents = named("--specialist", specialists or [], "NAME=VALUE")
     tables = feature("score_tables", "scores on benchmarks need")(desk.roots.path(folder), agents)
     return "".join(views.block(f"<h3>{views.safe(title)}</h3>", table) for title, table in tables), words

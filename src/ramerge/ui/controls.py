@@ -46,7 +46,9 @@ def _control(method: Method, name: str, field: Mapping[str, Any], value: object,
     about = {"label": name, "info": str(field.get("description", "")), "interactive": True}
     if names_agent(method.parameters, name):
         return Control(
-            name, gr.Dropdown([("none", ""), *agents], value=value or "", **about), lambda given: given or None
+            name,
+            gr.Dropdown([("none", ""), *agents], value=value or "", **about),
+            lambda value_or_empty: value_or_empty or None,
         )
     if "enum" in field:
         return Control(name, gr.Dropdown(list(field["enum"]), value=value, **about), str)

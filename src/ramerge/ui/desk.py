@@ -79,7 +79,7 @@ class Desk:
         """Show as HTML the command line of `job`."""
         return views.command([*words, *self.limits])
 
-    def planned(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
+    def plan(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
         """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`.
 
         Raises:
@@ -89,7 +89,7 @@ class Desk:
         options = replace(self.options, overwrite=overwrite, upload=upload)
         result: Plan = make_plan(recipe, options=options, **more)
         if result.problems:
-            raise PlanError(map(self.roots.shortened, result.problems))
+            raise PlanError(map(self.roots.shorten, result.problems))
         if self.most_bytes is not None and result.bytes_read > self.most_bytes:
             limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, result.bytes_read))
             raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
@@ -134,11 +134,11 @@ def act(
     def safe(*args: object, **keywords: object) -> Iterator[tuple[object, ...]]:
         try:
             result = action(*args, **keywords)
-            cleared: object = ""
+            problem_text: object = ""
             for values in result if isgenerator(result) else (result,):
                 parts: Any = values if len(places) > 1 else (values,)
-                yield cleared, *parts
-                cleared = gr.skip()  # another action may have failed meanwhile
+                yield problem_text, *parts
+                problem_text = gr.skip()  # another action may have failed meanwhile
         except (RamergeError, OSError) as error:
             texts = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
             yield views.problems(texts[:_MOST_PROBLEMS]), *[gr.skip()] * len(places)

@@ -52,7 +52,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
     before = document.agents
     # an agent that had a name keeps it
     names = {(value if isinstance(value, str) else json.dumps(value)): name for name, value in before.items()}
-    found: dict[str, object] = {}
+    models: dict[str, object] = {}
     for text in agents:
         name, equals, model = text.partition("=")
         if text in names:
@@ -62,10 +62,10 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
         value = before[names[text]] if text in names else model
         number = 2
         unique = name
-        while unique in found:
+        while unique in models:
             unique, number = f"{name}-{number}", number + 1
-        found[unique] = value
-    return as_yaml(document.replacing({"method": document.method, "base": base or None, "agents": found}))
+        models[unique] = value
+    return as_yaml(document.replacing({"method": document.method, "base": base or None, "agents": models}))
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
@@ -94,7 +94,7 @@ def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
     return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
-def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str:
+def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> str:
     """The draft with the values of controls: those that are not the method's defaults, in place of a preset.
 
     Raises:
@@ -103,8 +103,8 @@ def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str
     document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
-    kept = {name: value for name, value in given.items() if value != fields[name].default}
-    return with_keys(text, {"parameters": kept, "preset": None}, roots)
+    changes = {name: value for name, value in values.items() if value != fields[name].default}
+    return with_keys(text, {"parameters": changes, "preset": None}, roots)
 
 
 def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
@@ -117,8 +117,8 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
     if not isinstance(name, str) or name not in METHODS:
         raise RecipeError(document.unknown(("method",), "method", str(name), list(METHODS)))
     method, preset = METHODS[name], document.stated("preset")
-    given = document.stated("parameters")
-    own = complete(method, preset if preset in method.presets else None, given if isinstance(given, Mapping) else {})
+    values = document.stated("parameters")
+    own = complete(method, preset if preset in method.presets else None, values if isinstance(values, Mapping) else {})
     return name, {key: own.get(key, field.default) for key, field in method.parameters.model_fields.items()}
 
 

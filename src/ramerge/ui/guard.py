@@ -16,7 +16,7 @@ REPORT = "/report"
 MOST_BYTES = 4 << 20
 """The most that a request may hold. Recipes, which are the longest of what the page sends, have 200,000 bytes."""
 # What the page of Gradio asks for: no uploads, no files, no proxy, no API by name.
-_ALLOWED = re.compile(
+_SAFE_PATH = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|report)|/(assets|static)/[^?#]*"
     r"|/gradio_api/(queue/(join|data)|heartbeat/[\w-]+|startup-events|reset|cancel|theme\.css)/?"
 )
@@ -64,8 +64,8 @@ class PageGuard:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (refused := self._refusal(request := Request(scope))) is not None:
-            await refused(scope, receive, send)
+        elif (refusal := self._refusal(request := Request(scope))) is not None:
+            await refusal(scope, receive, send)
         elif self._brings_token(request):
             first = RedirectResponse("./", 303, {"cache-control": "no-store"})
             first.set_cookie(self._cookie, str(self._token), httponly=True, samesite="strict")
@@ -83,25 +83,25 @@ class PageGuard:
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):
-            return _refused(403, "This page is not known under this name.")
+            return _refusal_text(403, "This page is not known under this name.")
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
-            return _refused(403, "Requests from other pages are refused.")
-        known = self._token is None or _same(request.cookies.get(self._cookie, ""), self._token)
-        if not known and not self._brings_token(request):
-            return _refused(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
-        if not _ALLOWED.fullmatch(path) or ".." in path:
-            return _refused(404, "There is nothing here.")
+            return _refusal_text(403, "Requests from other pages are refused.")
+        has_cookie = self._token is None or _same(request.cookies.get(self._cookie, ""), self._token)
+        if not has_cookie and not self._brings_token(request):
+            return _refusal_text(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
+        if not _SAFE_PATH.fullmatch(path) or ".." in path:
+            return _refusal_text(404, "There is nothing here.")
         length = request.headers.get("content-length", "0")
         return _TOO_LONG if not length.isdecimal() or int(length[:20]) > MOST_BYTES else None
 
     def _brings_token(self, request: Request) -> bool:
         if self._token is None or request.scope["path"] != "/" or request.method != "GET":
             return False
-        given = request.query_params.getlist("token")
-        return len(given) == 1 and _same(given[0], self._token)
+        tokens = request.query_params.getlist("token")
+        return len(tokens) == 1 and _same(tokens[0], self._token)
 
     def _with_headers(self, request: Request, send: Send) -> Send:
-        async def sent(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name in [name for name in headers if name.startswith("access-control-")]:
@@ -111,7 +111,7 @@ class PageGuard:
                 headers["referrer-policy"] = "no-referrer"
             await send(message)
 
-        return sent
+        return send_with_headers
 
 
 class _TooLongError(Exception): ...
@@ -131,18 +131,18 @@ async def _whole(receive: Receive) -> Receive:
         if size > MOST_BYTES:
             raise _TooLongError
 
-    async def received() -> Message:
+    async def receive_body() -> Message:
         return messages.pop(0) if messages else await receive()
 
-    return received
+    return receive_body
 
 
-def _same(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
+def _same(token_of_request: str, token: str) -> bool:
+    return secrets.compare_digest(token_of_request.encode("utf-8", "replace"), token.encode())
 
 
-def _refused(status: int, why: str) -> PlainTextResponse:
+def _refusal_text(status: int, why: str) -> PlainTextResponse:
     return PlainTextResponse(f"{why}\n", status, {"cache-control": "no-store"})
 
 
-_TOO_LONG = _refused(413, f"A request may hold at most {MOST_BYTES:,} bytes.")
+_TOO_LONG = _refusal_text(413, f"A request may hold at most {MOST_BYTES:,} bytes.")

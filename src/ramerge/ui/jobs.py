@@ -24,7 +24,7 @@ WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed"
 _MOST_LINES = 200
 _LONGEST_LINE = 1 << 22
 _MOST_OUTPUT = 1 << 27
-_INTERRUPTED = 128
+_SIGNAL_CODES = 128
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Job:
     queued: bool = False
     _process: subprocess.Popen[bytes] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _changed: threading.Event = field(default_factory=threading.Event)
+    _change: threading.Event = field(default_factory=threading.Event)
 
     @property
     def active(self) -> bool:
@@ -81,8 +81,8 @@ class Job:
         """Give control back whenever the job may have changed, until it has ended, and once after that."""
         while self.active:
             yield
-            self._changed.wait(seconds)
-            self._changed.clear()
+            self._change.wait(seconds)
+            self._change.clear()
         yield
 
     def stop(self) -> None:
@@ -111,15 +111,15 @@ class Job:
                 )
                 self.state = RUNNING
             assert process.stderr is not None
-            with process.stderr as said:
-                for line in iter(lambda: said.readline(_LONGEST_LINE), b""):
+            with process.stderr as error_stream:
+                for line in iter(lambda: error_stream.readline(_LONGEST_LINE), b""):
                     self._hear(line)
             code = process.wait()
             output.seek(0)
             self.output = output.read(_MOST_OUTPUT).decode("utf-8", "replace")
-        stopped = code in (_INTERRUPTED + signal.SIGINT, _INTERRUPTED + signal.SIGTERM) or code < 0
-        self.state = DONE if code == 0 else STOPPED if stopped else FAILED
-        self._changed.set()
+        was_stopped = code in (_SIGNAL_CODES + signal.SIGINT, _SIGNAL_CODES + signal.SIGTERM) or code < 0
+        self.state = DONE if code == 0 else STOPPED if was_stopped else FAILED
+        self._change.set()
 
     def _hear(self, line: bytes) -> None:
         """Take a line of the job's standard error: an event, or something for people."""
@@ -134,7 +134,7 @@ class Job:
             self.figures = event
         else:
             self.progress = event
-        self._changed.set()
+        self._change.set()
 
     def kill(self) -> None:
         """Kill the job with all that it has started."""

@@ -34,7 +34,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     state = html("Progress")
     command = text_place("Command line")
     sentences = html("Findings")
-    drawn = html("Figures")
+    figures_place = html("Figures")
     with gr.Row():
         agent = gr.Dropdown([], label="Heat map of")
         measure = gr.Dropdown(
@@ -44,50 +44,62 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     search = gr.Textbox(label="Search tensors and roles", info="click on one for its histogram", max_lines=1)
     histogram = html("Histogram")
     tensors = html("Tensors", js_on_load=views.PICK)
-    found = gr.State(None)
-    advised = gr.State(None)
+    analysis_state = gr.State(None)
+    advice_state = gr.State(None)
     job = gr.State(None)
 
-    outputs = [state, command, sentences, drawn, heat, agent, found, tensors, advised, choose, job]
+    outputs = [
+        state,
+        command,
+        sentences,
+        figures_place,
+        heat,
+        agent,
+        analysis_state,
+        tensors,
+        advice_state,
+        choose,
+        job,
+    ]
     inputs = [recipe, agent, measure]
     act(start.click, partial(_analyze, desk), inputs, outputs, problems, concurrency_limit=None)
     while_running(job, stop)
-    act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advised], recipe, problems)
+    act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advice_state], recipe, problems)
     for control in (agent, measure):
-        act(control.input, _heat, [found, agent, measure], heat, problems)
+        act(control.input, _heat, [analysis_state, agent, measure], heat, problems)
     heat.click(_pick_cell, None, search, **PRIVATE)
-    search.change(_tensors, [found, search], tensors, trigger_mode="always_last", **PRIVATE)
-    act(tensors.click, _pick_tensor, found, histogram, problems)
+    search.change(_tensors, [analysis_state, search], tensors, trigger_mode="always_last", **PRIVATE)
+    act(tensors.click, _pick_tensor, analysis_state, histogram, problems)
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
     """Run `ramerge analyze` as a job: figures while they are counted, then all of them with what they mean."""
-    checked = checked_draft(text, desk.roots)
-    desk.planned(checked)
-    document = portable_draft(checked)
+    draft = checked_draft(text, desk.roots)
+    desk.plan(draft)
+    document = portable_draft(draft)
     words = ["analyze", *words_of(document, start=desk.roots.home), "--json"]
     work = desk.queue.add(desk.job("Analysis", words))
-    names = list(checked.agents)
-    chosen = agent if agent in names else names[0]
-    choices, live = gr.update(choices=names, value=chosen), None
+    names = list(draft.agents)
+    chosen_agent = agent if agent in names else names[0]
+    choices, live = gr.update(choices=names, value=chosen_agent), None
     for _ in work.follow(1.0):
-        shown: Sequence[object] = [gr.skip()] * 3
+        views_of_figures: Sequence[object] = [gr.skip()] * 3
         if work.figures and work.figures is not live:
             live = work.figures
-            shown = _figures(_so_far(live), [], chosen, measure)
-        yield views.progress(work), views.command(work.words), *shown, choices, *[gr.skip()] * 4, work
+            views_of_figures = _figures(_so_far(live), [], chosen_agent, measure)
+        yield views.progress(work), views.command(work.words), *views_of_figures, choices, *[gr.skip()] * 4, work
     if work.state != DONE:
         yield views.progress(work), *[gr.skip()] * 9, None
         return
     analysis = analysis_of(work.output)
     values = analysis.to_dict()
     advice, keys = _advice(analysis, document, desk)
-    shown = _figures(values, advice, chosen, measure)
+    views_of_figures = _figures(values, advice, chosen_agent, measure)
     choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
     yield (
         views.progress(work),
         views.command(work.words),
-        *shown,
+        *views_of_figures,
         choices,
         values,
         _tensors(values, ""),
@@ -109,8 +121,8 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
     name = event._data["pick"]
     for tensor in values["tensors"]:
         if tensor["name"] == name:
-            drawn = charts.update_sizes({**values, "model": tensor})
-            return views.block(f"<h3>{views.safe(name)}</h3>", views.figure(drawn))
+            figure = charts.update_sizes({**values, "model": tensor})
+            return views.block(f"<h3>{views.safe(name)}</h3>", views.figure(figure))
     raise RecipeError(f"{name}: the analysis has no such tensor")
 
 
@@ -122,9 +134,9 @@ def _so_far(live: Values) -> Values:
 
 def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
     """Findings, figures, and the heat map as HTML."""
-    drawn = [charts.density_bars(values), charts.overlap_bars(values)]
-    shown = views.figures(figure for figure in drawn if figure.rows)
-    return [views.block(findings(values, advice)), views.block(shown), _heat(values, agent, measure)]
+    bars = [charts.density_bars(values), charts.overlap_bars(values)]
+    html_of_figures = views.figures(figure for figure in bars if figure.rows)
+    return [views.block(findings(values, advice)), views.block(html_of_figures), _heat(values, agent, measure)]
 
 
 def _heat(values: Values | None, agent: str | None, measure: str) -> str:
@@ -150,8 +162,8 @@ def _tensors(values: Values | None, words: str) -> str:
     fitting = []
     for one in values["tensors"]:
         layer = "outside" if one["layer"] is None else one["layer"]
-        searched = f"layer {layer} {one['role']} {one['name']}".lower()
-        if all(word in searched for word in words.lower().split()):
+        search_text = f"layer {layer} {one['role']} {one['name']}".lower()
+        if all(word in search_text for word in words.lower().split()):
             fitting.append(one)
     names = [agent["name"] for agent in values["model"]["agents"]]
     rows = [

@@ -29,7 +29,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     recipe = checked_draft(text, desk.roots)
     folder = None if is_remote(place) else desk.roots.home / place
     output = DELTA if kind == DELTA else CHECKPOINT
-    desk.planned(recipe, out=folder or place, overwrite=overwrite, public=public, kind=output)
+    desk.plan(recipe, out=folder or place, overwrite=overwrite, public=public, kind=output)
     words = _merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
     return desk.job(place, words, out=folder)
 
@@ -58,19 +58,19 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         clear = gr.Button("Clear the list", visible=False)
     problems = problem_place()
     state = html("Progress")
-    listed = html("Merges")
+    list_place = html("Merges")
     command = text_place("Command line")
-    inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command, start, stop, resume, clear]
+    inputs, outputs = [recipe, out, kind, overwrite], [state, list_place, command, start, stop, resume, clear]
     runs = _Runs(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
         """The work that a click on Merge would start, and the command line that does the same."""
         try:
-            checked = checked_draft(text, desk.roots)
-            words = _merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
+            draft = checked_draft(text, desk.roots)
+            words = _merge_words(desk, draft, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
             return "", ""  # the tab Choose says what is wrong
-        sentence = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
+        sentence = f"Merges {enumerated(list(draft.agents))} by {draft.method} into {name}."
         return views.block(f"<p>{views.safe(sentence)}</p>"), desk.command(words)
 
     many: dict[str, object] = {**PRIVATE, "concurrency_limit": None}
@@ -99,7 +99,7 @@ class _Runs:
         if any(each.active and each.out == job.out for each in jobs):
             raise RecipeError(f"{name}: is in the list already; choose another output")
         self._desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
-        return _shown(self._desk.jobs(request))
+        return _views_of_jobs(self._desk.jobs(request))
 
     def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
         """Action of `Merge`: merge now, or as soon as what runs has ended."""
@@ -116,17 +116,17 @@ class _Runs:
 
     def follow(self, request: gr.Request) -> Iterator[object]:
         """Show progress until every merge that runs has ended."""
-        yield _shown(self._desk.jobs(request))
+        yield _views_of_jobs(self._desk.jobs(request))
         while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
             for _ in running[0].follow():
-                yield _shown(self._desk.jobs(request))
+                yield _views_of_jobs(self._desk.jobs(request))
 
     def stop(self, request: gr.Request) -> tuple[object, ...]:
         """Action of `Stop`: stop merges as Ctrl-C does."""
         for job in self._desk.jobs(request):
             if job.queued:
                 job.stop()
-        return _shown(self._desk.jobs(request))
+        return _views_of_jobs(self._desk.jobs(request))
 
     def resume(self, request: gr.Request) -> Iterator[object]:
         """Action of `Resume`: run the commands of merges again that have ended early."""
@@ -137,14 +137,14 @@ class _Runs:
     def clear(self, request: gr.Request) -> tuple[object, ...]:
         """Action of `Clear the list`: remove merges that do not run. Outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
-        return _shown(self._desk.jobs(request))
+        return _views_of_jobs(self._desk.jobs(request))
 
 
-def _shown(jobs: list[Job]) -> tuple[object, ...]:
+def _views_of_jobs(jobs: list[Job]) -> tuple[object, ...]:
     """Show merges: progress, the list, the command of the one that runs or has ended last, and the buttons."""
     running = [job for job in jobs if job.queued and job.active]
-    ended = [job for job in jobs if job.queued and not job.active]
-    now = running[0] if running else ended[-1] if ended else None
+    ended_jobs = [job for job in jobs if job.queued and not job.active]
+    now = running[0] if running else ended_jobs[-1] if ended_jobs else None
     rows = []
     for job in jobs:
         words = list(job.words)
@@ -154,10 +154,10 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
         if job.state == WAITING:
             state = "waits" if job.queued else "in the list"
         elif job.active:
-            done, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
-            state = f"{job.progress.get('stage', 'starts')} {done / total:.0%}"
+            amount, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
+            state = f"{job.progress.get('stage', 'starts')} {amount / total:.0%}"
         rows.append((job.title, ", ".join([method, *settings]), DELTA if "--as-delta" in words else MODEL, state))
-    listed = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
+    job_list = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
     latest = now or (jobs[-1] if jobs else None)
     useful = (
         any(job.state == WAITING and not job.queued for job in jobs),
@@ -166,10 +166,10 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
         any(not (job.queued and job.active) for job in jobs),
     )
     command = views.command(latest.words) if latest else gr.skip()
-    return views.progress(now), listed, command, *(gr.update(visible=each) for each in useful)
+    return views.progress(now), job_list, command, *(gr.update(visible=each) for each in useful)
 
 
-def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
+def finished_merges(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
     """The folders of complete merges by name: those of the list, and those below the roots that are not shared."""
     folders = {job.title: job.out for job in desk.jobs(request) if job.out is not None}
     folders |= {label: desk.roots.home / name for label, name in desk.roots.models()}
@@ -189,7 +189,7 @@ def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request 
         RecipeError: the draft names no models, or a merge is not complete or no model.
     """
     recipe = checked_draft(text, desk.roots)
-    folders = finished(desk, request)
+    folders = finished_merges(desk, request)
     own = [job.title for job in desk.jobs(request)]
     merges = merges or [name for name, path in folders.items() if name in own and (path / "config.json").is_file()]
     if not merges:
@@ -199,6 +199,6 @@ def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request 
     if deltas := [name for name in merges if not (folders[name] / "config.json").is_file()]:
         raise RecipeError(f"{name}: is a delta, which is no model yet; name another one" for name in deltas)
     models = {**({"base": recipe.base} if recipe.base else {}), **{k: v.written for k, v in recipe.agents.items()}}
-    if taken := [name for name in merges if name in models]:
-        raise RecipeError(f"{name}: is an agent's name, too; choose another output" for name in taken)
+    if duplicates := [name for name in merges if name in models]:
+        raise RecipeError(f"{name}: is an agent's name, too; choose another output" for name in duplicates)
     return models | {name: desk.roots.short(folders[name]) for name in merges}

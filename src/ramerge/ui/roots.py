@@ -28,12 +28,12 @@ class Roots:
     Attributes:
         folders: resolved.
         remote: whether models of buckets may be named, and outputs may be remote.
-        shared: whether several users write into the first one, so that what is in it is not listed.
+        is_shared: whether several users write into the first one, so that what is in it is not listed.
     """
 
     folders: tuple[Path, ...]
     remote: bool = True
-    shared: bool = False
+    is_shared: bool = False
 
     @property
     def home(self) -> Path:
@@ -96,15 +96,15 @@ class Roots:
         Raises:
             RecipeError: some are missing or outside of the roots; all problems are listed.
         """
-        found, problems = {}, []
+        paths, problems = {}, []
         for agent, text in files.items():
             try:
-                found[agent] = self._prompts(text)
+                paths[agent] = self._prompts(text)
             except RamergeError as error:
                 problems += [f"prompts of {agent}: {problem}" for problem in error.problems]
         if problems:
             raise RecipeError(problems)
-        return found
+        return paths
 
     def next_to(self, model: str, agent: str) -> str:
         """The name of an agent's prompts, if a file of its name lies next to its model's folder; otherwise nothing."""
@@ -141,7 +141,7 @@ class Roots:
         """A path as commands take it, which run in the first root, and as recipes name it."""
         return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
 
-    def shortened(self, text: str) -> str:
+    def shorten(self, text: str) -> str:
         """A text for people, in which paths below the first root are relative to it."""
         return text.replace(f"{self.home}/", "")
 
@@ -186,12 +186,12 @@ class Roots:
             Label and name of each; names are relative to the first root if they are below it.
         """
         budget = iter(range(_MOST_FOLDERS))
-        found: dict[str, str] = {}
-        for root in self.folders[self.shared :]:
+        labels: dict[str, str] = {}
+        for root in self.folders[self.is_shared :]:
             for path in _walk(root, _DEEPEST, budget):
                 label = str(path.relative_to(root)) if path != root else path.name
-                found.setdefault(self.short(path), label if root == self.home else f"{root.name}/{label}")
-        return [(label, name) for name, label in found.items()]
+                labels.setdefault(self.short(path), label if root == self.home else f"{root.name}/{label}")
+        return [(label, name) for name, label in labels.items()]
 
 
 def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:

@@ -53,7 +53,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     problems = problem_place()
     command = text_place("Command line")
     state = html("Progress")
-    found = html("Candidates")
+    candidates = html("Candidates")
     job = gr.State(None)
 
     def search(*settings: Any) -> Iterator[tuple[object, ...]]:
@@ -74,14 +74,14 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, shown_first = [recipe, prompts, reward, count, longest, out], [problems, command]
     preview = partial(_preview, desk)
-    followed = recipe.change(follow, [recipe, prompts], prompts, **last)
-    followed.then(preview, inputs, shown_first, **PRIVATE)
+    follow_event = recipe.change(follow, [recipe, prompts], prompts, **last)
+    follow_event.then(preview, inputs, shown_first, **PRIVATE)
     gr.on([box.blur for box in (prompts, reward, count, longest, out)], preview, inputs, shown_first, **last)
-    act(start.click, search, inputs, [state, found, job], problems, concurrency_limit=None)
+    act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
     while_running(job, stop)
-    found.change(lambda shown: gr.update(visible=bool(shown)), found, choose, **PRIVATE)
+    candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
     act(choose.click, partial(_best, desk), [recipe, out], recipe, problems)
-    act(look.click, show, out, found, problems)
+    act(look.click, show, out, candidates, problems)
 
 
 def _best(desk: Desk, text: str, folder: str) -> str:
@@ -132,8 +132,8 @@ def search_words(
 def search_view(result: SearchResult, folder: str) -> str:
     """A search as HTML: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
-    drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
+    charts = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
     sentences = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
-    listed = views.listing(map(views.in_page_words, sentences))
-    failed = views.listing(map(views.in_page_words, failures(result)), "warnings")
-    return views.block(listed, failed, views.table("Points", head, rows), views.figures(drawn))
+    sentence_list = views.listing(map(views.in_page_words, sentences))
+    failure_list = views.listing(map(views.in_page_words, failures(result)), "warnings")
+    return views.block(sentence_list, failure_list, views.table("Points", head, rows), views.figures(charts))

@@ -46,7 +46,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         except RamergeError as error:
             return PlainTextResponse("\n".join(error.problems), 404)
 
-    mounted: FastAPI = gr.mount_gradio_app(
+    application_with_page: FastAPI = gr.mount_gradio_app(
         app,
         build_page(desk),
         path="/",
@@ -62,11 +62,11 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         theme=theme(),
         head=views.styles(),
     )
-    page: FastAPI = mounted.routes[-1].app  # type: ignore[attr-defined]
+    page: FastAPI = application_with_page.routes[-1].app  # type: ignore[attr-defined]
     # such as of a function, by whoever else than the page asks
     unknown = PlainTextResponse("There is no such function or session.\n", 404)
     page.add_exception_handler(KeyError, lambda _request, _error: unknown)
-    return PageGuard(mounted, **guard)  # type: ignore[arg-type]
+    return PageGuard(application_with_page, **guard)  # type: ignore[arg-type]
 
 
 def _read_report(desk: Desk, out: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.finished import open_finished
+from ramerge.analysis.finished import open_merge
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place
@@ -34,7 +34,7 @@ def build(desk: Desk) -> None:
         card = text_place("Model card")
 
     def show(name: str, request: gr.Request) -> tuple[str, str]:
-        path, _ = open_finished(desk.roots.path(desk.place(request, name)))
+        path, _ = open_merge(desk.roots.path(desk.place(request, name)))
         texts = [desk.roots.read(str(each), _MOST_BYTES) for each in (path, path.with_name("README.md"))]
         return views.copyable("Recipe", texts[0]), views.copyable("Model card", texts[1])
 
@@ -45,8 +45,8 @@ def build(desk: Desk) -> None:
             yield views.progress(work), gr.skip(), views.command(work.words)
         if work.state == DONE:
             words = f'href=".{REPORT}?out={quote(place)}" target="_blank" rel="noopener"'
-            shown = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
-            yield views.progress(work), shown, views.command(work.words)
+            link = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
+            yield views.progress(work), link, views.command(work.words)
 
     act(look.click, show, out, [recipe, card], problems)
     act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
@@ -96,7 +96,7 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overw
     if not is_remote(place):
         raise RecipeError(f"Destination {place!r}: must be hub:owner/name or a folder in a bucket")
     folder = desk.roots.path(name)
-    recipe, _ = open_finished(folder)
+    recipe, _ = open_merge(folder)
     kind = MODEL if recipe.parent == folder else DELTA
     text = desk.roots.read(str(recipe), _MOST_BYTES)
     return merge_job(desk, text, desk.roots.output(place), kind, overwrite=overwrite, public=public)

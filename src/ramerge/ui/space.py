@@ -27,7 +27,7 @@ _PARENT = "https://huggingface.co"
 def space_desk(home: Path) -> Desk:
     """The desk of the page as a Space, for everybody; outputs are in `home` until their visitor leaves."""
     most = int(os.environ.get("RAMERGE_SPACE_BYTES", _MOST_BYTES))
-    roots = Roots((home.resolve(), AGENTS.resolve()), remote=False, shared=True)
+    roots = Roots((home.resolve(), AGENTS.resolve()), remote=False, is_shared=True)
     return Desk(roots, _OPTIONS, limit_words(_OPTIONS), public=True, most_bytes=most)
 
 

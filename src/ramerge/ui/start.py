@@ -27,13 +27,13 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
     folders = [folder.resolve() for folder in roots or [Path()]]
     if wrong := [str(folder) for folder in folders if not folder.is_dir()]:
         raise RecipeError(f"--root {folder}: is no folder" for folder in wrong)
-    found = Roots((*folders, AGENTS.resolve()))
-    chosen = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
+    all_roots = Roots((*folders, AGENTS.resolve()))
+    agent_models = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
     values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute(base)} if base else {})}
-    values |= {"agents": {name: _absolute(model) for name, model in chosen.items()}} if chosen else {}
-    text = as_yaml(Document(values)) if base or chosen else EMPTY
-    read_draft(text, found)
-    return Desk(found, options, limit_words(options), start=text)
+    values |= {"agents": {name: _absolute(model) for name, model in agent_models.items()}} if agent_models else {}
+    text = as_yaml(Document(values)) if base or agent_models else EMPTY
+    read_draft(text, all_roots)
+    return Desk(all_roots, options, limit_words(options), start=text)
 
 
 def _absolute(model: str) -> str:

@@ -136,29 +136,31 @@ def in_page_words(text: str) -> str:
 
 def problems(texts: Iterable[str]) -> str:
     """Problems as HTML, which screen readers read out; nothing of none."""
-    listed = listing(map(in_page_words, texts), "warnings")
-    return block(f'<div role="status">{listed}</div>') if listed else ""
+    items = listing(map(in_page_words, texts), "warnings")
+    return block(f'<div role="status">{items}</div>') if items else ""
 
 
-def figure(drawn: Figure) -> str:
+def figure(chart: Figure) -> str:
     """A figure as HTML with title and caption, drawn as SVG."""
     return (
-        f'<figure id="ui-{safe(drawn.name)}"><h3>{safe(drawn.title)}</h3>'
-        f'<div class="chart">{drawn.svg()}</div><figcaption>{safe(drawn.caption)}</figcaption></figure>'
+        f'<figure id="ui-{safe(chart.name)}"><h3>{safe(chart.title)}</h3>'
+        f'<div class="chart">{chart.svg()}</div><figcaption>{safe(chart.caption)}</figcaption></figure>'
     )
 
 
-def figures(drawn: Iterable[Figure]) -> str:
+def figures(charts: Iterable[Figure]) -> str:
     """Several figures as HTML, side by side where there is room."""
-    return f'<div class="figures">{"".join(map(figure, drawn))}</div>'
+    return f'<div class="figures">{"".join(map(figure, charts))}</div>'
 
 
-def headers(found: Sequence[ModelHeader]) -> str:
+def headers(model_headers: Sequence[ModelHeader]) -> str:
     """The headers of a recipe's models as HTML, with what is wrong with them."""
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
-    figures = [(one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in found]
+    figures = [
+        (one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in model_headers
+    ]
     rows = [[text or "–" for text in row] for row in figures]
-    wrong = [f"{one.name}: {text}" for one in found for text in one.problems]
+    wrong = [f"{one.name}: {text}" for one in model_headers for text in one.problems]
     return block(table("Models", head, rows) if rows else "") + problems(wrong)
 
 
@@ -167,14 +169,14 @@ def progress(job: Job | None) -> str:
     if job is None:
         return ""
     event = job.figures if job.active and job.figures and not job.progress else job.progress
-    done, total = int(event.get("done", 0)), int(event.get("total", 0))
-    share = 1.0 if job.state == DONE else min(done / total, 1.0) if total else 0.0
+    so_far, total = int(event.get("done", 0)), int(event.get("total", 0))
+    share = 1.0 if job.state == DONE else min(so_far / total, 1.0) if total else 0.0
     # without a value, the bar shows that there is something to wait for
     value = "" if job.state == RUNNING and not total else f'value="{share:.4f}"'
     stage = str(event.get("stage", job.state)) if job.active else job.state
     unit = str(event.get("unit", ""))
-    counted = f"{decimal(done)} of {decimal(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
-    amount = counted if total and job.active else ""
+    amount_text = f"{decimal(so_far)} of {decimal(total)}" if unit == "bytes" else f"{so_far:,} of {total:,} {unit}"
+    amount = amount_text if total and job.active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
     lines = listing(map(in_page_words, job.lines[-8:]), "warnings" if job.state == FAILED else "notes")
     return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', lines)

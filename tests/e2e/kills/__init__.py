@@ -14,7 +14,7 @@ from typing import Any
 
 from ramerge.core.engine import journal
 from ramerge.core.engine.execute import execute
-from ramerge.core.engine.executors.ray import RayExecutor, connected
+from ramerge.core.engine.executors.ray import RayExecutor, connection
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.engine.worker import Worker
 from ramerge.core.foundation.errors import RamergeError
@@ -30,7 +30,7 @@ def merge(source: object, out: Path, *, block: int = BLOCK, fresh: bool = False,
     plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
     if not cluster:
         return execute(plan, ThreadExecutor(WORKERS), fresh=fresh)
-    with connected({"address": cluster}) as ray:
+    with connection({"address": cluster}) as ray:
         return execute(plan, RayExecutor(ray, WORKERS, 2, plan.resources.memory_of), fresh=fresh)
 
 

@@ -31,7 +31,7 @@ import obstore
 
 import ramerge
 from ramerge.core.engine.execute import execute
-from ramerge.core.engine.executors.ray import RayExecutor, connected
+from ramerge.core.engine.executors.ray import RayExecutor, connection
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.recipe.document import document_of
@@ -219,7 +219,7 @@ class Job:
         block = _LARGE_BLOCK if command.large else block
         plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
         if self.executor == "ray":
-            with connected({"address": self.address}) as ray:
+            with connection({"address": self.address}) as ray:
                 made = RayExecutor(ray, WORKERS, 2, plan.resources.memory_of)
                 execute(plan, logged(made, self.log, seconds))
         else:
@@ -234,7 +234,7 @@ class Job:
             if cluster is None:
                 yield logged(ThreadExecutor(WORKERS), self.log, seconds)
                 return
-            with connected({"address": cluster.address}) as ray:
+            with connection({"address": cluster.address}) as ray:
                 yield logged(RayExecutor(ray, WORKERS, 2, memory), self.log, seconds)
 
         def compared(*models: Any) -> make.DeltaWork:

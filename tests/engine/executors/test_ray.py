@@ -122,7 +122,7 @@ def test_nodes_read_buckets_with_credentials_of_their_own(
         source = {"method": "ram+", "base": server.put(tmp_path / "base", "nodes/base")}
         source |= {"agents": {name: server.put(tmp_path / name, f"nodes/{name}") for name in agents}}
         with (
-            executors.connected({"address": cluster.address}),
+            executors.connection({"address": cluster.address}),
             pytest.raises(ramerge.CheckpointError, match=r"s3://models/nodes/.*\(on node "),
         ):
             ramerge.merge(source, tmp_path / "denied", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
@@ -313,7 +313,7 @@ def test_a_raylet_that_dies_at_the_beginning_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with (
         pytest.raises(RayError, match="no Ray cluster can be reached: The current node timed out"),
-        executors.connected({}),
+        executors.connection({}),
     ):
         raise AssertionError
 

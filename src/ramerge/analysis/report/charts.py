@@ -37,8 +37,8 @@ def paper_figures(analysis: Values) -> list[Figure]:
     """All figures of an analysis for a paper, with a heat map for each agent, because paper has no controls."""
     names = rows.agents_of(analysis)
     files = [re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent" for name in names]
-    heats = [heat_map(analysis, t, f"heat-{t + 1}-{file}") for t, file in enumerate(files)]
-    return [shown for figure in page_figures(analysis) for shown in (heats if figure.name == "heat" else [figure])]
+    heat_maps = [heat_map(analysis, t, f"heat-{t + 1}-{file}") for t, file in enumerate(files)]
+    return [chart for figure in page_figures(analysis) for chart in (heat_maps if figure.name == "heat" else [figure])]
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ def density_bars(analysis: Values) -> Figure:
         yOffset=alt.YOffset("measure:N", sort=None),
         tooltip=_tips("agent:N", "measure:N", "share:Q", "elements:Q"),
     )
-    colors = _colors("measure", [rows.MOVED, rows.CHANGED], [BLUE, SKY])
+    colors = _colors("measure", [rows.MOVED_LABEL, rows.CHANGED_LABEL], [BLUE, SKY])
     chart = alt.layer(
         bars.mark_bar().encode(color=colors),
         bars.mark_text(align="left", dx=4).encode(text=alt.Text("share:Q", format=".3p")),
@@ -73,7 +73,7 @@ def overlap_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
     bars = _on("rows").encode(
-        x=_share_of_moved(),
+        x=_share_of_updates(),
         y=_by_agent(names),
         order=alt.Order("others:Q"),
         tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
@@ -267,17 +267,17 @@ def _by_epsilon(
         tooltip=_tips("agent:N", "epsilon:N", f"{field}:Q"),
     )
     own = [] if analysis["epsilon"] is None else [{"epsilon": rows.epsilon_label(analysis["epsilon"])}]
-    used = alt.Chart(alt.InlineData(values=own))
+    own_chart = alt.Chart(alt.InlineData(values=own))
     points = lines.mark_point() if choose is None else lines.mark_point().add_params(choose)
-    drawn = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
-    layers = used.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), drawn, points
+    line_marks = lines.mark_line().encode(strokeDash=_dashes(rows.agents_of(analysis)))
+    layers = own_chart.mark_rule(strokeDash=[4, 3], opacity=0.6).encode(x="epsilon:O"), line_marks, points
     return alt.layer(*layers).properties(height=200)
 
 
 def _fates(analysis: Values) -> Figure:
     names, table, merges = rows.agents_of(analysis), rows.fates(analysis), rows.merges(analysis)
     bars = _on("rows").encode(
-        x=_share_of_moved(),
+        x=_share_of_updates(),
         y=_by_agent(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
         order=alt.Order("order:Q"),
@@ -345,7 +345,7 @@ def _slanted(angle: float) -> alt.Axis:
     return alt.Axis(orient="top", labelAngle=angle, labelOverlap=False)
 
 
-def _share_of_moved() -> alt.X:
+def _share_of_updates() -> alt.X:
     quarters = alt.Axis(format="%", values=[0, 0.25, 0.5, 0.75, 1])
     return alt.X("share:Q", stack="zero", title="share of moved elements", scale=_WHOLE, axis=quarters)
 

@@ -27,7 +27,9 @@ _RECORD_APART = {"agents", "parts", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
-    shown = {key: value for key, value in (record or {}).items() if key not in _RECORD_APART and value is not None}
+    visible_record = {
+        key: value for key, value in (record or {}).items() if key not in _RECORD_APART and value is not None
+    }
     if recipe is None:
         stream = io.StringIO()
         YAML().dump(analysis["recipe"], stream)
@@ -41,24 +43,27 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         {"tables": _TABLES.read_text(encoding="utf-8")},
         visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         version=analysis["ramerge_version"],
-        record={key.replace("_", " "): FILTERS[_RECORD_FORMS.get(key, "plain")](value) for key, value in shown.items()}
+        record={
+            key.replace("_", " "): FILTERS[_RECORD_FORMS.get(key, "plain")](value)
+            for key, value in visible_record.items()
+        }
         if record
         else None,
         notes=(record or {}).get("notes", []),
         warnings=(record or {}).get("warnings", []),
         statistics=[{"name": name, **agent} for name, agent in (record or {}).get("agents", {}).items()],
         recipe=recipe,
-        **_found(analysis, advice),
+        **_results(analysis, advice),
     )
 
 
 def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
     """Findings, agents, advice, dtypes and pairs of an analysis as HTML, for the tab Look."""
     parts = [environment(_HERE, _FILTERS).get_template(name) for name in ("findings.html", "pairs.html")]
-    return "".join(part.render(_found(analysis, advice), unfolded=True) for part in parts)
+    return "".join(part.render(_results(analysis, advice), unfolded=True) for part in parts)
 
 
-def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
+def _results(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
     """The values of the templates that the page and `findings` share."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]

@@ -12,7 +12,7 @@ from ramerge.analysis.tensor_roles import ROLES
 
 Values = Mapping[str, Any]
 
-MOVED, CHANGED = "moved", "changed"
+MOVED_LABEL, CHANGED_LABEL = "moved", "changed"
 
 
 def merges(analysis: Values) -> dict[str, str]:
@@ -31,7 +31,7 @@ def density(analysis: Values) -> list[Row]:
     return [
         {"agent": agent["name"], "measure": measure, "share": agent[share], "elements": agent[count]}
         for agent in analysis["model"]["agents"]
-        for measure, share, count in ((MOVED, "density", "active"), (CHANGED, "changed_share", "changed"))
+        for measure, share, count in ((MOVED_LABEL, "density", "active"), (CHANGED_LABEL, "changed_share", "changed"))
     ]
 
 
@@ -70,11 +70,11 @@ def cells(analysis: Values) -> list[Row]:
 def ulps(analysis: Values) -> list[Row]:
     """Rows of the chart of sizes of updates: |tau| in units of the base's last place, an empty bin at either end."""
     bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
-    filled = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
+    nonempty = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
         len(bins) // 2
     ]
     # Half a unit, 2^-1, is always in view, with room for words on its left.
-    first, last = min(filled[0], bins.index(-4)) - 1, max(filled[-1], bins.index(4)) + 1
+    first, last = min(nonempty[0], bins.index(-4)) - 1, max(nonempty[-1], bins.index(4)) + 1
     return [
         {
             "agent": agent["name"],

@@ -53,8 +53,8 @@ def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener 
 
     files: list[tuple[Path, bytes]] = []
     figures = paper_figures(analysis)
-    for done, figure in enumerate(figures):
-        listen(Progress("drawing", done, len(figures), "figures"))
+    for number, figure in enumerate(figures):
+        listen(Progress("drawing", number, len(figures), "figures"))
         files += figure.files(folder)
     listen(Progress("drawing", len(figures), len(figures), "figures"))
     return files

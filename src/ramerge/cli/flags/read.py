@@ -71,9 +71,9 @@ def read_inputs(
     """
     pairs("--set", options["settings"], _SETTING)  # these first, because the rest of one may look like a path
     pairs("--agent", options["agents"], _AGENT)
-    if forgotten := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
+    if agent_paths := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
         raise RecipeError(
-            f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
+            f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in agent_paths
         )
     if len(paths) > 2:
         text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
@@ -128,12 +128,12 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    known = list(document.agents)
+    agent_names = list(document.agents)
     for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
         flag = f"--{key}"
         paths = named(flag, options.get(key, ()), f"NAME=PATH, such as {flag} code={example}")
-        if wrong := [name for name in paths if name not in known]:
-            raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
+        if wrong := [name for name in paths if name not in agent_names]:
+            raise RecipeError(f"{flag} {name}: {unknown('agent', name, agent_names)}" for name in wrong)
         for name, path in paths.items():
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)
             document.set(place, from_here(path), f"{flag} {name}")

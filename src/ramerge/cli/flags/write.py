@@ -59,7 +59,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
     else:
         words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
     for name, path in (values.get("prompts") or {}).items() if prompts else ():
-        words += ["--prompts", f"{name}={_shortened(recipe.folder / Path(path).expanduser(), start)}"]
+        words += ["--prompts", f"{name}={_short_path(recipe.folder / Path(path).expanduser(), start)}"]
     if method:
         words += [
             word
@@ -103,10 +103,10 @@ def _model(agent: Any, folder: Path, start: Path | None) -> object:
 
 def _from_here(model: str, folder: Path, start: Path | None) -> str:
     """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
-    return "+".join(_shortened(part.path, start) if part.path else part.written for part in parts_of(model, folder))
+    return "+".join(_short_path(part.path, start) if part.path else part.written for part in parts_of(model, folder))
 
 
-def _shortened(path: Path, start: Path | None) -> str:
+def _short_path(path: Path, start: Path | None) -> str:
     if start is None or not path.is_relative_to(start) or path == start:
         return str(path)
     inner = str(path.relative_to(start))

@@ -55,14 +55,14 @@ def model_card(
     if folder is not None:
         name, literal = "A merged model", folder
     literal = dumped(literal).strip()
-    rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
+    rounding = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
     return f"""---
 {stream.getvalue()}---
 
 # {markdown(name)}
 
-{_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{rounded}.
+{_recipe_of_card(plan, record)}
+Inputs: {inputs}. Output: {record.dtype}{rounding}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
@@ -86,7 +86,7 @@ model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
 """
 
 
-def _made(plan: MergePlan, record: Record) -> str:
+def _recipe_of_card(plan: MergePlan, record: Record) -> str:
     if not plan.method.combines:
         return (
             f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
@@ -104,8 +104,8 @@ def _table(record: Record) -> str:
     agents = record.agents.values()
     rows += [[markdown(agent.name), *[figure_text(agent, column) for column in columns]] for agent in agents]
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    meant = meanings(columns, record)
-    return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)
+    explanations = meanings(columns, record)
+    return "\n".join([*lines, "", *[f"- {line}" for line in explanations]] if explanations else lines)
 
 
 def _base_models(plan: MergePlan) -> list[str]:
@@ -115,7 +115,7 @@ def _base_models(plan: MergePlan) -> list[str]:
 def _ids(*models: FoundModel) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
-    for model in (part for named in models for part in named.parts):
+    for model in (part for model_part in models for part in model_part.parts):
         candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)

@@ -27,13 +27,13 @@ class AsCheckpoint(OutputKind):
         return OutputSpec(plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, files)
 
     def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
     ) -> tuple[Record, ...]:
         with closing(_shards_of(plan, output)) as shards:
             passes.count()
             passes.merge(shards)
-            written = shards.finish(passes.listen)
-        records = records_of(plan, passes, written, seen, began)
+            nbytes = shards.finish(passes.listen)
+        records = records_of(plan, passes, nbytes, warnings, start)
         write_sidecars(plan, records, output.staging)
         return records
 

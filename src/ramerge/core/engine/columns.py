@@ -17,25 +17,27 @@ def columns_of(record: Record) -> tuple[Column, ...]:
         if not column.optional or any(column.key in agent.values for agent in record.agents.values())
     )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    erased = erased_means("", dtype, drawn=record.rounding_seed is not None)
+    erasure = erased_means("", dtype, stochastic=record.rounding_seed is not None)
     figures = (
-        Column("erased_share", "erased", ".1%", erased),
+        Column("erased_share", "erased", ".1%", erasure),
         Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
     )
-    known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
-    return (*columns, *known)
+    further_columns = [
+        column for column in figures if all(column.key in agent.values for agent in record.agents.values())
+    ]
+    return (*columns, *further_columns)
 
 
-def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
+def erased_means(merge: str, dtype: str, *, stochastic: bool) -> str:
     """Explanation of the column `erased` of agents' figures.
 
     Args:
         merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
         dtype: of the output.
-        drawn: whether random draws rounded, which let as much grow as they erase.
+        stochastic: whether random draws rounded, which let as much grow as they erase.
     """
-    kept = "; others grew instead, so the mean is kept" if drawn else ""
-    return f"share of the agent's changes{merge} that rounding to {dtype} undoes{kept}"
+    consolation = "; others grew instead, so the mean is kept" if stochastic else ""
+    return f"share of the agent's changes{merge} that rounding to {dtype} undoes{consolation}"
 
 
 def effective_means() -> str:

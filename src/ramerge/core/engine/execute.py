@@ -50,10 +50,10 @@ def execute(
     """
     if plan.findings.problems or (plan.output.target is None) == (on_tensor is None):
         raise PlanError(plan.findings.problems or "give either an output folder, or a function that takes the tensors")
-    began = time.monotonic()
+    start = time.monotonic()
     with closing(Passes(plan, executor, listen)) as passes:
-        seen = inspect(plan)
-        refuse_wrong_models(plan, seen)
+        warnings = inspect(plan)
+        refuse_wrong_models(plan, warnings)
         refuse_other_models(plan)
         if on_tensor is not None:
             passes.count()
@@ -61,12 +61,12 @@ def execute(
                 passes.merge(whole)
                 whole.finish()
             passes.keep()
-            return records_of(plan, passes, 0, seen, began)
+            return records_of(plan, passes, 0, warnings, start)
         kind = plan.output.kind
         assert isinstance(kind, OutputKind)
         with open_output(kind.spec(plan), fresh=fresh) as output:
             passes.journal = output.journal
-            records = kind.write(plan, passes, output, seen, began)
+            records = kind.write(plan, passes, output, warnings, start)
             check_unchanged(plan.inputs.files)  # the copied companions must not have changed either
         passes.keep()
         return records

@@ -45,9 +45,9 @@ def stopped_at(out: OutputTarget) -> Mapping[str, str]:
     return left_in(output_dir(out).work)
 
 
-def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
+def would_resume(plan: MergePlan, interrupted_fingerprint: Mapping[str, str]) -> bool:
     """Whether a plan would resume the work of a run with this fingerprint."""
-    return all(stopped.get(name) == value for name, value in fingerprint_of(plan).items())
+    return all(interrupted_fingerprint.get(name) == value for name, value in fingerprint_of(plan).items())
 
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
@@ -59,21 +59,21 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
         recipe[f"parameters in effect{of}"] = repr([parameters.in_effect() for parameters in point.parameters])
 
     @cache
-    def named(path: Location) -> str:
+    def identity_of(path: Location) -> str:
         return str(path.resolve())
 
-    seen: dict[int, str] = {}
+    digests: dict[int, str] = {}
     work = [
-        *[plain_values(tensor, named, seen) for tensor in plan.tensors],
+        *[plain_values(tensor, identity_of, digests) for tensor in plan.tensors],
         *[(shard.name, shard.header, shard.file_bytes) for shard in plan.shards],
         (plan.counts.rounds, sorted(plan.companions), plan.output.kind),
     ]
-    used = plan.resources
+    resources = plan.resources
     return {
         **versions(),
         **recipe,
         **files(plan.inputs.files),
-        "the size of blocks (--threads, --max-memory)": f"{used.block_elements}, {used.run_bytes}",
+        "the size of blocks (--threads, --max-memory)": f"{resources.block_elements}, {resources.run_bytes}",
         "cached counts (--no-cache)": _digest(sorted(repr(key) for key in plan.counts.cached)),
         "what is read and written": _digest(work),
     }

@@ -57,8 +57,10 @@ def refuse_other_models(plan: MergePlan) -> None:
         WeightsError: some were; all are listed.
         CheckpointError: a file cannot be read.
     """
-    stored = {name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models}
-    if not stored:
+    side_folders = {
+        name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models
+    }
+    if not side_folders:
         return
     own: Mapping[str, dict[str, Tensor]] = defaultdict(dict)
     for tensor in plan.tensors:
@@ -68,14 +70,12 @@ def refuse_other_models(plan: MergePlan) -> None:
     problems = []
     with Files(plan.inputs.files) as files:
         reader = Reader(files)
-        for name, side in stored.items():
+        for name, side in side_folders.items():
             digests = read_digests(side.folder)
             if digests is not None:
-                shared = sorted(digests.keys() & own[name].keys() & own[BASE].keys())
-                compared = shared[:: -(-len(shared) // _TENSORS) or 1]
-                if all(
-                    digests[one] in (_digest(own[owner][one], reader) for owner in (name, BASE)) for one in compared
-                ):
+                common_names = sorted(digests.keys() & own[name].keys() & own[BASE].keys())
+                sample = common_names[:: -(-len(common_names) // _TENSORS) or 1]
+                if all(digests[one] in (_digest(own[owner][one], reader) for owner in (name, BASE)) for one in sample):
                     continue
                 text = f"was gathered from another model than {name} or the base (was it trained on since?);"
             elif (side.folder / PLACES).exists():

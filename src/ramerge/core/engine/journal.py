@@ -49,18 +49,18 @@ _MOST_BLOCKS = 1 << 30
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
-Given = TypeVar("Given", contravariant=True)
-Coded = TypeVar("Coded")
+Input = TypeVar("Input", contravariant=True)
+Value = TypeVar("Value")
 
 
-class Codec(Protocol[Given, Coded]):
+class Codec(Protocol[Input, Value]):
     """How results of blocks become bytes of a journal and back."""
 
-    def encode(self, result: Coded) -> tuple[bytes, int]:
+    def encode(self, result: Value) -> tuple[bytes, int]:
         """The bytes of a result, and how many bytes of work the block was."""
         ...
 
-    def decode(self, block: Given, data: bytes) -> Coded:
+    def decode(self, block: Input, data: bytes) -> Value:
         """The result of a block from its bytes."""
         ...
 
@@ -87,7 +87,7 @@ class PassJournal(Generic[Block, Result]):
         numbers = count()
         self._runs: list[NumberedRun[Block]] = [[(next(numbers), block) for block in run] for run in runs]
         self._codec, self._number, self._readers, self._writer = codec, number, readers, writer
-        self._done: set[int] = set()
+        self._finished_blocks: set[int] = set()
         if writer is not None:
             writer.append(_PASS, number, sum(map(len, runs)))
 
@@ -95,13 +95,13 @@ class PassJournal(Generic[Block, Result]):
         """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
         blocks = [block for run in self._runs for _, block in run]
         for record in (record for reader in self._readers for record in reader.take(self._number)):
-            if record.index < len(blocks) and record.index not in self._done and self._codec is not None:
-                self._done.add(record.index)
+            if record.index < len(blocks) and record.index not in self._finished_blocks and self._codec is not None:
+                self._finished_blocks.add(record.index)
                 yield self._codec.decode(blocks[record.index], record.payload)
 
     def remaining(self) -> Sequence[NumberedRun[Block]]:
         """The blocks that are to be done, with their numbers."""
-        left = [[(number, block) for number, block in run if number not in self._done] for run in self._runs]
+        left = [[(number, block) for number, block in run if number not in self._finished_blocks] for run in self._runs]
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
@@ -134,7 +134,7 @@ class Journal:
         self.files = files
         self._spooled = spooled
         self._fresh = fresh
-        self._run, self._trusted = 1, dict[str, int]()
+        self._run, self._valid_lengths = 1, dict[str, int]()
         self.reason: str = ""
         self._fingerprint = dict(fingerprint)
         self._total = max(total, 1)
@@ -145,88 +145,88 @@ class Journal:
 
     # --- between runs -------------------------------------------------------------------------------------------------
 
-    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
+    def fits(self, work: Path, inode_of_folder: int | None, uploads: Collection[str] = ()) -> bool:
         """Whether what an earlier run left can be continued. If not, `reason` says why, where there is one.
 
         Args:
             work: the hidden folder.
-            built: the inode of the folder that is built in; None if there is none.
-            gone: files that need not be there any more, because they were uploaded.
+            inode_of_folder: the inode of the folder that is built in; None if there is none.
+            uploads: files that need not be there any more, because they were uploaded.
         """
         folder = work / FOLDER
         if self._fresh:
             return False
         try:
             text = (folder / _FINGERPRINT).read_bytes()
-            said = json.loads(text)
-            theirs, inode = said["fingerprint"], said["built"]
+            state = json.loads(text)
+            theirs, inode = state["fingerprint"], state["built"]
             other = _difference(theirs, self._fingerprint)
-            run, trusted = self._scanned(folder, _seed(text))
+            run, valid_lengths = self._scan(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             self.reason = "what an earlier run left cannot be read"
             return False
-        if not self._before or inode != built:
+        if not self._before or inode != inode_of_folder:
             return False
-        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._spooled}
+        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in uploads}, **self._spooled}
         are_there = False
         with suppress(OSError):
             are_there = all((work / name).lstat().st_size == size for name, size in files.items())
         if other is None and are_there:
-            self._run, self._trusted = run, trusted
+            self._run, self._valid_lengths = run, valid_lengths
             return True
         why = f"{other} has changed" if other is not None else "files that it has written are gone"
         self.reason = f"{self.share} of an earlier run cannot be used, because {why}"
         self._before = 0
         return False
 
-    def _scanned(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
+    def _scan(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
         """The number of the next run, and how many bytes of each earlier run's file can be trusted.
 
         A pass begins when the one before is complete. If that is not what is left of it, because something is damaged,
         later passes are not trusted either: what they wrote may be written over when it is completed.
         """
         names = sorted(path.name for path in folder.iterdir() if path.name != _FINGERPRINT)
-        lengths = {name: _trusted(folder / name, seed) for name in names}
-        done: dict[int, bytearray] = {}
+        lengths = {name: _valid_length(folder / name, seed) for name in names}
+        finished_blocks: dict[int, bytearray] = {}
         amounts: dict[int, int] = {}
         last: dict[str, dict[int, int]] = {name: {} for name in names}  # where each pass ends in each file
         for name, length in lengths.items():
             for record in _records(folder / name, seed, 0, length):
                 last[name][record.number] = record.end
                 if record.kind == _PASS and record.index < _MOST_BLOCKS:
-                    done.setdefault(record.number, bytearray(record.index))
-                elif record.kind == _BLOCK and not done[record.number][record.index]:
-                    done[record.number][record.index] = 1
+                    finished_blocks.setdefault(record.number, bytearray(record.index))
+                elif record.kind == _BLOCK and not finished_blocks[record.number][record.index]:
+                    finished_blocks[record.number][record.index] = 1
                     amounts[record.number] = amounts.get(record.number, 0) + record.amount
-        open_ones = [number for number, blocks in done.items() if not all(blocks)]
-        latest = min(open_ones, default=max(done, default=0))
+        open_ones = [number for number, blocks in finished_blocks.items() if not all(blocks)]
+        latest = min(open_ones, default=max(finished_blocks, default=0))
         for name in names:
             lengths[name] = max((end for number, end in last[name].items() if number <= latest), default=0)
         self._before = sum(amount for number, amount in amounts.items() if number <= latest)
         return max(map(int, names), default=0) + 1, lengths
 
-    def begin(self, work: Path, built: int | None) -> None:
+    def begin(self, work: Path, inode: int | None) -> None:
         """Begin a new journal, for a folder that is built from scratch."""
         (work / FOLDER).mkdir()
-        (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
+        (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": inode}))
 
     def keeps(self, failure: BaseException | None) -> bool:
         """Whether what was done can be resumed after this ending.
 
         After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
         """
-        return self._done > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
+        return self._finished_share > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
 
     @property
-    def _done(self) -> int:
+    def _finished_share(self) -> int:
         return self._before + (self._writer.amount if self._writer is not None else 0)
 
     @property
     def share(self) -> str:
         """How much of the work is recorded, human-readable."""
-        return f"{min(self._done / self._total, 1):.0%}".replace("%", " %")
+        return f"{min(self._finished_share / self._total, 1):.0%}".replace("%", " %")
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Journal:
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
-        self._readers = [_JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
+        self._readers = [_JournalReader(folder / name, seed, length) for name, length in self._valid_lengths.items()]
         self._writer = JournalWriter(folder / f"{self._run:04}", seed)
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ class JournalWriter:
         self._seed = seed
         self._lock = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | PRIVATE, 0o666)
-        self._size = self._marked = 0
+        self._size = self._size_at_mark = 0
         self.amount: int = 0
         self._last = time.monotonic()
         self.append(_RUN, 0, 0, 0, boot().encode())
@@ -313,8 +313,8 @@ class JournalWriter:
 
         def after() -> None:
             now = time.monotonic()
-            if size > self._marked and now - self._last > _SECONDS_BETWEEN_MARKS:
-                self._last, self._marked = now, size
+            if size > self._size_at_mark and now - self._last > _SECONDS_BETWEEN_MARKS:
+                self._last, self._size_at_mark = now, size
                 self.append(_SYNCED, 0, 0, size)
                 sync_data(self._descriptor)
 
@@ -361,23 +361,23 @@ def _records(path: Path, seed: int, position: int, length: int | None) -> Iterat
 
 
 def _checksum(seed: int, head: bytes, payload: bytes) -> bytes:
-    found = xxhash.xxh3_64(head, seed=seed)
-    found.update(payload)
-    return found.intdigest().to_bytes(8, "little")
+    digest = xxhash.xxh3_64(head, seed=seed)
+    digest.update(payload)
+    return digest.intdigest().to_bytes(8, "little")
 
 
 def _seed(fingerprint: bytes) -> int:
     return int.from_bytes(hashlib.sha256(fingerprint).digest()[:8], "little")
 
 
-def _trusted(path: Path, seed: int) -> int:
+def _valid_length(path: Path, seed: int) -> int:
     """Up to which byte a file's records are good, and everything that they speak of is still there."""
-    end = marked = 0
+    end = size_at_mark = 0
     same_boot = False
     for record in _records(path, seed, 0, None):
         if record.kind == _RUN:
             same_boot = record.payload == boot().encode()
         elif record.kind == _SYNCED:
-            marked = record.amount
+            size_at_mark = record.amount
         end = record.end
-    return end if same_boot else min(marked, end)
+    return end if same_boot else min(size_at_mark, end)

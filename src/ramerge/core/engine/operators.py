@@ -14,7 +14,7 @@ from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.piece import words_of
 from ramerge.core.methods.base import RecordedRows
-from ramerge.core.planning.model import Recorded
+from ramerge.core.planning.model import InputRecord
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Tensor
 
@@ -28,7 +28,7 @@ class Operators:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._slots: dict[Hashable, _Kept] = {}
+        self._slots: dict[Hashable, _CachedOperator] = {}
 
     def __reduce__(self) -> tuple[type[Operators], tuple[int]]:
         return Operators, (self._most,)
@@ -36,7 +36,7 @@ class Operators:
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The operator of a key; the first thread that asks makes it, and others that ask for it wait."""
         with self._lock:
-            slot = self._slots.pop(key, None) or _Kept()
+            slot = self._slots.pop(key, None) or _CachedOperator()
             self._slots[key] = slot  # the end is what was used last
             while len(self._slots) > self._most:
                 del self._slots[next(iter(self._slots))]
@@ -46,24 +46,24 @@ class Operators:
             return slot.value
 
 
-class _Kept:
+class _CachedOperator:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value: Any = None
 
 
-def read_rows(reader: Reader, recorded: Recorded) -> RecordedRows:
+def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
     """Read what was recorded of an agent at the input of a layer.
 
     Raises:
         CheckpointError: a file cannot be read.
         WeightsError: a number is not finite, a weight is negative, or no row counts.
     """
-    inputs, weights = _numbers(reader, recorded.inputs), _numbers(reader, recorded.weights)
+    inputs, weights = _numbers(reader, record.inputs), _numbers(reader, record.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
         raise WeightsError(
-            f"{recorded.inputs.path}: recorded inputs {recorded.inputs.name!r} are NaN or Inf, have a negative weight, "
+            f"{record.inputs.path}: recorded inputs {record.inputs.name!r} are NaN or Inf, have a negative weight, "
             "or count nothing; run `ramerge calibrate` again"
         )
     return RecordedRows(inputs, weights)

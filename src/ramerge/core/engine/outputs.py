@@ -96,7 +96,7 @@ class OutputKind(PlannedKind, ABC):
 
     @abstractmethod
     def write(
-        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, warnings: Sequence[str], start: float
     ) -> tuple[Record, ...]:
         """Run the passes and write everything into the folder.
 
@@ -104,8 +104,8 @@ class OutputKind(PlannedKind, ABC):
             plan: the plan; `plan.output.details` is what `details` returned.
             passes: of the plan.
             output: what `spec` describes, opened.
-            seen: warnings from before the first pass.
-            began: when the run began, on the monotonic clock.
+            warnings: warnings from before the first pass.
+            start: when the run began, on the monotonic clock.
 
         Returns:
             A record for each point.

@@ -55,10 +55,10 @@ class PlanPass(ABC):
         BLAS has one thread where workers solve for whole matrices, or multiply by operators: workers are already as
         many as processors, and so the bytes of a result do not depend on the number of threads.
         """
-        solves = any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors)
+        solves_matrices = any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors)
         with (
-            one_blas_thread() if solves else nullcontext(),
-            notifying_compilation(lambda done: report(Compiling(done))),
+            one_blas_thread() if solves_matrices else nullcontext(),
+            notifying_compilation(lambda is_done: report(Compiling(is_done))),
         ):
             yield self._worker(report)
 
@@ -172,8 +172,8 @@ def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) ->
     for number, run in enumerate(runs):
         groups.setdefault(operator(run) or number, deque()).append(run)
     waiting = iter(groups.values())
-    begun = deque(islice(waiting, count))
-    while begun:
-        group = begun.popleft()
+    queue = deque(islice(waiting, count))
+    while queue:
+        group = queue.popleft()
         yield group.popleft()
-        begun.extend([group] if group else islice(waiting, 1))
+        queue.extend([group] if group else islice(waiting, 1))

@@ -39,7 +39,7 @@ class Passes:
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
         non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
         overflowing: warnings about results of that pass.
-        warned: warnings of workers.
+        warnings: warnings of workers.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
         plan: the plan, as it travels.
@@ -53,7 +53,7 @@ class Passes:
         self.rounding: Counts = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
-        self.warned: list[str] = []
+        self.warnings: list[str] = []
         self.bytes_read: int = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
@@ -81,11 +81,17 @@ class Passes:
     def count(self) -> None:
         """Count everything that merging needs: one read for each round."""
         rounds = self.plan.counts.rounds
-        for number, wanted in enumerate(rounds):
+        for number, statistics_by_tensor in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
-            batches = in_order(self.plan, wanted, len(rounds) - number)
+            batches = in_order(self.plan, statistics_by_tensor, len(rounds) - number)
             counting = CountPass(
-                self.plan, self.files, label, batches, wanted, dict(self.results), operators=self.operators
+                self.plan,
+                self.files,
+                label,
+                batches,
+                statistics_by_tensor,
+                dict(self.results),
+                operators=self.operators,
             )
             self.run(counting, counting.results)
 
@@ -113,17 +119,17 @@ class Passes:
         """
         tally = PassTally(work, results, self.listen)
         journal, runs = self.journal, work.batches
-        noted: PassJournal[Batch, BlockResult] = (
+        pass_journal: PassJournal[Batch, BlockResult] = (
             journal.open_pass(runs, ResultCodec(self.plan, work.counted)) if journal is not None else PassJournal(runs)
         )
-        for result in noted.earlier():
+        for result in pass_journal.earlier():
             _take(result, tally, sink)
-        remaining, tensors = noted.remaining(), self.plan.tensors
+        remaining, tensors = pass_journal.remaining(), self.plan.tensors
         if sink is None or not sink.in_order:  # the blocks of a run share an operator, if they have any
             workers = self.plan.resources.workers
             remaining = list(in_turn(remaining, lambda run: tensors[run[0][1][0].tensor].recorded, workers))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._executor.run(work, remaining, noted)) as events, _no_longer_waiting(sink):
+        with closing(self._executor.run(work, remaining, pass_journal)) as events, _no_longer_waiting(sink):
             for event in events:
                 if isinstance(event, Processed):
                     _take(event.result, tally, sink)
@@ -132,9 +138,9 @@ class Passes:
                     tally.report(event)
         refusals = tally.finish()
         self.rounding += tally.rounding
-        self.warned += dict.fromkeys(tally.warned)
-        self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
-        self.bytes_read += tally.done
+        self.warnings += dict.fromkeys(tally.warnings)
+        self.non_finite, self.overflowing = refusals.allowed_sources(), refusals.overflowing()
+        self.bytes_read += tally.done_bytes
         self.results |= tally.statistics.results
         self._by_tensor |= tally.statistics.by_tensor
 
@@ -159,32 +165,34 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
 def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
     """For each tensor: how every point merges it, and the statistics that are counted during merging."""
     agents = tuple(plan.inputs.agents)
-    made: dict[object, Task] = {}
+    cached_tasks: dict[object, Task] = {}
 
     def task(index: int, tensor: TensorPlan) -> Task:
         point = plan.points[index]
         statistics = point.statistics(tensor.rule)
         parts = tuple(tensor.part(statistic.scope) for statistic in statistics)
-        if (index, tensor.rule, parts) not in made:
-            known = {statistic: results[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
-            prepared = point.method.prepare(point.parameters[tensor.rule], agents, known)
+        if (index, tensor.rule, parts) not in cached_tasks:
+            results_of_tensor = {
+                statistic: results[statistic, part] for statistic, part in zip(statistics, parts, strict=True)
+            }
+            preparation = point.method.prepare(point.parameters[tensor.rule], agents, results_of_tensor)
             if means := means_of(plan.points, tensor.rule):
-                prepared = one_of(means.index(point.mean(tensor.rule)), len(means))
-            reported = point.reported(tensor.rule)
-            if reported is not None and (reported, tensor.part(reported.scope)) in results:
-                reported = None
-            made[index, tensor.rule, parts] = Task(prepared, reported)
-        return made[index, tensor.rule, parts]
+                preparation = one_of(means.index(point.mean(tensor.rule)), len(means))
+            figures = point.reported(tensor.rule)
+            if figures is not None and (figures, tensor.part(figures.scope)) in results:
+                figures = None
+            cached_tasks[index, tensor.rule, parts] = Task(preparation, figures)
+        return cached_tasks[index, tensor.rule, parts]
 
     tasks = [
         tuple(task(index, tensor) for index in range(len(plan.points))) if tensor.merged else ()
         for tensor in plan.tensors
     ]
-    wanted = {
+    wanted_statistics = {
         index: list(dict.fromkeys(task.on_the_way for task in by_point if task.on_the_way is not None))
         for index, by_point in enumerate(tasks)
     }
-    return tasks, wanted
+    return tasks, wanted_statistics
 
 
 def _equal(tie: Tie, reader: Reader) -> bool:
@@ -195,9 +203,9 @@ def _equal(tie: Tie, reader: Reader) -> bool:
     left, right = np.empty(size * width, np.uint8), np.empty(size * width, np.uint8)
     for start in range(0, tie.head.elements, size):
         stop = min(start + size, tie.head.elements)
-        used = (stop - start) * width
-        reader.read(tie.head, start, stop, left[:used])
-        reader.read(tie.embedding, start, stop, right[:used])
-        if not np.array_equal(left[:used], right[:used]):
+        nbytes = (stop - start) * width
+        reader.read(tie.head, start, stop, left[:nbytes])
+        reader.read(tie.embedding, start, stop, right[:nbytes])
+        if not np.array_equal(left[:nbytes], right[:nbytes]):
             return False
     return True

@@ -62,48 +62,50 @@ class ResultCodec:
         wanted: what the pass counts, by the tensor's index.
     """
 
-    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
-        self._wanted = wanted
-        self._blanks = {each: each.blank(len(plan.inputs.agents)) for counted in wanted.values() for each in counted}
+    def __init__(self, plan: MergePlan, statistics: Mapping[int, Sequence[Statistic]]) -> None:
+        self._statistics = statistics
+        self._blanks = {
+            each: each.blank(len(plan.inputs.agents)) for each_list in statistics.values() for each in each_list
+        }
         self._rounding = blank(plan)
 
     def encode(self, result: BlockResult) -> tuple[bytes, int]:
         """A worker's result as bytes of the journal, and how many bytes of input were read for it."""
-        wanted = self._wanted.get(result.block.tensor, ())
+        statistics = self._statistics.get(result.block.tensor, ())
         arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
-        counted: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
+        entries: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
         for statistic, counts in result.counted.items():
             places = _places(counts)
-            counted.append((wanted.index(statistic), None if places is None else places.size))
+            entries.append((statistics.index(statistic), None if places is None else places.size))
             arrays += [counts] if places is None else [places, counts.reshape(-1)[places]]
-        bare = (result.bytes_read, result.elements, result.wrong, result.unequal, result.rounding is not None, counted)
+        bare = (result.bytes_read, result.elements, result.wrong, result.unequal, result.rounding is not None, entries)
         head = json.dumps(bare).encode()
         return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)]), result.bytes_read
 
     def decode(self, batch: Batch, data: bytes) -> BlockResult:
         """The result of blocks that were done together, from bytes of the journal."""
         position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        bytes_read, elements, wrong, unequal, rounded, entries = json.loads(data[_LENGTH.size : position])
+        bytes_read, elements, wrong, unequal, has_rounding, entries = json.loads(data[_LENGTH.size : position])
 
         def array(dtype: DTypeLike, size: int) -> NDArray[Any]:
             nonlocal position
-            found = np.frombuffer(data, dtype, size, position)
-            position += found.nbytes
-            return found
+            values = np.frombuffer(data, dtype, size, position)
+            position += values.nbytes
+            return values
 
         like = self._rounding
-        rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
-        counted: dict[Statistic, Any] = {}
-        for index, kept in entries:
-            statistic = self._wanted[batch[0].tensor][index]
+        rounding = array(like.dtype, like.size).reshape(like.shape) if has_rounding else None
+        counts: dict[Statistic, Any] = {}
+        for index, entry_count in entries:
+            statistic = self._statistics[batch[0].tensor][index]
             like = self._blanks[statistic]
-            if kept is None:
-                counted[statistic] = array(like.dtype, like.size).reshape(like.shape)
+            if entry_count is None:
+                counts[statistic] = array(like.dtype, like.size).reshape(like.shape)
             else:
-                places, counted[statistic] = array(np.uint32, kept), np.zeros_like(like)
-                counted[statistic].reshape(-1)[places] = array(like.dtype, kept)
-        known = tuple(wrong) if wrong is not None else None
-        return BlockResult(batch[0], elements, bytes_read, counted, rounding, known, tuple(unequal))
+                places, counts[statistic] = array(np.uint32, entry_count), np.zeros_like(like)
+                counts[statistic].reshape(-1)[places] = array(like.dtype, entry_count)
+        wrong_counts = tuple(wrong) if wrong is not None else None
+        return BlockResult(batch[0], elements, bytes_read, counts, rounding, wrong_counts, tuple(unequal))
 
 
 def _places(counts: Counts) -> NDArray[np.uint32] | None:

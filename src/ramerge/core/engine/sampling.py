@@ -64,11 +64,11 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
         if all(source.tensor.scratch(ENOUGH) <= _LOCAL_BYTES for source in tensor.sources)
     ]
     most = _PIECES // (agents + 1)
-    chosen = sorted(draw.sample(range(len(matrices)), min(most, len(matrices))))
-    stacks = [math.prod(matrices[index].base.shape[:-2]) for index in chosen]
+    sample = sorted(draw.sample(range(len(matrices)), min(most, len(matrices))))
+    stacks = [math.prod(matrices[index].base.shape[:-2]) for index in sample]
     each = max(min(most // max(sum(stacks), 1), _IN_MATRIX), 1)
     places = []
-    for index, stack in zip(chosen, stacks, strict=True):
+    for index, stack in zip(sample, stacks, strict=True):
         elements = matrices[index].base.elements
         count = max(min(each * stack, elements // ENOUGH, most), 1)
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
@@ -85,9 +85,9 @@ def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[
     for tensor in tensors:
         if len(tensor.base.shape) == 1 and _GAIN.search(tensor.name):
             kinds.setdefault(re.sub(r"\d+", "0", tensor.name), []).append(tensor)
-    chosen = [gains[len(gains) // 2] for gains in kinds.values()]
-    most = _FAR_GAINS if any(is_far(source.tensor.path) for gain in chosen for source in gain.sources) else _GAINS
-    places = [(gain, [0], min(gain.base.elements, ELEMENTS)) for gain in chosen[:most]]
+    sample = [gains[len(gains) // 2] for gains in kinds.values()]
+    most = _FAR_GAINS if any(is_far(source.tensor.path) for gain in sample for source in gain.sources) else _GAINS
+    places = [(gain, [0], min(gain.base.elements, ELEMENTS)) for gain in sample[:most]]
     for tensor, values in _read(places, agents):
         yield tensor, values[:, 0]
 
@@ -112,7 +112,7 @@ def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Value
     """
     raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
     reader.read(tensor, start, start + size, raw)
-    return _widened(raw, tensor.dtype)
+    return _as_float32(raw, tensor.dtype)
 
 
 def rounded_values(values: Values, dtype: str) -> Values:
@@ -120,11 +120,11 @@ def rounded_values(values: Values, dtype: str) -> Values:
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
     source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
     convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)
-    return _widened(raw, dtype).reshape(values.shape)
+    return _as_float32(raw, dtype).reshape(values.shape)
 
 
-def _widened(raw: NDArray[np.uint8], dtype: str) -> Values:
+def _as_float32(raw: NDArray[np.uint8], dtype: str) -> Values:
     if dtype == "BF16":
         return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    found = raw.view({"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype])
-    return found.astype(np.float32) if dtype == "F16" else found
+    values = raw.view({"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype])
+    return values.astype(np.float32) if dtype == "F16" else values

@@ -46,15 +46,15 @@ from ramerge.core.planning.model import MergePlan, TensorPlan
 from ramerge.core.planning.owners import BASE
 from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.rounded import Rounding
 from ramerge.core.tensors.tensor import Tensor
 
 # The correlation after an update that is 1.7 times as large as the weights and independent of them.
 _FOREIGN = 0.5
 # The correlation of a few hundred weights with other weights is below this, and these are not so many times larger.
-_REPLACED, _LARGER = 0.3, 1.5
+_REPLACEMENT, _LARGER = 0.3, 1.5
 # Of a quantized base: which share of an agent must hold its numbers, and how many times more often the rounded ones.
-_HELD = 0.1
+_FEW_EXACT = 0.1
 # The largest weights of models are near 1, the largest code of float8 is 448, and inverted scales give thousands.
 _TOO_LARGE = 448
 # Where an agent and the base differ: how many times more often others must hold the agent's value than the base's.
@@ -63,7 +63,7 @@ _FEW = 10  # votes that may be chance
 # Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
 _COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
 # Of norms: the share of a difference that a constant may leave, how near to 1 it is, and what training may move alike.
-_UNEXPLAINED, _NEAR_ONE, _TRAINED, _SCALED = 0.05, 0.05, 0.1, 0.2
+_UNEXPLAINED, _NEAR_ONE, _TRAINING, _SCALING = 0.05, 0.05, 0.1, 0.2
 _BY_PRECISION = ("BF16", "F16", "F32", "F64")
 
 
@@ -99,18 +99,18 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
     if not tensors or not plan.points[0].uses_base:
         return scales
     names = tuple(plan.inputs.agents)
-    found, replaced, shifted = list[str](), list[str](), list[str]()
+    lone_suspicions, replacements, shifts = list[str](), list[str](), list[str]()
     for first in range(0, len(names), FEW):
         group = names[first : first + FEW]
         some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
         sample = _Sample.of(some, len(group))
-        found += _alone(plan, group, some, sample)
-        replaced += _replaced(plan, group, some)
-        shifted += _shifted(plan, group, some)
-    if found:
-        return (*scales, *found, *shifted)  # further comparisons would be misleading
+        lone_suspicions += _alone(plan, group, some, sample)
+        replacements += _replacements(plan, group, some)
+        shifts += _shifts(plan, group, some)
+    if lone_suspicions:
+        return (*scales, *lone_suspicions, *shifts)  # further comparisons would be misleading
     together = () if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)
-    return (*scales, *replaced, *shifted, *together)
+    return (*scales, *replacements, *shifts, *together)
 
 
 def _wrong_scales(plan: MergePlan) -> Iterator[str]:
@@ -138,15 +138,20 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
     """Warnings about agents that are no agents of this base, each compared with it."""
     for t, name in enumerate(names, 1):
         if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
-            as_stored = " when that is rounded as it is" if any(name in tensor.coarse for tensor in tensors) else ""
-            text = f"every merged tensor equals the base's{as_stored}, so it adds nothing; is it the right checkpoint?"
+            after_rounding = (
+                " when that is rounded as it is" if any(name in tensor.coarse for tensor in tensors) else ""
+            )
+            text = (
+                f"every merged tensor equals the base's{after_rounding}, so it adds nothing; is it the right "
+                "checkpoint?"
+            )
             yield _of(plan, name, text)
         elif sample.correlations[t - 1] < _FOREIGN:
             text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
             text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
             yield OtherBase(_of(plan, name, text))
         elif start := sample.starts.get(t):
-            yield _of(plan, name, start.said(plan))
+            yield _of(plan, name, start.sentence(plan))
 
 
 def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
@@ -161,7 +166,7 @@ def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -
     yield from _wrong_base(plan, sample, apart)
 
 
-def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
     """Warnings about matrices of which parts hold other weights than the base's, as where heads are exchanged.
 
     What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
@@ -169,28 +174,28 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
     """
     if any(map(is_far, plan.inputs.files)):
         return  # each piece would be a request
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    parts_by_agent: dict[str, dict[str, tuple[float, float]]] = {}
     for tensor, values in sampled_pieces(tensors, len(names)):
         with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
             apart = values - values.mean(axis=-1, keepdims=True)
             sizes = np.square(apart).sum(axis=-1, dtype=np.float64)
             products = (apart[1:] * apart[:1]).sum(axis=-1, dtype=np.float64)
             correlations = products / np.sqrt(sizes[1:] * sizes[:1])
-            other = (correlations < _REPLACED) & (sizes[1:] < _LARGER**2 * sizes[:1])
+            other = (correlations < _REPLACEMENT) & (sizes[1:] < _LARGER**2 * sizes[:1])
         for name, own, here in zip(names, correlations, other, strict=True):
             if here.any():
-                found.setdefault(name, {})[tensor.name] = float(own[here].min()), float(here.mean())
-    for name, matrices in found.items():
-        shown = [
+                parts_by_agent.setdefault(name, {})[tensor.name] = float(own[here].min()), float(here.mean())
+    for name, matrices in parts_by_agent.items():
+        examples = [
             f"{quoted(key)} ({decimals(least, 2)} in {share:.0%} of its sample)"
             for key, (least, share) in sorted(matrices.items(), key=itemgetter(1))
         ]
-        what = f"parts of {len(shown):,} matrices hold" if len(shown) > 1 else "parts of a matrix hold"
-        text = f"{what} other weights than the base's; the least correlations are {brief_list(shown)}"
+        what = f"parts of {len(examples):,} matrices hold" if len(examples) > 1 else "parts of a matrix hold"
+        text = f"{what} other weights than the base's; the least correlations are {brief_list(examples)}"
         yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
 
 
-def _shifted(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
     """Warnings about norms that are the base's plus or minus one, or all with a common constant or factor.
 
     Training moves elements by different amounts. Where a constant explains nearly all of what differs, and is larger
@@ -207,11 +212,11 @@ def _shifted(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan
             such = list(pairs)
         else:
             continue
-        shown = brief_list(list(map(quoted, such)))
+        examples = brief_list(list(map(quoted, such)))
         yield _of(
             plan,
             name,
-            f"its norms are the base's {change} ({shown} and others of a sample), which no training does: programs "
+            f"its norms are the base's {change} ({examples} and others of a sample), which no training does: programs "
             "such as MLX, llama.cpp and Megatron (zero-centered gamma) store them so, and a merge adds the difference. "
             "Give the checkpoint as its trainer saved it, or convert it back; or give the base as the same program "
             "stores it",
@@ -230,7 +235,7 @@ def _shift(base: Values, agent: Values) -> float:
 def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
     """The constant or factor by which all of several vectors differ; empty if there is none, or a small one."""
     shifts = [_shift(base, agent) for base, agent in pairs]
-    if min(map(abs, shifts)) > _TRAINED and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
+    if min(map(abs, shifts)) > _TRAINING and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
         return f"{'plus' if shifts[0] > 0 else 'minus'} {abs(shifts[0]):.3g}"
     factors = []
     for base, agent in pairs:
@@ -238,7 +243,7 @@ def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
         factor = float(wide @ agent) / max(float(wide @ wide), 1e-300)
         rest, whole = np.square(agent - factor * wide).sum(), np.square(agent - wide).sum()
         factors.append(factor if rest < _UNEXPLAINED * whole else 1.0)
-    if min(abs(factor - 1) for factor in factors) > _SCALED and max(factors) - min(factors) < _UNEXPLAINED * max(
+    if min(abs(factor - 1) for factor in factors) > _SCALING and max(factors) - min(factors) < _UNEXPLAINED * max(
         factors
     ):
         return f"times {factors[0]:.3g}"
@@ -259,7 +264,7 @@ class _Sample:
         for_base: shape (N + 1, N + 1): values of model j that equal the base's, and not those of model k.
         dots: shape (N + 1, N + 1): scalar products of task vectors, of elements that are finite in all models; the
             base's is 0.
-        carried: shape (N + 1): how many elements carry each task vector: (sum of squares)^2 / sum of fourth powers. A
+        carriers: shape (N + 1): how many elements carry each task vector: (sum of squares)^2 / sum of fourth powers. A
             few elements that are far larger than all others make any cosine.
         correlations: of each agent's weights with the base's, likewise, the median over matrices; 1 without matrices
             that are large enough.
@@ -270,7 +275,7 @@ class _Sample:
     for_agent: NDArray[np.int64]
     for_base: NDArray[np.int64]
     dots: NDArray[np.float64]
-    carried: NDArray[np.float64]
+    carriers: NDArray[np.float64]
     correlations: NDArray[np.float64]
     starts: Mapping[int, _Start]
 
@@ -281,15 +286,17 @@ class _Sample:
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
         starts = {t: _Start() for t in range(1, models)}
-        for tensor, stored in sampled_blocks(tensors, agents):
+        for tensor, values_of_models in sampled_blocks(tensors, agents):
             coarse = tensor.coarse.values()
-            values = rounded_values(stored, min(coarse, key=_BY_PRECISION.index)) if coarse else stored
+            values = (
+                rounded_values(values_of_models, min(coarse, key=_BY_PRECISION.index)) if coarse else values_of_models
+            )
             still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
             unmoved += (still @ still.T).astype(np.int64)
             same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
             total += values.shape[1]
             for t in starts if tensor.base.encoding else ():
-                starts[t].add(tensor, t, stored)
+                starts[t].add(tensor, t, values_of_models)
             finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would decide products and correlations
             tau = (finite - finite[:1]).astype(np.float64)
             dots += tau @ tau.T
@@ -303,7 +310,7 @@ class _Sample:
             for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),
             for_base=same[:, :1] - unmoved,
             dots=dots,
-            carried=np.diag(dots) ** 2 / fourth,
+            carriers=np.diag(dots) ** 2 / fourth,
             correlations=rows[(count - 1) // 2 : count // 2 + 1].mean(axis=0) if count else np.ones(agents),
             starts={t: start for t, start in starts.items() if start.is_other},
         )
@@ -316,12 +323,12 @@ class _Sample:
     def mean_cosine(self, k: int, others: Sequence[int]) -> float:
         """The mean cosine of the differences of other models from model k."""
         dots = self.dots
-        found = []
+        cosines = []
         for i, j in combinations(others, 2):
             lengths = [dots[i, i] - 2 * dots[i, k] + dots[k, k], dots[j, j] - 2 * dots[j, k] + dots[k, k]]
             product = dots[i, j] - dots[i, k] - dots[j, k] + dots[k, k]
-            found.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
-        return float(sum(found) / len(found))
+            cosines.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
+        return float(sum(cosines) / len(cosines))
 
     def stands_still(self, likely: int, apart: Sequence[int]) -> bool:
         """Whether others have moved elements of their own and this agent has not, as the base of the others has not.
@@ -329,7 +336,7 @@ class _Sample:
         Elements that an agent alone has moved are those where all other models hold the base's value.
         """
         own = {k: int(self.for_base[[j for j in apart if j not in (0, k)], k].sum()) for k in apart[1:]}
-        return all(moved > _VOTES * own[likely] + _FEW for k, moved in own.items() if k != likely)
+        return all(updates > _VOTES * own[likely] + _FEW for k, updates in own.items() if k != likely)
 
 
 @dataclass
@@ -339,14 +346,14 @@ class _Start:
     Attributes:
         elements: how many there are in the sample.
         exact: how many hold the number that is compared.
-        rounded: how many hold it rounded to `dtype`.
+        rounded_count: how many hold it rounded to `dtype`.
         dtype: the dtype of 16 bits to which trainers that dequantize the base round it.
         is_rounded: whether that is compared already.
     """
 
     elements: int = 0
     exact: int = 0
-    rounded: int = 0
+    rounded_count: int = 0
     dtype: str = "BF16"
     is_rounded: bool = False
 
@@ -355,21 +362,21 @@ class _Start:
         source = tensor.sources[t].tensor
         if source is tensor.base or source.encoding or values.dtype != np.float32:
             return
-        self.dtype, self.is_rounded = tensor.base.dtype, isinstance(tensor.base.origin, Rounded)
+        self.dtype, self.is_rounded = tensor.base.dtype, isinstance(tensor.base.origin, Rounding)
         if not self.is_rounded:
             self.dtype = tensor.base.usual_dtype if itemsize(tensor.base.usual_dtype) == 2 else "BF16"
         self.elements += values.shape[1]
         self.exact += int(np.count_nonzero(values[t] == values[0]))
-        self.rounded += int(np.count_nonzero(values[t] == rounded_values(values[0], self.dtype)))
+        self.rounded_count += int(np.count_nonzero(values[t] == rounded_values(values[0], self.dtype)))
 
     @property
     def is_other(self) -> bool:
         """Whether the agent was probably trained from other numbers than those that are compared."""
         if self.is_rounded:
-            return self.elements >= ENOUGH and self.exact < _HELD * self.elements
-        return self.rounded > max(_HELD * self.elements, _VOTES * self.exact)
+            return self.elements >= ENOUGH and self.exact < _FEW_EXACT * self.elements
+        return self.rounded_count > max(_FEW_EXACT * self.elements, _VOTES * self.exact)
 
-    def said(self, plan: MergePlan) -> str:
+    def sentence(self, plan: MergePlan) -> str:
         """Problem, and what to do about it."""
         dtype = full_name(self.dtype)
         if self.is_rounded:
@@ -381,7 +388,7 @@ class _Start:
                 "give that model as base"
             )
         return (
-            f"holds the base's numbers rounded to {dtype} in {self.rounded / self.elements:.0%} of a sample: its "
+            f"holds the base's numbers rounded to {dtype} in {self.rounded_count / self.elements:.0%} of a sample: its "
             "trainer dequantized the base, so rounding makes most elements differ. Give the base that it was trained "
             f"from: ramerge convert {plan.inputs.base.location} OUT --dtype {dtype}"
         )
@@ -427,7 +434,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     alike = common or all(share > _VOTES for share in votes.values())
     if votes[likely] > _VOTES and (not alike or sample.stands_still(likely, apart)):
         text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
-        yield SwappedBase(_of_base(plan, f"{text}; {_asked('it')}"))
+        yield SwappedBase(_of_base(plan, f"{text}; {_question('it')}"))
     elif (
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
@@ -440,16 +447,18 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         name = names[straight - 1]
         text = f"the other models differ from {name} in different directions (mean cosine "
         text += f"{decimals(cosines[straight], 2)}), but from the base in a common direction ({cosines[0]:.2f}); "
-        text = _of_base(plan, f"{text}{_asked(name)}")
-        yield SwappedBase(text) if sample.carried[apart[1:]].min() > ENOUGH else text
+        text = _of_base(plan, f"{text}{_question(name)}")
+        yield SwappedBase(text) if sample.carriers[apart[1:]].min() > ENOUGH else text
     elif alike:
-        shown = f"mean cosine of task vectors {cosines[0]:.2f}" if common else "they share most values that it lacks"
-        text = f"the agents differ from the base in the same way, and little from each other ({shown}); unless they are"
+        evidence = f"mean cosine of task vectors {cosines[0]:.2f}" if common else "they share most values that it lacks"
+        text = (
+            f"the agents differ from the base in the same way, and little from each other ({evidence}); unless they are"
+        )
         text += " checkpoints of one run, they were probably trained from another model, or the base is swapped with an"
         yield _of_base(plan, f"{text} agent")
 
 
-def _asked(agent: str) -> str:
+def _question(agent: str) -> str:
     return f"is {agent} swapped with the base, or were the others trained from it?"
 
 

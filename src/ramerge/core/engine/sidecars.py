@@ -25,14 +25,14 @@ from ramerge.core.output.targets import path_style
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.planning.soups import weights_of
 from ramerge.core.recipe.model import Agent, Recipe
-from ramerge.core.recipe.paths import as_typed, prompts_of
+from ramerge.core.recipe.paths import as_relative, prompts_of
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location, PathStyle
 from ramerge.core.storage.resolve import FoundModel
 
 
 def records_of(
-    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
+    plan: MergePlan, passes: Passes, bytes_written: int, warnings: Sequence[str], start: float
 ) -> tuple[Record, ...]:
     """Make the record of each point from what the passes have found.
 
@@ -40,13 +40,13 @@ def records_of(
         plan: the plan that was carried out.
         passes: what was read and found.
         bytes_written: bytes of weights that were written, of all points.
-        seen: warnings from a sample of the weights.
-        began: `time.monotonic` at the beginning.
+        warnings: warnings from a sample of the weights.
+        start: `time.monotonic` at the beginning.
 
     Raises:
         WeightsError: the plan is strict, and there are warnings.
     """
-    records = tuple(_records(plan, passes, bytes_written, seen, began))
+    records = tuple(_records(plan, passes, bytes_written, warnings, start))
     try:
         refuse_if_strict(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
@@ -61,9 +61,9 @@ def _paths_of(plan: MergePlan, point: Point) -> PathStyle:
 
 
 def _records(
-    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
+    plan: MergePlan, passes: Passes, bytes_written: int, sample_warnings: Sequence[str], start: float
 ) -> Iterator[Record]:
-    found = [*seen, *passes.overflowing, *passes.warned, *spoiled(passes.non_finite)]
+    run_warnings = [*sample_warnings, *passes.overflowing, *passes.warnings, *spoiled(passes.non_finite)]
     rules = [
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
@@ -76,7 +76,7 @@ def _records(
         agents, parts = _statistics(plan, point, counts, passes.results, paths)
         densities = {name: agent.density for name, agent in agents.items() if "density" in agent.values}
         remarks = [(name, method.remarks(agent.values)) for name, agent in agents.items() if agent.values]
-        warnings = [*warnings_of(plan, found, counts, parameters, densities)]
+        warnings = [*warnings_of(plan, run_warnings, counts, parameters, densities)]
         warnings.append(method.warning([agent.values for agent in agents.values()]))
         yield Record(
             ramerge_version=__version__,
@@ -99,7 +99,7 @@ def _records(
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
-            non_finite={label: found.count for label, found in passes.non_finite.items()},
+            non_finite={label: run_warnings.count for label, run_warnings in passes.non_finite.items()},
             agents=agents,
             parts=parts,
             tensors=plan.tensors_count,
@@ -108,44 +108,44 @@ def _records(
             device=plan.resources.device_name if any(tensor.matrix for tensor in plan.tensors) else None,
             bytes_read=passes.bytes_read,
             bytes_written=bytes_written // len(plan.points),
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(time.monotonic() - start, 3),
             peak_memory_bytes=peak_memory(),
         )
 
 
 def _name_of(model: str, plan: MergePlan, paths: PathStyle) -> str:
-    return without_secrets(as_typed(model, plan.recipe.folder, paths))
+    return without_secrets(as_relative(model, plan.recipe.folder, paths))
 
 
 def _statistics(
     plan: MergePlan, point: Point, rounding: Counts, results: Results, paths: PathStyle
 ) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
     """The figures of each agent, and those of each part of the model where several are counted separately."""
-    found: dict[str, tuple[int, Any]] = {}
+    results_by_part: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None
         if statistic is not None:
             part = tensor.part(statistic.scope)
-            found[part] = tensor.rule, results[statistic, part]
+            results_by_part[part] = tensor.rule, results[statistic, part]
     names, method = tuple(plan.inputs.agents), point.method
-    rule = next(iter(found.values()))[0] if len(found) == 1 else 0
-    values = method.report(point.parameters[rule], [result for _, result in found.values()], names)
-    rounded: list[dict[str, Any]] = effects(rounding) if plan.rounds_updates else [{} for _ in names]
+    rule = next(iter(results_by_part.values()))[0] if len(results_by_part) == 1 else 0
+    values = method.report(point.parameters[rule], [result for _, result in results_by_part.values()], names)
+    rounding_effects: list[dict[str, Any]] = effects(rounding) if plan.rounds_updates else [{} for _ in names]
     agents = {}
-    for name, figures, more in zip(names, values, rounded, strict=True):
+    for name, figures, more in zip(names, values, rounding_effects, strict=True):
         agent = plan.recipe.agents[name]
         text = _name_of(agent.written, plan, paths)
         if agent.soup is not None:
-            weighted = zip(agent.soup.agents.values(), weights_of(agent.soup), strict=True)
+            weights = zip(agent.soup.agents.values(), weights_of(agent.soup), strict=True)
             text = f"{agent.soup.method} of " + ", ".join(
-                f"{_name_of(one.written, plan, paths)} ({weight:.4g})" for one, weight in weighted
+                f"{_name_of(one.written, plan, paths)} ({weight:.4g})" for one, weight in weights
             )
         agents[name] = AgentStatistics(name, text, {**figures, **more})
-    if len(found) < 2:
+    if len(results_by_part) < 2:
         return agents, {}
     return agents, {
         part or "model": dict(zip(names, method.report(point.parameters[rule], [result], names), strict=True))
-        for part, (rule, result) in found.items()
+        for part, (rule, result) in results_by_part.items()
     }
 
 

@@ -84,10 +84,10 @@ class Shards:
         self._complete = complete
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
-        planned = self._plan.tensors[tensor].parts[part]
-        shard = shard_name(self._plan, point, planned.shard)
+        layout = self._plan.tensors[tensor].parts[part]
+        shard = shard_name(self._plan, point, layout.shard)
         if shard not in self._complete:
-            self._writer.write(shard, planned.offset + planned.begin + start, data)
+            self._writer.write(shard, layout.offset + layout.begin + start, data)
 
     def advance(self, block: Block) -> None:
         """Do nothing: it does not matter here when a shard is complete."""
@@ -144,34 +144,36 @@ class InMemorySink:
         # rows of a tensor that are planned apart are collected together, under the first of them
         firsts: dict[str, int] = {}
         self._first = [firsts.setdefault(tensor.parts[0].name, index) for index, tensor in enumerate(plan.tensors)]
-        self._begun: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first: point, part
+        self._arrays: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first: point, part
         self._missing: dict[int, int] = {}
-        self._closed = False
+        self._is_closed = False
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         first = self._first[tensor]
         with self._lock:
-            begun = first in self._begun
-        if not begun:
+            is_new = first in self._arrays
+        if not is_new:
             self._begin(first)
         start += self._plan.tensors[tensor].parts[part].begin
-        self._begun[first][point][part][start : start + data.size] = data
+        self._arrays[first][point][part][start : start + data.size] = data
         with self._lock:
             self._missing[first] -= data.size
 
     def _begin(self, tensor: int) -> None:
         while not self._slots.acquire(timeout=0.1):
             with self._lock:
-                if tensor in self._begun:
+                if tensor in self._arrays:
                     return
-            if self._closed:
+            if self._is_closed:
                 raise RuntimeError("the function that takes merged tensors has failed")
         with self._lock:
-            if tensor in self._begun:
+            if tensor in self._arrays:
                 self._slots.release()
                 return
             parts = self._plan.tensors[tensor].parts
-            self._begun[tensor] = [[np.empty(part.whole_nbytes, np.uint8) for part in parts] for _ in self._plan.points]
+            self._arrays[tensor] = [
+                [np.empty(part.whole_nbytes, np.uint8) for part in parts] for _ in self._plan.points
+            ]
             self._missing[tensor] = sum(part.whole_nbytes for part in parts) * len(self._plan.points)
 
     def advance(self, block: Block) -> None:
@@ -183,11 +185,11 @@ class InMemorySink:
             complete = [tensor for tensor, missing in self._missing.items() if not missing]
         for index in complete:
             parts = self._plan.tensors[index].parts
-            for point, arrays in zip(self._plan.points, self._begun[index], strict=True):
+            for point, arrays in zip(self._plan.points, self._arrays[index], strict=True):
                 for part, data in zip(parts, arrays, strict=True):
                     self._function(MergedTensor(point.varied, part.name, part.dtype, part.shape, data))
             with self._lock:
-                del self._begun[index], self._missing[index]
+                del self._arrays[index], self._missing[index]
             self._slots.release()
 
     def sync(self) -> None:
@@ -202,4 +204,4 @@ class InMemorySink:
 
     def close(self) -> None:
         """Make waiting workers stop."""
-        self._closed = True
+        self._is_closed = True

@@ -62,16 +62,16 @@ class _ClosedError(Exception):
 def _tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
     """The tensors, and then the records. The thread that merges does not hold the stream."""
     events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
-    used, closed = threading.Semaphore(0), threading.Event()
+    consumption, closing = threading.Semaphore(0), threading.Event()
 
     def report(event: MergedTensor | Progress) -> None:
-        if closed.is_set():
+        if closing.is_set():
             raise _ClosedError
         events.put(event)
 
     def give(tensor: MergedTensor) -> None:
         report(tensor)
-        used.acquire()
+        consumption.acquire()
 
     def run() -> None:
         try:
@@ -83,17 +83,17 @@ def _tensors(work: _Work, listen: Listener) -> Generator[MergedTensor, None, tup
     merging.start()
     try:
         while True:
-            found = events.get()
-            if isinstance(found, MergedTensor):
-                yield found
-                used.release()
-            elif isinstance(found, Progress):
-                listen(found)
-            elif isinstance(found, BaseException):
-                raise found
+            message = events.get()
+            if isinstance(message, MergedTensor):
+                yield message
+                consumption.release()
+            elif isinstance(message, Progress):
+                listen(message)
+            elif isinstance(message, BaseException):
+                raise message
             else:
-                return found
+                return message
     finally:
-        closed.set()
-        used.release()
+        closing.set()
+        consumption.release()
         merging.join()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.engine.passes import PlanPass
 from ramerge.core.engine.result_codec import BlockResult, Results, blank
-from ramerge.core.engine.worker import Message, Warned
+from ramerge.core.engine.worker import Message, Warning
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.progress import Listener, Progress
 from ramerge.core.foundation.signals import raise_dropped
@@ -38,13 +38,17 @@ class _Sums:
     """
 
     def __init__(
-        self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]], results: Results, blocks: Iterable[Block]
+        self,
+        plan: MergePlan,
+        statistics_by_tensor: Mapping[int, Sequence[Statistic]],
+        results: Results,
+        blocks: Iterable[Block],
     ) -> None:
         """Prepare to count.
 
         Args:
             plan: the plan.
-            wanted: statistics by the tensor's index.
+            statistics_by_tensor: statistics by the tensor's index.
             results: of statistics that they may need.
             blocks: what will be counted.
         """
@@ -54,7 +58,7 @@ class _Sums:
         self._before: dict[tuple[Statistic, str], object] = {}
         self.results: dict[tuple[Statistic, str], object] = {}
         self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
-        for index, statistics in wanted.items():
+        for index, statistics in statistics_by_tensor.items():
             tensor = plan.tensors[index]
             for statistic in statistics:
                 key = statistic, tensor.part(statistic.scope)
@@ -64,7 +68,7 @@ class _Sums:
                 if statistic.kept is not None:
                     self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.inputs.agents))
         for block in blocks:
-            for statistic in wanted.get(block.tensor, ()):
+            for statistic in statistics_by_tensor.get(block.tensor, ()):
                 self._elements[statistic, plan.tensors[block.tensor].part(statistic.scope)] += block.stop - block.start
         self._missing = dict(self._elements)
         for key in [key for key, elements in self._elements.items() if not elements]:
@@ -122,26 +126,26 @@ class PassTally:
     Attributes:
         statistics: the sums.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
-        done: bytes of input whose blocks are done.
-        warned: warnings of workers.
+        done_bytes: bytes of input whose blocks are done.
+        warnings: warnings of workers.
     """
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
         plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
         self.statistics: _Sums = _Sums(plan, work.counted, results, blocks)
         self.rounding: Counts = blank(plan)
-        self.done: int = 0
-        self.warned: list[str] = []
+        self.done_bytes: int = 0
+        self.warnings: list[str] = []
         self._plan, self._label, self._listen = plan, work.label, listen
         self._refusals = Refusals(plan)
-        self._kernels_begun = self._kernels_done = 0
+        self._kernel_total = self._compiled_kernels = 0
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
-        self._began = time.monotonic()
+        self._start = time.monotonic()
         _LOG.debug("%s: begins, %d bytes", self._label, self._total)
         self._show()
 
     def _show(self) -> None:
-        self._listen(Progress(self._label, self.done, self._total))
+        self._listen(Progress(self._label, self.done_bytes, self._total))
 
     def take(self, result: BlockResult) -> None:
         """Add the result of a block that is done, and report progress."""
@@ -150,19 +154,19 @@ class PassTally:
         self._refusals.add(result)
         if result.rounding is not None:
             self.rounding += result.rounding
-        self.done += result.bytes_read
+        self.done_bytes += result.bytes_read
         self._show()
 
     def report(self, message: Message) -> None:
         """Take a worker's message from the middle of a block: a warning, or that a kernel is compiled."""
-        if isinstance(message, Warned):
-            self.warned.append(message.text)
+        if isinstance(message, Warning):
+            self.warnings.append(message.text)
             return
-        self._kernels_begun += not message.done
-        self._kernels_done += message.done
+        self._kernel_total += not message.is_done
+        self._compiled_kernels += message.is_done
         methods, agents = {point.method.name: None for point in self._plan.points}, len(self._plan.inputs.agents)
         note = f"{' and '.join(methods)}, {agents} agent{'s' if agents > 1 else ''}"
-        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels", note))
+        self._listen(Progress("compiling kernels", self._compiled_kernels, self._kernel_total, "kernels", note))
 
     def finish(self) -> Refusals:
         """Refuse inputs that have changed since planning, and bad weights.
@@ -171,10 +175,10 @@ class PassTally:
             CheckpointError: a file has changed.
             WeightsError: see `Refusals.refuse`.
         """
-        _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done, time.monotonic() - self._began)
+        _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done_bytes, time.monotonic() - self._start)
         check_unchanged(self._plan.inputs.files)
         self._refusals.refuse()
-        assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"
+        assert self.done_bytes == self._total, f"{self._label} read {self.done_bytes:,} bytes of {self._total:,}"
         return self._refusals
 
 
@@ -191,8 +195,8 @@ class Refusals:
         """Add what is wrong in a block."""
         index = result.block.tensor
         if result.wrong is not None and any(result.wrong):
-            found = np.array(result.wrong, np.int64)
-            self._wrong[index] = self._wrong.get(index, np.zeros_like(found)) + found
+            counts = np.array(result.wrong, np.int64)
+            self._wrong[index] = self._wrong.get(index, np.zeros_like(counts)) + counts
         elif result.wrong is not None:
             self._overflows.add(index)
         self._unequal.update((index, source) for source in result.unequal)
@@ -213,22 +217,22 @@ class Refusals:
         if problems:
             raise WeightsError(problems)
 
-    def allowed(self) -> dict[str, NonFinite]:
+    def allowed_sources(self) -> dict[str, NonFinite]:
         """Counts of NaN and Inf by the label of their source: `base`, an agent's name."""
-        found: dict[str, NonFinite] = {}
+        by_label: dict[str, NonFinite] = {}
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
-                each = found.setdefault(source.label, NonFinite(source.tensor))
+                each = by_label.setdefault(source.label, NonFinite(source.tensor))
                 each.count, each.tensors = each.count + count, each.tensors + 1
                 each.elements += source.tensor.elements
-        return found
+        return by_label
 
     def _bad_sources(self) -> Iterator[tuple[TensorPlan, Source, int]]:
         for index, counts in sorted(self._wrong.items()):
-            tensor, seen = self._plan.tensors[index], set()
+            tensor, tensors_before = self._plan.tensors[index], set()
             for source, count in zip(tensor.sources, counts.tolist(), strict=True):
-                if count and id(source.tensor) not in seen:
-                    seen.add(id(source.tensor))
+                if count and id(source.tensor) not in tensors_before:
+                    tensors_before.add(id(source.tensor))
                     yield tensor, source, count
 
     def _bad_values(self) -> Iterator[str]:
@@ -250,15 +254,15 @@ class Refusals:
                 cure = f"use another checkpoint of that training; {allowing}"
                 what, why = "NaN or Inf", f"{codes}the training diverged or the file is damaged ({cure})"
             groups.setdefault((source.owner, what, why), []).append((source, count))
-        for (owner, what, why), found in groups.items():
-            first, count = found[0]
+        for (owner, what, why), sources in groups.items():
+            first, count = sources[0]
             place = first.tensor.place
             if owner == ALL_AGENTS and (bad := _first_non_finite(self._plan, first)) is not None:
                 place, owner = bad
             text = f"tensor {first.tensor.name!r} holds {count:,} {what}"
-            if len(found) > 1:
-                named = brief_list([f"{source.tensor.name!r} ({count:,})" for source, count in found])
-                text = f"{len(found):,} of {len(self._plan.tensors):,} tensors hold {what}: {named}"
+            if len(sources) > 1:
+                examples = brief_list([f"{source.tensor.name!r} ({count:,})" for source, count in sources])
+                text = f"{len(sources):,} of {len(self._plan.tensors):,} tensors hold {what}: {examples}"
             yield f"{place}: {label_of(owner)}: {text}; {why}"
 
     def overflowing(self) -> tuple[str, ...]:
@@ -277,8 +281,8 @@ class Refusals:
 def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
     """Files and owner of the first input of a mean that holds NaN or Inf; None where only their sum does."""
     parts = mean.tensor.origin.parts or (mean.tensor,)
-    named = [f"{name}, and perhaps others" for name in plan.inputs.agents]
-    owners = named if len(named) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
+    suspects = [f"{name}, and perhaps others" for name in plan.inputs.agents]
+    owners = suspects if len(suspects) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
     with Files(plan.inputs.files) as files:
         reader = Reader(files)
         for owner, tensor in zip(owners, parts, strict=True):

@@ -47,8 +47,8 @@ class UploadedShards(Shards):
                 last[shard] = index
         self._order = sorted(last, key=last.__getitem__)
         self._lasts = sorted(last.values())
-        self._merged = {shard: threading.Event() for shard in self._order}
-        self._uploaded = {shard: threading.Event() for shard in self._order}
+        self._merge_events = {shard: threading.Event() for shard in self._order}
+        self._upload_events = {shard: threading.Event() for shard in self._order}
         self._failure: BaseException | None = None
         self._note_complete(self._order)
         self._uploader = threading.Thread(target=self._run, name="ramerge-upload", daemon=True)
@@ -62,7 +62,7 @@ class UploadedShards(Shards):
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         behind = bisect_left(self._lasts, tensor) - _AHEAD
         if behind > 0:
-            self._uploaded[self._order[behind - 1]].wait()
+            self._upload_events[self._order[behind - 1]].wait()
         self._raise()
         super().write(point, tensor, part, start, data)
 
@@ -81,7 +81,7 @@ class UploadedShards(Shards):
     def _note_complete(self, shards: Iterable[str]) -> None:
         for shard in shards:
             if not self._missing[shard]:
-                self._merged[shard].set()
+                self._merge_events[shard].set()
 
     def _raise(self) -> None:
         if self._failure is not None:
@@ -100,8 +100,8 @@ class UploadedShards(Shards):
         points = len(self._plan.points)
         while self._uploader.is_alive():
             self._uploader.join(0.1)  # signals come in between
-            done = sum(self._sizes[shard] for shard, arrived in self._uploaded.items() if arrived.is_set())
-            listen(Progress("uploading", points * done, points * sum(self._sizes.values())))
+            nbytes = sum(self._sizes[shard] for shard, event in self._upload_events.items() if event.is_set())
+            listen(Progress("uploading", points * nbytes, points * sum(self._sizes.values())))
         self._raise()
         return super().finish()
 
@@ -113,13 +113,13 @@ class UploadedShards(Shards):
 
     def _end(self, failure: BaseException) -> None:
         self._failure = self._failure or failure
-        for event in (*self._merged.values(), *self._uploaded.values()):
+        for event in (*self._merge_events.values(), *self._upload_events.values()):
             event.set()
 
     def _run(self) -> None:
         try:
             for shard in self._order:
-                self._merged[shard].wait()
+                self._merge_events[shard].wait()
                 for point in range(len(self._plan.points)):
                     if self._failure is not None:
                         return
@@ -127,6 +127,6 @@ class UploadedShards(Shards):
                     if name not in self._staging.arrived:
                         self._writer.release(name)
                         self._staging.upload(name)
-                self._uploaded[shard].set()
+                self._upload_events[shard].set()
         except BaseException as failure:
             self._end(failure)

@@ -50,30 +50,30 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
         WeightsError: the plan is strict, and there are warnings.
         CheckpointError: an input cannot be read.
     """
-    found = tuple(suspicions(plan))
-    refuse_if_strict(plan, found)
-    return found
+    warnings = tuple(suspicions(plan))
+    refuse_if_strict(plan, warnings)
+    return warnings
 
 
-def refuse_wrong_models(plan: MergePlan, found: Iterable[str]) -> None:
+def refuse_wrong_models(plan: MergePlan, warnings: Iterable[str]) -> None:
     """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them.
 
     Raises:
         WeightsError: a warning says so.
     """
-    wrong = [text for text in found if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
+    wrong = [text for text in warnings if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
     if wrong:
         raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
 
 
-def spoiled(found: Mapping[str, NonFinite]) -> list[str]:
+def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
     """Warnings about NaN and Inf that were computed with, by input."""
     return [
         f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
         f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
         "allow.non_finite computes with them: depending on the method, the output holds NaN or Inf there, or what the "
         "other models give"
-        for label, each in found.items()
+        for label, each in non_finite.items()
     ]
 
 
@@ -84,51 +84,55 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
         rounding: int64, as in `kernels.piece.rounding_counts`.
 
     Returns:
-        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,
+        For each agent `updates` and `erasures`, in elements; `erased_share`, erased / updates; and figures of a sample,
         as `kernels.effect.figures` has them.
     """
     exact = [
-        {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
-        for updates, erased in rounding[: len(ROWS)].T.tolist()
+        {"updates": updates, "erased": erasures, "erased_share": erasures / updates if updates else 0.0}
+        for updates, erasures in rounding[: len(ROWS)].T.tolist()
     ]
     return [{**one, **more} for one, more in zip(exact, effect.figures(rounding[len(ROWS) :]), strict=True)]
 
 
 def warnings_of(
-    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: object, densities: Mapping[str, float]
+    plan: MergePlan,
+    sample_warnings: Sequence[str],
+    rounding: Counts,
+    parameters: object,
+    densities: Mapping[str, float],
 ) -> tuple[str, ...]:
     """All warnings of a point, for its record.
 
     Args:
         plan: its own come first.
-        seen: what `inspect` and `spoiled` found.
+        sample_warnings: what `inspect` and `spoiled` found.
         rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
         parameters: the method's.
         densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
-    erased = _erased(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
+    erasures = _erasures(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
     dense = _dense(plan, absolute(parameters), densities) if densities else forecast_of_density(plan)
-    return (*plan.findings.warnings, *seen, *erased, *dense)
+    return (*plan.findings.warnings, *sample_warnings, *erasures, *dense)
 
 
 def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
     """A warning if agents have moved so much that most is shared, which is averaged."""
-    moved = {name: density for name, density in densities.items() if density > _DENSE}
-    if epsilon is None or len(densities) == 1 or not moved:
+    dense_agents = {name: density for name, density in densities.items() if density > _DENSE}
+    if epsilon is None or len(densities) == 1 or not dense_agents:
         return ()
-    averaged = "so most is shared, and RAM averages that over the agents that moved it. "
-    if fine := {name: why for name, why in fine_agents(plan).items() if name in moved}:
-        counts = ", ".join(f"{moved[name]:.0%} of {name} ({why})" for name, why in fine.items())
+    consequence = "so most is shared, and RAM averages that over the agents that moved it. "
+    if fine := {name: why for name, why in fine_agents(plan).items() if name in dense_agents}:
+        counts = ", ".join(f"{dense_agents[name]:.0%} of {name} ({why})" for name, why in fine.items())
         return [
             SaysWhereToBegin(
                 f"epsilon = {epsilon:g} is too small to separate what training moved from rounding: it counts {counts} "
-                f"as moved, {averaged}{instead_of_averaging(plan)}"
+                f"as moved, {consequence}{instead_of_averaging(plan)}"
             )
         ]
-    if len(moved) == 1:
+    if len(dense_agents) == 1:
         return ()
-    counts = ", ".join(f"{density:.0%} of {name}" for name, density in moved.items())
-    text = f"training moved {counts} by more than epsilon = {epsilon:g}, {averaged}{instead_of_averaging(plan)}"
+    counts = ", ".join(f"{density:.0%} of {name}" for name, density in dense_agents.items())
+    text = f"training moved {counts} by more than epsilon = {epsilon:g}, {consequence}{instead_of_averaging(plan)}"
     return [
         SaysWhereToBegin(f"{text}. Check that the base is theirs: of agents as dense, a swapped one may go unnoticed")
     ]
@@ -162,13 +166,13 @@ def _dtype(plan: MergePlan) -> str:
     return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
 
 
-def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
+def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
     """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
 
     Stochastic rounding erases updates too, but gives as much to others.
     """
-    found: list[str] = []
-    shares = {name: lost["erased_share"] for name, lost in zip(plan.inputs.agents, effects(rounding), strict=True)}
+    result: list[str] = []
+    shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
@@ -178,7 +182,7 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
         else "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on average; "
     )
     if much and plan.recipe.seed is None:
-        found.append(
+        result.append(
             AboutMethod(
                 f"rounding to {dtype} erases much of what {plan.method.name} changes: it undoes {', '.join(much)}; "
                 f"{on_average}{keep} exactly{f'; {GUIDE}' if fine_agents(plan) else ''}"
@@ -186,8 +190,8 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
         )
     if copies := plan.narrowed_copies:
         what = f"{len(copies):,} tensor{'s' if len(copies) > 1 else ''} that rules take from agents"
-        found.append(f"{what} are rounded to {dtype}, and what that erases is not counted; {keep}")
-    return found
+        result.append(f"{what} are rounded to {dtype}, and what that erases is not counted; {keep}")
+    return result
 
 
 def refuse_if_strict(plan: MergePlan, warnings: Iterable[str]) -> None:

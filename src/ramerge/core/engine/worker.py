@@ -68,19 +68,19 @@ class Task:
 
 @dataclass(frozen=True)
 class Compiling:
-    """The compilation of a kernel has begun, or is `done`."""
+    """The compilation of a kernel has begun, or is `is_done`."""
 
-    done: bool
+    is_done: bool
 
 
 @dataclass(frozen=True)
-class Warned:
+class Warning:
     """A warning of a worker, which the record gets."""
 
     text: str
 
 
-Message = Compiling | Warned
+Message = Compiling | Warning
 
 
 class Worker:
@@ -111,43 +111,43 @@ class Worker:
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
-        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
+        counts: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
+        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counts, results) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
-        return BlockResult(blocks[0], elements, read, counted, wrong=_total(wrong))
+        return BlockResult(blocks[0], elements, read, counts, wrong=_total(wrong))
 
     def _count(
         self,
         tensor: TensorPlan,
         piece: Piece,
         statistics: Sequence[Statistic],
-        counted: Mapping[Statistic, Counts],
+        counts: Mapping[Statistic, Counts],
         results: Results,
     ) -> tuple[int, ...]:
         """Count a piece; for each source how many of its elements are not finite."""
-        flagged = False
+        is_nonfinite = False
         for statistic in statistics:
             after = statistic.after
             before = results[after, tensor.part(after.scope)] if after is not None else None
-            flagged |= statistic.count(piece, before, counted[statistic])
+            is_nonfinite |= statistic.count(piece, before, counts[statistic])
         # a difference may overflow although both sides are finite; only the result then shows whether it matters
-        return self._wrong(tensor, piece) if flagged else ()
+        return self._wrong(tensor, piece) if is_nonfinite else ()
 
     def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
         """Merge the block for the first point without writing it, and count inputs and result."""
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
-        merged, found = self._merge(0, tensor, piece, task, None, rounding[0])
-        if tensor.quantized is not None and merged.counts is not None:
+        merged_piece, result = self._merge(0, tensor, piece, task, None, rounding[0])
+        if tensor.quantized is not None and merged_piece.counts is not None:
             with self._arena.scratch():
-                values, old = self._values(tensor, merged)
-                seen = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
-                self._count_stored(tensor, merged, found, seen)
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
-        wrong = self._count(tensor, piece, statistics, counted, results)
-        return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
+                values, old = self._values(tensor, merged_piece)
+                stored_values = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
+                self._count_stored_values(tensor, merged_piece, result, stored_values)
+        counts: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
+        wrong = self._count(tensor, piece, statistics, counts, results)
+        return BlockResult(block, piece.elements, share_of(tensor, block), counts, rounding, _total([wrong]))
 
     def merge(self, block: Block, tasks: Sequence[Sequence[Task]], sink: Sink) -> BlockResult:
         """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied.
@@ -165,22 +165,22 @@ class Worker:
             return BlockResult(block, elements, read, unequal=unequal)
         piece = self._piece(tensor, block)
         if tensor.action == "copy":
-            flagged = piece.copy()
-            self._write(tensor, block, piece, PieceResult(flagged), range(len(self._plan.points)), sink)
+            has_nonfinite = piece.copy()
+            self._write(tensor, block, piece, PieceResult(has_nonfinite), range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece)
-            return BlockResult(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
-        counted: dict[Statistic, Counts] = {}
+            return BlockResult(block, piece.elements, read, wrong=wrong if has_nonfinite or any(wrong) else None)
+        counts_by_statistic: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
-        flagged = False
+        has_nonfinite = False
         for index, task in enumerate(tasks[block.tensor]):
             counts = None
-            if task.on_the_way is not None and task.on_the_way not in counted:
-                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
-            merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
-            flagged |= result.nonfinite
-            self._write(tensor, block, merged, result, (index,), sink)
-        found = self._wrong(tensor, piece) if flagged else None
-        return BlockResult(block, piece.elements, read, counted, rounding, found)
+            if task.on_the_way is not None and task.on_the_way not in counts_by_statistic:
+                counts = counts_by_statistic[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
+            merged_piece, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+            has_nonfinite |= result.nonfinite
+            self._write(tensor, block, merged_piece, result, (index,), sink)
+        wrong_counts = self._wrong(tensor, piece) if has_nonfinite else None
+        return BlockResult(block, piece.elements, read, counts_by_statistic, rounding, wrong_counts)
 
     def _merge(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
@@ -196,19 +196,19 @@ class Worker:
             )
         resources = self._plan.resources
         if tensor.matrix and resources.takes(method.scratch(layer, parameters, len(self._plan.inputs.agents))):
-            solver = Solver(resources.device, lambda text: self._tell(Warned(text)))
+            solver = Solver(resources.device, lambda text: self._tell(Warning(text)))
         piece = replace(read, operator=operator, solver=solver, counts=rounding if point.uses_base else None)
-        found = method.merge(piece, task.prepared, counts, allow_nonfinite)
-        for sample in piece.unrounded(found):
+        result = method.merge(piece, task.prepared, counts, allow_nonfinite)
+        for sample in piece.unrounded(result):
             method.merge(sample, task.prepared, None, allow_nonfinite)
-            piece.measure(sample, found)
-        return piece, found
+            piece.measure(sample, result)
+        return piece, result
 
     def _write(
-        self, tensor: TensorPlan, block: Block, piece: Piece, found: PieceResult, points: Sequence[int], sink: Sink
+        self, tensor: TensorPlan, block: Block, piece: Piece, result: PieceResult, points: Sequence[int], sink: Sink
     ) -> None:
-        stored = tensor.quantized
-        if stored is None:
+        quantization = tensor.quantized
+        if quantization is None:
             width = itemsize(tensor.dtype)
             data = piece.out.view(np.uint8)[: piece.elements * width]
             for point in points:
@@ -216,32 +216,34 @@ class Worker:
             return
         with self._arena.scratch():
             values, old = self._values(tensor, piece)
-            codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
-            first, _ = stored.grid.scales_of(block.start, block.stop)
+            codes, scales = requantize(quantization, self._reader, block.start, block.stop, values, old)
+            first, _ = quantization.grid.scales_of(block.start, block.stop)
             for point in points:
                 sink.write(point, block.tensor, 0, block.start, codes)
-                sink.write(point, block.tensor, 1, first * itemsize(stored.scales.dtype), scales)
+                sink.write(point, block.tensor, 1, first * itemsize(quantization.scales.dtype), scales)
             if piece.counts is not None:
-                seen = self._arena.take(4 * piece.elements).view(np.float32)
-                decode_parts(stored, block.start, codes, scales, seen)
-                self._count_stored(tensor, piece, found, seen)
+                stored_values = self._arena.take(4 * piece.elements).view(np.float32)
+                decode_parts(quantization, block.start, codes, scales, stored_values)
+                self._count_stored_values(tensor, piece, result, stored_values)
 
     def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The results of a piece of a quantized tensor, and the base's numbers there."""
-        held, kind = self._reader.block(tensor.base), tensor.base.dtype
+        base_words, kind = self._reader.block(tensor.base), tensor.base.dtype
         if kind != "F32":
-            narrow, held = held, self._arena.take(4 * piece.elements)
-            convert(kind, narrow, "F32", held, piece.elements)
-        return piece.out.view(np.float32)[: piece.elements], held.view(np.float32)[: piece.elements]
+            narrow, base_words = base_words, self._arena.take(4 * piece.elements)
+            convert(kind, narrow, "F32", base_words, piece.elements)
+        return piece.out.view(np.float32)[: piece.elements], base_words.view(np.float32)[: piece.elements]
 
-    def _count_stored(self, tensor: TensorPlan, piece: Piece, found: PieceResult, seen: NDArray[np.float32]) -> None:
-        """Count what became of results of which `seen` is read back."""
+    def _count_stored_values(
+        self, tensor: TensorPlan, piece: Piece, result: PieceResult, stored_values: NDArray[np.float32]
+    ) -> None:
+        """Count what became of results of which `stored_values` is read back."""
         kind = tensor.base.dtype
         if kind != "F32":  # so that what has the base's codes has the base's value
             narrow = self._arena.take(itemsize(kind) * piece.elements)
-            convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
-            convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
-        piece.count_stored(seen, found)
+            convert("F32", stored_values.view(np.uint8), kind, narrow, piece.elements)
+            convert(kind, narrow, "F32", stored_values.view(np.uint8), piece.elements)
+        piece.count_stored(stored_values, result)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start
@@ -290,16 +292,16 @@ class Worker:
     def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
         if tensor.dtype not in FLOATS:
             return (0,) * len(piece.inputs)
-        found = []
+        counts = []
         for source, format, words in zip(tensor.sources, piece.formats, piece.inputs, strict=True):
             count = count_non_finite(format, words, piece.elements)
             if source.is_importance:
                 count += count_negative(format, words, piece.elements)
-            found.append(count)
-        return tuple(found)
+            counts.append(count)
+        return tuple(counts)
 
 
 def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
     """The sums of what is wrong in blocks of a tensor; None if nothing is."""
-    found = [counts for counts in wrong if any(counts)]
-    return tuple(map(sum, zip(*found, strict=True))) if found else None
+    nonzero = [counts for counts in wrong if any(counts)]
+    return tuple(map(sum, zip(*nonzero, strict=True))) if nonzero else None

@@ -12,7 +12,7 @@ from ramerge.core.formats.adapter_model import IN_4_BITS, AdaptedModel
 from ramerge.core.formats.files import policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
 from ramerge.core.formats.peft import CONFIG, read_settings
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import brief_list, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
@@ -40,7 +40,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     Raises:
         CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
     """
-    base = opening.needed(folder, "a LoRA adapter")
+    base = opening.require(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
     if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):
         raise CheckpointError(
@@ -51,20 +51,20 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     opening.check_files(folder, names, in_index=False)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
-    stored: Sequence[Tensor] = ()
-    with collected(problems):
-        stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
-    if (text := unread.adapter_of_megatron(folder, (tensor.name for tensor in stored))) is not None:
+    tensors: Sequence[Tensor] = ()
+    with collect(problems):
+        tensors = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
+    if (text := unread.adapter_of_megatron(folder, (tensor.name for tensor in tensors))) is not None:
         raise CheckpointError(text)
-    with collected(problems):
+    with collect(problems):
         settings = read_settings(folder)
     if problems:
         raise CheckpointError(problems)
     agent = AdaptedModel(path, settings, base)
-    agent.add(stored)
+    agent.add(tensors)
     agent.tie_again()
     if agent.problems:
-        raise CheckpointError(f"{path}: {text}" for text in _gathered(agent.problems))
+        raise CheckpointError(f"{path}: {text}" for text in _grouped_problems(agent.problems))
     base = agent.base
     same_names = agent.tensors.keys() == base.tensors.keys()
     vocabulary = agent.vocabulary
@@ -80,7 +80,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         config=config,
         metadata_folder=base.metadata_folder,
         shards=base.shards if same_names else {},
-        notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
+        notes=(f"{folder} is a LoRA adapter: {agent.description()}", *agent.notes),
         warnings=tuple(f"{path}: {text}" for check in _CHECKS for text in check(agent)),
         tokenizers=(*base.tokenizers, folder),
         quantized=quantized,
@@ -89,7 +89,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
-def _gathered(problems: Sequence[str]) -> list[str]:
+def _grouped_problems(problems: Sequence[str]) -> list[str]:
     """The problems; of those that say the same of many modules, the first and how many there are."""
     alike: dict[str, list[str]] = {}
     for text in problems:
@@ -103,7 +103,7 @@ def _gathered(problems: Sequence[str]) -> list[str]:
 
 def _idle_patterns(agent: AdaptedModel) -> Iterator[str]:
     """Warnings about patterns of ranks and alphas that match nothing."""
-    for option, keys in agent.settings.idle(agent.scaled).items():
+    for option, keys in agent.settings.idle(agent.scaled_names).items():
         yield f"{option} in {CONFIG} has {brief_list(list(map(quoted, keys)))}, which matches no module that it changes"
 
 
@@ -119,33 +119,33 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
 
 def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
     """A warning about tensors of the base that the configuration states as trained, and that the file does not have."""
-    changed, lost = agent.changed, list[str]()
-    for entry, names in _stated(agent):
-        if absent := _absent(names, changed):
-            lost.append(f"{entry} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
-    if lost:
+    changes, losses = agent.changes, list[str]()
+    for entry, names in _targets(agent):
+        if absent := _absent(names, changes):
+            losses.append(f"{entry} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
+    if losses:
         yield (
-            f"lacks tensors that {CONFIG} states and the base has: {brief_list(lost)}; probably they were lost when "
+            f"lacks tensors that {CONFIG} states and the base has: {brief_list(losses)}; probably they were lost when "
             f"it was saved: save the whole adapter again, or correct {CONFIG}"
         )
 
 
-def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
+def _targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     """The base's tensors that an adapter states as trained, by option and entry.
 
     Not experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
     leaves out: those that predict further tokens, and keys and values of layers that share them.
     """
-    settings, stored = agent.settings, agent.base.tensors
-    layers, shared = _count(agent.base, "num_hidden_layers"), _count(agent.base, "num_kv_shared_layers")
+    settings, tensors = agent.settings, agent.base.tensors
+    layers, sharing_layers = _count(agent.base, "num_hidden_layers"), _count(agent.base, "num_kv_shared_layers")
     names = []
-    for name in stored:
+    for name in tensors:
         layer = next((int(part) for part in name.split(".") if part.isdecimal() and len(part) < _DIGITS), 0)
-        used = layers - shared if _KEYS_AND_VALUES.search(name) else layers
-        if ".experts." not in name and (not layers or layer < used):
+        layers_in_use = layers - sharing_layers if _KEYS_AND_VALUES.search(name) else layers
+        if ".experts." not in name and (not layers or layer < layers_in_use):
             names.append(name)
     modules = [
-        name.removesuffix(".weight") for name in names if name.endswith(".weight") and len(stored[name].shape) == 2
+        name.removesuffix(".weight") for name in names if name.endswith(".weight") and len(tensors[name].shape) == 2
     ]
     targets = settings.targets(modules)
     for entry, matches in targets.items():
@@ -159,8 +159,8 @@ def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
         ("target_parameters", settings.target_parameters, [""]),
     ):
         for entry in entries:
-            ended = tuple(f".{entry}{end}" for end in ends)
-            yield f"{option}: {quoted(entry)}", [name for name in names if f".{name}".endswith(ended)]
+            suffixes = tuple(f".{entry}{end}" for end in ends)
+            yield f"{option}: {quoted(entry)}", [name for name in names if f".{name}".endswith(suffixes)]
     if settings.bias == "all":
         yield "bias: all", [name for name in names if name.endswith(".bias")]
     elif settings.bias == "lora_only":
@@ -172,7 +172,7 @@ def _stated(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
         yield "trainable_token_indices", [name for name in names if f".{name}".endswith(embeddings)]
 
 
-def _absent(names: Sequence[str], changed: Container[str]) -> list[str]:
+def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
     """Those of the names that are not changed, of the kinds of which others are; all, if none are.
 
     Names are of a kind that differ in numbers only. So a model's other towers need not be changed.
@@ -180,8 +180,8 @@ def _absent(names: Sequence[str], changed: Container[str]) -> list[str]:
     kinds: dict[str, list[str]] = {}
     for name in names:
         kinds.setdefault(re.sub(r"\d+", "0", name), []).append(name)
-    touched = [kind for kind in kinds.values() if any(name in changed for name in kind)]
-    return [name for kind in touched or kinds.values() for name in kind if name not in changed]
+    partial_kinds = [kind for kind in kinds.values() if any(name in changes for name in kind)]
+    return [name for kind in partial_kinds or kinds.values() for name in kind if name not in changes]
 
 
 def _count(base: Checkpoint, key: str) -> int:
@@ -192,12 +192,14 @@ def _count(base: Checkpoint, key: str) -> int:
 def _other_base(agent: AdaptedModel) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     settings, base = agent.settings, agent.base
-    known = {_model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
-    known.add(_model_name(str(base.config.get("_name_or_path") or "")))
-    named = IN_4_BITS.sub("", settings.base_model_name_or_path)
-    if named and not {_model_name(named), _model_name(settings.base_model_name_or_path)} & known:
+    model_names = {
+        _model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)
+    }
+    model_names.add(_model_name(str(base.config.get("_name_or_path") or "")))
+    name = IN_4_BITS.sub("", settings.base_model_name_or_path)
+    if name and not {_model_name(name), _model_name(settings.base_model_name_or_path)} & model_names:
         yield (
-            f"its configuration says that it was trained on {quoted(named)}, and the base is "
+            f"its configuration says that it was trained on {quoted(name)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
         )
 

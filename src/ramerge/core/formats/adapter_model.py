@@ -23,10 +23,10 @@ from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding, untied
-from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
+from ramerge.core.tensors.lowrank import WIDENABLE, Factor, LowRank, OtherRows, Region
 from ramerge.core.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
-from ramerge.core.tensors.origins import reshaped, stacked
-from ramerge.core.tensors.prefixes import aligned
+from ramerge.core.tensors.origins import reshaped, stack
+from ramerge.core.tensors.prefixes import align
 from ramerge.core.tensors.tensor import Tensor
 
 PREFIX = "base_model.model."
@@ -34,7 +34,7 @@ PREFIX = "base_model.model."
 # Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
 # they were before, and once more under the wrapper's name.
 _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
-_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+_MODULES_TO_SAVE = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
 # Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
 _ANY_RANK = 1024
 # What names of models end in that are quantized for training adapters.
@@ -64,7 +64,7 @@ _ROWS = (
 # Parts of larger models, next to the text model.
 _TOWER = re.compile(rf"(?:^|\.)(?:{TOWERS})\.")
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
-_DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+_DECLARATION_ORDER = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 
 
 @dataclass
@@ -82,27 +82,31 @@ class AdaptedModel:
     products: int = 0
     ranks: set[int] = field(default_factory=set)
     others: int = 0
-    added: list[str] = field(default_factory=list)
-    scaled: set[str] = field(default_factory=set)
-    done: dict[tuple[str, str], str] = field(default_factory=dict)
+    additions: list[str] = field(default_factory=list)
+    scaled_names: set[str] = field(default_factory=set)
+    operations: dict[tuple[str, str], str] = field(default_factory=dict)
     prefixes: Mapping[str, str] = field(default_factory=dict)
     heights: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.as_given, embedding = self.base, tied_embedding(self.base)
+        self.original_base, embedding = self.base, tied_embedding(self.base)
         # names of output and input embeddings, if the base ties them
-        self.tied: tuple[str, ...] = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
+        self.ties: tuple[str, ...] = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
         self.base = untied(self.base)
         self.tensors: dict[str, Tensor] = dict(self.base.tensors)
-        self.experts: BaseExperts = BaseExperts(self._named, self.base.tensors)
+        self.experts: BaseExperts = BaseExperts(self._base_name, self.base.tensors)
 
-    def told(self) -> str:
+    def description(self) -> str:
         """How many tensors are changed and replaced, and how: for a note."""
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
-        more += f", {len(self.added)} added that the base does not have: {_ten(self.added)}" if self.added else ""
+        more += (
+            f", {len(self.additions)} added that the base does not have: {_ten(self.additions)}"
+            if self.additions
+            else ""
+        )
         return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
 
     @property
@@ -114,10 +118,10 @@ class AdaptedModel:
         return self.base.vocabulary
 
     @property
-    def changed(self) -> set[str]:
+    def changes(self) -> set[str]:
         """The base's tensors that the adapter changes or replaces; of tied embeddings both, if it changes one."""
         names = {name for name, tensor in self.base.tensors.items() if self.tensors.get(name) is not tensor}
-        return names.union(self.tied) if names.intersection(self.tied) else names
+        return names.union(self.ties) if names.intersection(self.ties) else names
 
     @contextmanager
     def _about(self, what: str) -> Iterator[None]:
@@ -129,14 +133,14 @@ class AdaptedModel:
 
     def _note(self, kind: str, name: str, what: str) -> None:
         """Note what is done to a tensor of the base. Raises ValueError if it is done a second time."""
-        if (before := self.done.get((kind, name))) is not None:
+        if (before := self.operations.get((kind, name))) is not None:
             both = f"as {quoted(before)} and as {quoted(what)}"
             raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
-        self.done[kind, name] = what
+        self.operations[kind, name] = what
 
-    def add(self, stored: Sequence[Tensor]) -> None:
+    def add(self, tensors: Sequence[Tensor]) -> None:
         """Put the tensors of the adapter's file into the model; problems and notes are collected."""
-        modules, others = self._sorted(stored)
+        modules, others = self._modules_and_others(tensors)
         if IN_4_BITS.search(self.settings.base_model_name_or_path):
             self.notes.append(
                 f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
@@ -145,7 +149,7 @@ class AdaptedModel:
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
             with self._about(key):
                 self._replace(key, tensor)
-        wrapped: dict[str, list[Pair]] = {}
+        pairs_of_modules: dict[str, list[Pair]] = {}
         empty = [
             name
             for name, parts in modules.items()
@@ -165,55 +169,57 @@ class AdaptedModel:
             plain = module.replace(".base_layer", "")
             with self._about(module):
                 if (pair := self._pair(module, parts)) is not None:
-                    wrapped.setdefault(plain, []).append(pair)
+                    pairs_of_modules.setdefault(plain, []).append(pair)
                 if "tokens" in parts:
                     self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
-        self._align(wrapped)
+        self._align(pairs_of_modules)
         experts: dict[Projection, dict[int | None, Pair]] = {}
-        for module, pairs in wrapped.items():
+        for module, pairs in pairs_of_modules.items():
             with self._about(module):
                 if targets := self._targets(module):
                     self._add_to_parameters(module, pairs, targets)
                     continue
-                of_experts = projection_of(module) if self._named(f"{module}.weight") is None else None
+                of_experts = projection_of(module) if self._base_name(f"{module}.weight") is None else None
                 for pair in pairs:
                     if of_experts is not None:
                         experts.setdefault(of_experts[0], {})[of_experts[1]] = pair
                     else:
                         self._add_to_module(pair, modules[pair.module])
-        for projection, found in experts.items():
-            with self._about(f"{projection.stem} ({projection.kind})" if None not in found else found[None].module):
-                self._add_to_experts(projection, found)
+        for projection, expert_pairs in experts.items():
+            with self._about(
+                f"{projection.stem} ({projection.kind})" if None not in expert_pairs else expert_pairs[None].module
+            ):
+                self._add_to_experts(projection, expert_pairs)
         if not modules and not others:
             self.problems.append("holds no tensors")
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 
-    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    def _modules_and_others(self, tensors: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Parts of LoRA by module, and tensors that replace others by their names in the file."""
         modules: dict[str, dict[str, Tensor]] = {}
         others: dict[str, Tensor] = {}
         before = set()
-        for tensor in stored:
+        for tensor in tensors:
             key = unwrapped(tensor.name).removeprefix(PREFIX)
-            found = _PART.fullmatch(key)
-            if found is None:
+            match = _PART.fullmatch(key)
+            if match is None:
                 if _BEFORE in key:
                     before.add(key.replace(_BEFORE, "."))
                 else:
                     others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
                 continue
             with self._about(tensor.name):
-                part = _PARTS.get((found["part"], found["leaf"]))
+                part = _PARTS.get((match["part"], match["leaf"]))
                 if part is None:
                     raise ValueError("is of a kind of adapter that is not read")
-                if part in modules.setdefault(found["module"], {}):
+                if part in modules.setdefault(match["module"], {}):
                     raise ValueError("is there twice")
-                if tensor.dtype not in WIDENED:
-                    raise ValueError(f"has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read")
-                modules[found["module"]][part] = tensor
+                if tensor.dtype not in WIDENABLE:
+                    raise ValueError(f"has dtype {tensor.dtype}, where one of {', '.join(WIDENABLE)} is read")
+                modules[match["module"]][part] = tensor
         keys = {tensor.name for tensor in others.values()}
-        again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
+        again = {key for key in keys if (name := _MODULES_TO_SAVE.sub("", key)) != key and name in keys & before}
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
     def _absent_towers(self, modules: Iterable[str]) -> list[str]:
@@ -226,11 +232,11 @@ class AdaptedModel:
     def _is_in_base(self, module: str) -> bool:
         """Whether the base has what a module changes; factors for what it lacks may be empty, as a gate of experts."""
         plain = module.replace(".base_layer", "")
-        if self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain):
+        if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targets(plain):
             return True
-        found = projection_of(plain)
+        projection = projection_of(plain)
         with self._about(module):
-            return found is not None and bool(self.experts.places_of(found[0]))
+            return projection is not None and bool(self.experts.places_of(projection[0]))
         return True  # what is wrong with it was collected
 
     @staticmethod
@@ -257,34 +263,34 @@ class AdaptedModel:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    def _named(self, name: str) -> str | None:
-        moved = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
+    def _base_name(self, name: str) -> str | None:
+        with_prefixes = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
         return next(
-            (spelled for start in (name, *moved) for spelled in name_aliases(start) if spelled in self.base.tensors),
+            (alias for start in (name, *with_prefixes) for alias in name_aliases(start) if alias in self.base.tensors),
             None,
         )
 
-    def _align(self, wrapped: Mapping[str, Sequence[Pair]]) -> None:
+    def _align(self, pairs_of_modules: Mapping[str, Sequence[Pair]]) -> None:
         """Find prefixes under which the base has the modules, if these follow from no other convention."""
         shapes = {
             f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
-            for module, (pair, *_) in wrapped.items()
-            if not pair.is_stacked and self._named(f"{module}.weight") is None
+            for module, (pair, *_) in pairs_of_modules.items()
+            if not pair.is_stacked and self._base_name(f"{module}.weight") is None
         }
-        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in wrapped.items()}
+        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in pairs_of_modules.items()}
         if shapes:
-            self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
+            self.prefixes = align(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
 
     def tie_again(self) -> None:
         """Go back to the base as it was given if the adapter leaves input and output embeddings the same."""
-        if not self.tied:
+        if not self.ties:
             return
-        head, embedding = (self.tensors[name] for name in self.tied)
+        head, embedding = (self.tensors[name] for name in self.ties)
         if head.origin != embedding.origin:
             start = self.base.tensors[embedding.name].origin
-            changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
+            names = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
             self.notes.append(
-                f"{self.path}: changes {changed} by itself, although the base ties input and output embeddings: as a "
+                f"{self.path}: changes {names} by itself, although the base ties input and output embeddings: as a "
                 "model of its own it has both, and a config.json that says tie_word_embeddings: false"
             )
             if head.shape != embedding.shape:
@@ -292,30 +298,30 @@ class AdaptedModel:
                 self.problems.append(f"leaves {both} with other numbers of rows; save it with save_embedding_layers")
             return
         del self.tensors[head.name]
-        before = self.as_given.tensors
+        before = self.original_base.tensors
         if head.name in before and embedding.origin == before[embedding.name].origin:
             self.tensors = {name: self.tensors.get(name, before[name]) for name in before}
-        self.base = self.as_given
+        self.base = self.original_base
 
-    def _shared(self, name: str) -> tuple[str, ...]:
-        return self.tied if name in self.tied else (name,)
+    def _tied_names(self, name: str) -> tuple[str, ...]:
+        return self.ties if name in self.ties else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
-        return self._shared(name) if self.settings.ensure_weight_tying else (name,)
+        return self._tied_names(name) if self.settings.ensure_weight_tying else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
     def _replace(self, key: str, tensor: Tensor) -> None:
         plain = _plain(tensor)
-        name = self._named(plain) or plain
-        together = self._trained_with(name) if self._is_trained(tensor) else self._shared(name)
-        if len(together) > 1 and any(("replaces", each) in self.done for each in together):
+        name = self._base_name(plain) or plain
+        together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
+        if len(together) > 1 and any(("replaces", each) in self.operations for each in together):
             return  # one tensor, which PEFT saves under both names
         self._note("replaces", name, key)
         if name in self.base.tensors:
             self.others += 1
         else:
-            self.added.append(name)
+            self.additions.append(name)
         for each in together:
             self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
 
@@ -325,10 +331,10 @@ class AdaptedModel:
 
     def _replace_rows(self, module: str, values: Tensor) -> None:
         rows = self.settings.tokens_of(module)
-        name = self._named(f"{module}.weight")
+        name = self._base_name(f"{module}.weight")
         if name is None:
             raise ValueError("the base has no such tensor, of which tokens have values")
-        if name in self.tied[:1] and not self._has_own_rows():
+        if name in self.ties[:1] and not self._has_own_rows():
             return  # those of the input embeddings
         tensor = self.tensors[name]
         if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
@@ -342,32 +348,32 @@ class AdaptedModel:
         self._note("replaces rows of", name, module)
         places = sorted(range(len(rows)), key=rows.__getitem__)
         origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
-        for each in (name,) if self._has_own_rows() else self._shared(name):
+        for each in (name,) if self._has_own_rows() else self._tied_names(name):
             self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
         self.others += 1
 
     def _has_own_rows(self) -> bool:
-        if not self.tied or not isinstance(self.settings.trainable_token_indices, dict):
+        if not self.ties or not isinstance(self.settings.trainable_token_indices, dict):
             return False
-        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.tied)
+        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.ties)
         return bool(head) and head != embedding
 
     # --- what is added -----------------------------------------------------------------------------------------------
 
     def _check_wide(self, name: str) -> None:
         dtype = self.tensors[name].dtype
-        if dtype not in WIDENED:
+        if dtype not in WIDENABLE:
             raise ValueError(
-                f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
+                f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENABLE)}"
             )
 
     def _scaling(self, name: str, rank: int) -> float:
         """Factor of a product. Raises ValueError if the weights have another rank than the one stated."""
-        self.scaled.add(name)
-        if rank != (stated := self.settings.rank(name)):
+        self.scaled_names.add(name)
+        if rank != (expectation := self.settings.rank(name)):
             raise ValueError(
-                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {stated}, so its factor, alpha by "
-                "rank, is not known; correct them to what it was trained with"
+                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {expectation}, so its factor, alpha "
+                "by rank, is not known; correct them to what it was trained with"
             )
         return self.settings.scaling(name, rank)
 
@@ -384,19 +390,23 @@ class AdaptedModel:
         self.ranks.add(origin.ranks)
 
     def _add_to_module(self, pair: Pair, parts: Mapping[str, Tensor]) -> None:
-        name = self._named(f"{pair.plain}.weight")
+        name = self._base_name(f"{pair.plain}.weight")
         if name is None and self._add_to_rows(pair):
             return
-        if self.settings.ensure_weight_tying and name in self.tied[:1]:
+        if self.settings.ensure_weight_tying and name in self.ties[:1]:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         self._note("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
             raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
         tensor = self.tensors[name]
         out, width = pair.b.shape[0], pair.a.shape[1]
-        fits = [turned for turned in (False, True) if tensor.shape == ((width, out) if turned else (out, width))]
+        fits = [
+            transposed_orientation
+            for transposed_orientation in (False, True)
+            if tensor.shape == ((width, out) if transposed_orientation else (out, width))
+        ]
         if pair.is_embedding:
-            fits = [turned for turned in fits if turned]
+            fits = [transposed_orientation for transposed_orientation in fits if transposed_orientation]
         if not fits:
             raise ValueError(
                 f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
@@ -417,7 +427,7 @@ class AdaptedModel:
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if (bias := parts.get("bias")) is None:
             return
-        name = self._named(f"{pair.plain}.bias")
+        name = self._base_name(f"{pair.plain}.bias")
         if name is None or self.tensors[name].shape != bias.shape:
             what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
             raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
@@ -433,52 +443,58 @@ class AdaptedModel:
         """
         stem, _, last = pair.plain.rpartition(".")
         out = pair.b.shape[0]
-        found: list[tuple[str, int, Region | None]] = []
+        places: list[tuple[str, int, Region | None]] = []
         for whole, parts, twins in _ROWS:
-            if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
-                known = {part: self.heights[at] for part in parts if (at := f"{stem}.{part}") in self.heights}
-                heights = _heights(parts, twins, known, self.tensors[name].shape[0])
+            if last in parts and (name := self._base_name(f"{stem}.{whole}.weight")) is not None:
+                known_heights = {part: self.heights[at] for part in parts if (at := f"{stem}.{part}") in self.heights}
+                heights = _heights(parts, twins, known_heights, self.tensors[name].shape[0])
                 if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
                     return False  # the rows before it are not known
-                found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
-            elif last == whole and all(names := [self._named(f"{stem}.{part}.weight") for part in parts]):
+                places = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
+            elif last == whole and all(names := [self._base_name(f"{stem}.{part}.weight") for part in parts]):
                 row = 0
                 for name in filter(None, names):
-                    found.append((name, row, None))
+                    places.append((name, row, None))
                     row += self.tensors[name].shape[0]
-                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in found):
+                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in places):
                     return False
-        if found and self.settings.use_dora:
+        if places and self.settings.use_dora:
             raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
-        for name, row, region in found:
+        for name, row, region in places:
             self._check_wide(name)
             self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
             left, right, rank = pair.factors(1, transposed=False, row=row)
             self._put(
                 name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
             )
-        return bool(found)
+        return bool(places)
 
     # --- parameters by name ------------------------------------------------------------------------------------------
 
     def _targets(self, module: str) -> list[str]:
-        found = [name.rpartition(".") for name in self.settings.target_parameters]
-        names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
-        return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
+        paths = [name.rpartition(".") for name in self.settings.target_parameters]
+        names = {last for start, _, last in paths if f".{module}".endswith(f".{start}" if start else "")}
+        return sorted(
+            names, key=lambda name: (_DECLARATION_ORDER.index(name) if name in _DECLARATION_ORDER else -1, name)
+        )
 
     def _add_to_parameters(self, module: str, pairs: Sequence[Pair], targets: Sequence[str]) -> None:
         """Add the pairs of a module to the parameters that it targets.
 
         Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
         """
-        found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
-        chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
-        clear = [fits for pair, parameter in chosen if len(fits := parameter.orientations(pair)) == 1]
-        shown = set[bool]().union(*clear)
-        for pair, parameter in chosen:
+        parameters = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
+        assignment = self._assignment(sorted(pairs, key=lambda pair: -pair.depth), parameters)
+        clear = [fits for pair, parameter in assignment if len(fits := parameter.orientations(pair)) == 1]
+        evidence = set[bool]().union(*clear)
+        for pair, parameter in assignment:
             fits = parameter.orientations(pair)
             if len(fits) > 1:
-                fits = shown or ({True} if self.settings.is_older else self._stored(*parameter.parts[0][:2])) or fits
+                fits = (
+                    evidence
+                    or ({True} if self.settings.is_older else self._stored_orientations(*parameter.parts[0][:2]))
+                    or fits
+                )
             if len(fits) > 1:
                 raise ValueError(
                     f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
@@ -496,8 +512,8 @@ class AdaptedModel:
         """Add pairs of single experts, or one of all, to a projection of experts."""
         places = self.experts.places_of(projection)
         every = pairs.get(None)
-        shown = every or next(iter(pairs.values()))
-        shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
+        example = every or next(iter(pairs.values()))
+        shapes = f"A {list(example.a.shape)}, B {list(example.b.shape)}"
         if not places:
             raise ValueError(f"is an adapter of experts ({shapes}), and the base has no such projection of experts")
         if self.settings.use_dora:
@@ -517,7 +533,7 @@ class AdaptedModel:
                 raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
             self._add_stack(projection, places, every.plain, stack)
         elif places[0].expert is None:
-            self._add_stack(projection, places, *self._stacked(pairs, count))
+            self._add_stack(projection, places, *self._stack(pairs, count))
         else:
             if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
                 raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
@@ -526,21 +542,21 @@ class AdaptedModel:
                 self._add_stack(projection, here, pair.plain, pair.as_stack)
 
     @staticmethod
-    def _stacked(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
+    def _stack(pairs: Mapping[int | None, Pair], count: int) -> tuple[str, Pair, tuple[int, ...]]:
         """The pairs of single experts as a stack, and the place of each expert in it."""
         numbers = sorted(expert for expert in pairs if expert is not None)
         if numbers[-1] >= count:
             raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
-        found = [pairs[number] for number in numbers]
-        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in found}
+        expert_pairs = [pairs[number] for number in numbers]
+        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in expert_pairs}
         if len(kinds) > 1:
             raise ValueError("has other shapes, ranks or dtypes for some experts, which are one tensor in the base")
         a, b = (
-            reshaped(stacked("", factors), (len(found), *factors[0].shape))
-            for factors in ([pair.a for pair in found], [pair.b for pair in found])
+            reshaped(stack("", factors), (len(expert_pairs), *factors[0].shape))
+            for factors in ([pair.a for pair in expert_pairs], [pair.b for pair in expert_pairs])
         )
         places = tuple(numbers.index(expert) if expert in pairs else -1 for expert in range(count))
-        return found[0].plain, replace(found[0], a=a, b=b), places
+        return expert_pairs[0].plain, replace(expert_pairs[0], a=a, b=b), places
 
     def _add_stack(
         self,
@@ -561,7 +577,7 @@ class AdaptedModel:
                     "for each expert; is it an adapter of another model?"
                 )
             if len(fits) > 1:
-                fits = self._stored(place.name, None) or fits
+                fits = self._stored_orientations(place.name, None) or fits
             if len(fits) > 1:
                 raise ValueError(
                     f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
@@ -572,47 +588,49 @@ class AdaptedModel:
                     f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
                     f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
                 )
-            (turned,) = fits
+            (is_transposed,) = fits
             self._check_wide(place.name)
             kind = "changes" if place.half is None else f"changes the {projection.kind} of"
             self._note(kind, place.name, stack.module)
-            left, right = stack.of_stack(transposed=turned, expert=place.expert or 0, row=place.row)
+            left, right = stack.of_stack(transposed=is_transposed, expert=place.expert or 0, row=place.row)
             interleaved = interleaves_gates(self.base.config)
-            region = place.region(out, turned=turned, interleaved=interleaved)
+            region = place.region(out, transposed=is_transposed, interleaved=interleaved)
             self._put(
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
 
-    def _stored(self, name: str, expert: int | None) -> set[bool]:
+    def _stored_orientations(self, name: str, expert: int | None) -> set[bool]:
         """Whether the base stores experts as (in, out), if it tells: those in a tensor each are (out, in)."""
         transposed = self.base.orientation.stacks.get(name) if expert is None else False
         return set() if transposed is None else {transposed}
 
     @staticmethod
-    def _assigned(group: Sequence[Pair], found: Sequence[AdaptedParameter]) -> list[tuple[Pair, AdaptedParameter]]:
+    def _assignment(
+        group: Sequence[Pair], parameters: Sequence[AdaptedParameter]
+    ) -> list[tuple[Pair, AdaptedParameter]]:
         """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
-        if len(found) < len(group):
-            names = ", ".join(parameter.name for parameter in found) or "none"
+        if len(parameters) < len(group):
+            names = ", ".join(parameter.name for parameter in parameters) or "none"
             raise ValueError(
                 f"changes {len(group)} parameters, but of those that target_parameters names the base has {names}"
             )
         orders = [
             list(zip(group, order, strict=True))
-            for order in permutations(found[:6], len(group))
+            for order in permutations(parameters[:6], len(group))
             if all(parameter.orientations(pair) for pair, parameter in zip(group, order, strict=True))
         ]
-        declared = [order for order in orders if [parameter for _, parameter in order] == list(found)]
-        if declared and all(parameter.name in _DECLARED for parameter in found):
-            return declared[0]
+        orders_of_declaration = [order for order in orders if [parameter for _, parameter in order] == list(parameters)]
+        if orders_of_declaration and all(parameter.name in _DECLARATION_ORDER for parameter in parameters):
+            return orders_of_declaration[0]
         if len(orders) == 1:
             return orders[0]
         shapes = "; ".join(f"A {list(pair.a.shape)}, B {list(pair.b.shape)}" for pair in group)
-        known = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in found)
+        descriptions = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in parameters)
         why = "fit them in more than one way" if orders else "do not fit them; is it an adapter of another model?"
-        raise ValueError(f"the base has {known}, and the factors ({shapes}) {why}")
+        raise ValueError(f"the base has {descriptions}, and the factors ({shapes}) {why}")
 
     def _parameter(self, module: str, name: str) -> AdaptedParameter | None:
-        whole = self._named(f"{module}.{name}")
+        whole = self._base_name(f"{module}.{name}")
         if whole is not None:
             shape = self.base.tensors[whole].shape
             return AdaptedParameter(name, shape, ((whole, None, 0),)) if len(shape) in (2, 3) else None
@@ -630,13 +648,13 @@ class AdaptedModel:
 
 def module_of(factor: Tensor) -> str | None:
     """The name of the module that a stored factor of LoRA belongs to, as its trainer has it."""
-    found = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
-    return found["module"].replace(".base_layer", "") if found is not None else None
+    match = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    return match["module"].replace(".base_layer", "") if match is not None else None
 
 
-def _heights(parts: Sequence[str], twins: Sequence[str], known: Mapping[str, int], whole: int) -> list[int]:
+def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[str, int], whole: int) -> list[int]:
     """The rows of projections in a matrix of `whole` rows, where two of them have the same number."""
-    rows = dict(known)
+    rows = dict(known_heights)
     for one, other in (twins, twins[::-1]):
         if one in rows:
             rows.setdefault(other, rows[one])
@@ -650,13 +668,13 @@ def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     """Advice for a pair that is the part of one of several ranks; None if it is whole."""
     if len(tensor.shape) != 2:
         return None
-    for stored, whole, same in (
+    for extent, whole, same in (
         (pair.b.shape[0], tensor.shape[0], pair.a.shape[1] == tensor.shape[1]),
         (pair.a.shape[1], tensor.shape[1], pair.b.shape[0] == tensor.shape[0]),
     ):
-        if same and stored < whole and whole % stored == 0:
+        if same and extent < whole and whole % extent == 0:
             return (
-                f"it looks like one rank's part of the adapter, of {whole // stored} ranks (tensor parallel): save it "
+                f"it looks like one rank's part of the adapter, of {whole // extent} ranks (tensor parallel): save it "
                 "again with the parts of all ranks gathered; otherwise it is an adapter of another model"
             )
     return None
@@ -667,4 +685,4 @@ def _ten(names: Sequence[str]) -> str:
 
 
 def _plain(tensor: Tensor) -> str:
-    return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
+    return _MODULES_TO_SAVE.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))

@@ -97,5 +97,5 @@ class AdaptedParameter:
         (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[0], pair.a.shape[1])
         if pair.a.shape[0] % self.experts:
             return set()
-        found = {False} if (out, width) == (high, wide) else set[bool]()
-        return found | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())
+        plain = {False} if (out, width) == (high, wide) else set[bool]()
+        return plain | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())

@@ -19,7 +19,7 @@ from ramerge.core.formats.torchfile.archive import window
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
 from ramerge.core.formats.views import tensor_of, unwrapped
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.jsontext import JsonLimits, parse
 from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
@@ -68,14 +68,14 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     """
     shards = list(_shards(folder))
     if shards:
-        found = _in_safetensors(folder, shards, opening)
-        return _with_last_ranks(folder, found.contents(_beside_of(folder), opening))
+        contents = _in_safetensors(folder, shards, opening)
+        return _with_last_ranks(folder, contents.contents(_beside_of(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
         model, notes = _model(folder, metadata)
-        found = in_distcp(folder, metadata, model, opening)
-        found.notes += notes
-    return found.contents(_beside_of(folder), opening)
+        contents = in_distcp(folder, metadata, model, opening)
+        contents.notes += notes
+    return contents.contents(_beside_of(folder), opening)
 
 
 def _beside_of(folder: Path) -> Path:
@@ -89,7 +89,7 @@ def _beside_of(folder: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Described:
+class TensorDescription:
     """A tensor as `.metadata` describes it.
 
     Attributes:
@@ -107,7 +107,7 @@ class Described:
     pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
     @staticmethod
-    def of(key: str, value: Stub, paths: Mapping[object, object]) -> Described:
+    def of(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
         """Read torch's `TensorStorageMetadata`.
 
         Args:
@@ -120,10 +120,10 @@ class Described:
         """
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
-        found = properties.get("dtype") if isinstance(properties, Stub) else None
+        dtype = properties.get("dtype") if isinstance(properties, Stub) else None
         if isinstance(state, tuple) and state:
-            found = state[0]
-        if not isinstance(found, Name) or found.path not in DTYPES:
+            dtype = state[0]
+        if not isinstance(dtype, Name) or dtype.path not in DTYPES:
             raise RefusedError(f"tensor {quoted(key)} has no dtype that is known")
         if not isinstance(chunks, list) or not all(isinstance(chunk, Stub) for chunk in chunks):
             raise RefusedError(f"tensor {quoted(key)} has no list of pieces")
@@ -134,15 +134,15 @@ class Described:
             roots = (root for root in _MODELS if root not in (("model",), ()) and key.startswith(f"{'.'.join(root)}."))
             root = next(roots, ())
             path = (*root, key[len("".join(f"{part}." for part in root)) :])
-        kept = tuple(box for box in boxes if 0 not in box[1])
-        return Described(key, path, DTYPES[found.path], numbers(value.get("size"), "a size"), kept)
+        nonempty = tuple(box for box in boxes if 0 not in box[1])
+        return TensorDescription(key, path, DTYPES[dtype.path], numbers(value.get("size"), "a size"), nonempty)
 
 
 @dataclass(frozen=True)
 class DcpMetadata:
     """`.metadata`: the tensors, and for name and offsets of each piece its file, first byte and number of bytes."""
 
-    tensors: tuple[Described, ...]
+    tensors: tuple[TensorDescription, ...]
     places: Mapping[tuple[str, tuple[int, ...]], tuple[str, int, int]]
 
 
@@ -160,17 +160,17 @@ def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
         )
     root = load_plain(path, modules)
     about = root if isinstance(root, Stub) else Stub("", ())
-    described, stored, paths = map(about.get, ("state_dict_metadata", "storage_data", "planner_data"))
+    descriptions, storage, paths = map(about.get, ("state_dict_metadata", "storage_data", "planner_data"))
     tensors, places = [], {}
     try:
-        if not isinstance(described, dict) or not isinstance(stored, dict):
+        if not isinstance(descriptions, dict) or not isinstance(storage, dict):
             raise RefusedError("it does not describe tensors and their places")
-        for key, value in described.items():
+        for key, value in descriptions.items():
             if not isinstance(key, str) or not isinstance(value, Stub):
                 raise RefusedError("it describes something without a name")
             if value.path.endswith(".TensorStorageMetadata"):
-                tensors.append(Described.of(key, value, paths if isinstance(paths, dict) else {}))
-        for index, info in stored.items():
+                tensors.append(TensorDescription.of(key, value, paths if isinstance(paths, dict) else {}))
+        for index, info in storage.items():
             name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
             if isinstance(name, str) and offset is not None:
                 places[name, numbers(offset, "an offset")] = _place(name, info)
@@ -194,38 +194,40 @@ def _place(name: str, info: object) -> tuple[str, int, int]:
     return path, offset, length
 
 
-def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], tuple[str, ...]]:
-    roots: dict[tuple[str, ...], list[Described]] = defaultdict(list)
+def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescription], tuple[str, ...]]:
+    roots: dict[tuple[str, ...], list[TensorDescription]] = defaultdict(list)
     for tensor in metadata.tensors:
         if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
             roots[tensor.path[:-1]].append(tensor)
     root = next((root for root in _MODELS if root in roots), next(iter(roots)) if len(roots) == 1 else None)
     if root is None:
-        known = ", ".join(quoted(".".join(root)) for root in list(roots)[:20]) or "none"
+        root_names = ", ".join(quoted(".".join(root)) for root in list(roots)[:20]) or "none"
         raise CheckpointError(
-            f"{folder}: it is not clear where the model is; keys with tensors: {known}; "
+            f"{folder}: it is not clear where the model is; keys with tensors: {root_names}; "
             "save it under the key 'model': dcp.save({'model': model.state_dict()}, checkpoint_id=...)"
         )
-    found: dict[str, Described] = {}
+    tensors: dict[str, TensorDescription] = {}
     for tensor in roots[root]:
         name = unwrapped(tensor.path[-1])
-        if name in found:
+        if name in tensors:
             raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
-        found[name] = tensor
-    kept = {tensor.key for tensor in roots[root]}
-    others = [tensor.key for tensor in metadata.tensors if tensor.key not in kept]
-    return found, (f"{folder}: left out as the trainer's state: {few_quoted(others)}",) if others else ()
+        tensors[name] = tensor
+    keys = {tensor.key for tensor in roots[root]}
+    others = [tensor.key for tensor in metadata.tensors if tensor.key not in keys]
+    return tensors, (f"{folder}: left out as the trainer's state: {few_quoted(others)}",) if others else ()
 
 
-def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> ShardedModel:
+def in_distcp(
+    folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
+) -> ShardedModel:
     """The tensors of `*.distcp` files that are wanted, under the names that are wanted.
 
     Raises:
         CheckpointError: a file is missing, or leads out of the folder.
     """
     problems: list[str] = []
-    by_file: dict[str, list[tuple[int, int, Described, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
-    for tensor in wanted.values():
+    by_file: dict[str, list[tuple[int, int, TensorDescription, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
+    for tensor in tensors.values():
         for offsets, sizes in tensor.pieces:
             if place := metadata.places.get((tensor.key, offsets)):
                 by_file[place[0]].append((*place[1:], tensor, offsets, sizes))
@@ -234,11 +236,11 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
                     f"{folder / METADATA}: tensor {quoted(tensor.key)}: its piece at {list(offsets)} is in no file"
                 )
     opening.check_files(folder, by_file, in_index=True)
-    found = ShardedModel(folder, identify([folder / METADATA, *(folder / name for name in by_file)]), problems)
-    held: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
+    model = ShardedModel(folder, identify([folder / METADATA, *(folder / name for name in by_file)]), problems)
+    spans: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
     for name, items in by_file.items():
-        held[found.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
-    if overlapping := [text for places in held.values() for text in _overlapping(places)]:
+        spans[model.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
+    if overlapping := [text for places in spans.values() for text in _overlapping(places)]:
         raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
     for name, items in by_file.items():
@@ -256,8 +258,8 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
                     pieces[tensor.key].append(PlacedPiece(offsets, tensor_of(tensor.key, view)))
                 except CheckpointError as error:
                     problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
-    found.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in wanted.items())
-    return found
+    model.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in tensors.items())
+    return model
 
 
 def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
@@ -276,39 +278,39 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
     """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
     opening.check_files(folder, names, in_index=False)
-    found = ShardedModel(folder, identify(folder / name for name in names))
-    numbered = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
-    ranks, parts = {rank for rank, _, _ in numbered}, {part for _, part, _ in numbered}
+    model = ShardedModel(folder, identify(folder / name for name in names))
+    numbers = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
+    ranks, parts = {rank for rank, _, _ in numbers}, {part for _, part, _ in numbers}
     # a rank writes only the parts that it has something of
     absent = [f"shard-{rank:05}-model-..." for rank in range(1, max(ranks)) if rank not in ranks]
-    absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbered) + 1) if n not in parts]
-    found.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
+    absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbers) + 1) if n not in parts]
+    model.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
     if len(absent) > _MOST_ABSENT:
-        found.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
-    if len(totals := sorted({of for *_, of in numbered})) > 1:
+        model.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
+    if len(totals := sorted({of for *_, of in numbers})) > 1:
         several = " and ".join(map(str, totals))
-        found.problems.append(
+        model.problems.append(
             f"{folder}: the files are numbered as parts of {several}; remove those of an earlier save"
         )
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
     within: dict[int, set[str]] = defaultdict(set)
-    for name, (_, part, _) in zip(names, numbered, strict=True):
-        with collected(found.problems):
-            for tensor, offsets in _saved(folder / name):
+    for name, (_, part, _) in zip(names, numbers, strict=True):
+        with collect(model.problems):
+            for tensor, offsets in _saved_tensors(folder / name):
                 pieces[tensor.name].append(PlacedPiece(offsets, tensor))
                 within[part].add(tensor.name)
     most = max(map(len, pieces.values()), default=0)
-    for rank, part in sorted({(rank, part) for rank in ranks for part in parts} - {place[:2] for place in numbered}):
+    for rank, part in sorted({(rank, part) for rank in ranks for part in parts} - {place[:2] for place in numbers}):
         if any(_is_cut(pieces[name], most) for name in within[part]):
-            lost = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
-            found.problems.append(f"{folder / lost}: is missing, so the model is not complete")
+            absent_file = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
+            model.problems.append(f"{folder / absent_file}: is missing, so the model is not complete")
     whole = []
     for name, has in pieces.items():
         ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in has]
         shape = tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
         whole.append((unwrapped(name), has[0].tensor.dtype, shape, has))
-    found.assemble(whole)
-    return found
+    model.assemble(whole)
+    return model
 
 
 def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
@@ -321,11 +323,11 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
     return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
 
 
-def _with_last_ranks(folder: Path, found: Contents) -> Contents:
+def _with_last_ranks(folder: Path, contents: Contents) -> Contents:
     """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
-    counts = [text.get("vocab_size") for text in text_configs(found.config)]
+    counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)
-    embeddings = [tensor for name, tensor in found.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]
+    embeddings = [tensor for name, tensor in contents.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]
     largest = max(embeddings, key=lambda tensor: tensor.shape[0], default=None)
     if largest is not None and tokens is not None and largest.shape[0] < tokens:
         raise CheckpointError(
@@ -334,15 +336,15 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
         )
     is_spread = largest is not None and len({leaf.path for leaf in largest.origin.leaves()}) > 1
     if largest is not None and largest.shape[0] == tokens and is_spread:
-        return found
+        return contents
     warning = (
         f"{folder}: neither the names of its files nor config.json tell how many ranks there were; make sure that the "
         "files of the last ones are there"
     )
-    return replace(found, warnings=(*found.warnings, warning))
+    return replace(contents, warnings=(*contents.warnings, warning))
 
 
-def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+def _saved_tensors(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
     header = read_header(path)
     text = header.metadata.get(_SHARDING)
     if text is None:
@@ -352,9 +354,9 @@ def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
     except ValueError as error:
         raise CheckpointError(f"{path}: {_SHARDING} {error}") from error
     for entry in header.entries:
-        said = info.get(entry.name) if isinstance(info, dict) else None
+        entry_info = info.get(entry.name) if isinstance(info, dict) else None
         try:
-            offsets = numbers(said.get("saved_offsets") if isinstance(said, dict) else None, "offsets")
+            offsets = numbers(entry_info.get("saved_offsets") if isinstance(entry_info, dict) else None, "offsets")
         except RefusedError:
             offsets = (-1,)
         if len(offsets) != len(entry.shape) or -1 in offsets:

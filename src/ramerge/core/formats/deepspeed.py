@@ -23,12 +23,12 @@ from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
 from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
 from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.origins import box_of, reshaped, stacked
+from ramerge.core.tensors.origins import box_of, reshaped, stack
 from ramerge.core.tensors.tensor import Tensor
 
 _OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d{1,6})_mp_rank_(\d{1,6})_optim_states\.pt")
@@ -79,19 +79,19 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             f"{folder}: {error}; DeepSpeed converts it: python {script} {quote(str(root))} {out}{tag} "
             f"--safe_serialization, which keeps float32; then copy config.json and the tokenizer to {out}"
         ) from error
-    kept, ties = without_ties(tensors.values(), about.config)
+    untied, ties = without_ties(tensors.values(), about.config)
     note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {len(parts)} ranks"
-    return Contents(kept, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
+    return Contents(untied, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
 
 def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
-    found, problems = list[_Read](), list[str]()
+    results, problems = list[_Read](), list[str]()
     for path in paths:
-        with collected(problems):
-            found.append(read(path))
+        with collect(problems):
+            results.append(read(path))
     if problems:
         raise CheckpointError(problems)
-    return found
+    return results
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]
 
 def _files(folder: Path) -> tuple[list[str], list[str]]:
     """The files of the optimizer's ranks, and those of the model's."""
-    found = sorted(path.name for path in folder.glob("*_states.pt"))
+    names = sorted(path.name for path in folder.glob("*_states.pt"))
     for pattern, what in _OTHERS.items():
-        if name := next(filter(pattern.fullmatch, found), None):
+        if name := next(filter(pattern.fullmatch, names), None):
             raise RefusedError(f"holds {quoted(name)}: {what} were spread over ranks, which is not read")
-    optimizer = {(int(m[1]), int(m[2])): m[0] for name in found if (m := _OPTIMIZER.fullmatch(name))}
-    model = {(int(m[1] or 0), int(m[2])): m[0] for name in found if (m := _MODEL.fullmatch(name))}
+    optimizer = {(int(m[1]), int(m[2])): m[0] for name in names if (m := _OPTIMIZER.fullmatch(name))}
+    model = {(int(m[1] or 0), int(m[2])): m[0] for name in names if (m := _MODEL.fullmatch(name))}
     if any(parallel for _, parallel in (*optimizer, *model)):
         raise RefusedError(
             "holds files of several mp_ranks: the model was cut by tensor parallelism, which is not read"
@@ -174,8 +174,8 @@ def _step_of(state: Mapping[object, object]) -> float | None:
     """How many steps an optimizer has taken: of Adam a number for each group, or a tensor of one for each parameter."""
     for key, part in product(("base_optimizer_state", "optimizer_state_dict"), ("state", "param_groups")):
         inner = state.get(key)
-        found = inner.get(part) if isinstance(inner, dict) else None
-        for one in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        states = inner.get(part) if isinstance(inner, dict) else None
+        for one in states.values() if isinstance(states, dict) else states if isinstance(states, list) else ():
             step = one.get("step") if isinstance(one, dict) else None
             if isinstance(step, View) and (step.dtype, prod(step.shape)) == ("F32", 1):
                 with step.storage.path.open("rb") as file:
@@ -202,8 +202,10 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
     ]
     steps = {part.step: part.path.name for part in parts if part.step is not None}
     if len(steps) > 1:
-        said = ", ".join(f"{step:g} in {name}" for step, name in steps.items())
-        problems.append(f"{first.path.parent}: the ranks are of different steps ({said}); copy all files of one step")
+        ranks_of_steps = ", ".join(f"{step:g} in {name}" for step, name in steps.items())
+        problems.append(
+            f"{first.path.parent}: the ranks are of different steps ({ranks_of_steps}); copy all files of one step"
+        )
     if first.stage == 3 and len(model) != len(parts):
         problems.append(
             f"{first.path.parent}: holds {len(parts)} files *_optim_states.pt, but {len(model)} files "
@@ -220,18 +222,18 @@ class _State:
     Attributes:
         path: the file.
         groups: names and shapes of the parameters of each group, in order.
-        frozen: names and shapes of the parameters that were not trained.
+        frozen_shapes: names and shapes of the parameters that were not trained.
         fragments: what this rank has of these.
         whole: tensors that the partitions do not hold, and this file does: buffers, in stages 1 and 2 also frozen ones.
-        shared: names of parameters that are another parameter too.
+        aliases: names of parameters that are another parameter too.
     """
 
     path: Path
     groups: tuple[dict[str, tuple[int, ...]], ...]
-    frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    frozen_shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     fragments: dict[str, View] = field(default_factory=dict)
     whole: dict[str, View] = field(default_factory=dict)
-    shared: dict[str, str] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def read(path: Path, stage: int) -> _State:
@@ -244,23 +246,25 @@ class _State:
             raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
         try:
             shapes = tuple(map(_shapes, groups))
-            shared = {name: one for name, one in _named(state.get("shared_params")).items() if isinstance(one, str)}
-            held = {name: view for name, view in _named(module).items() if isinstance(view, View)}
+            aliases = {name: one for name, one in _by_name(state.get("shared_params")).items() if isinstance(one, str)}
+            views = {name: view for name, view in _by_name(module).items() if isinstance(view, View)}
             if stage == 3:  # parameters have no elements here
-                frozen = _shapes(state.get("frozen_param_shapes"))
-                parts = _named(state.get("frozen_param_fragments"))
+                frozen_shapes = _shapes(state.get("frozen_param_shapes"))
+                parts = _by_name(state.get("frozen_param_fragments"))
                 fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
                 if len(fragments) < len(parts):
                     raise RefusedError("a frozen parameter is not a tensor")
-                whole = {name: view for name, view in held.items() if name in (buffers or ())}
-                return _State(path, shapes, frozen, fragments, whole, shared)
+                whole = {name: view for name, view in views.items() if name in (buffers or ())}
+                return _State(path, shapes, frozen_shapes, fragments, whole, aliases)
         except RefusedError as error:
             raise CheckpointError(f"{path}: refused: {error}") from error
-        trained = {name for group in shapes for name in group}
-        twins = {view: name for name, view in held.items() if name in trained}  # older versions list no shared ones
-        shared |= {name: twins[view] for name, view in held.items() if name not in trained and view in twins}
-        whole = {name: view for name, view in held.items() if name not in trained and name not in shared}
-        return _State(path, shapes, whole=whole, shared=shared)
+        trained_names = {name for group in shapes for name in group}
+        twins = {
+            view: name for name, view in views.items() if name in trained_names
+        }  # older versions list no shared ones
+        aliases |= {name: twins[view] for name, view in views.items() if name not in trained_names and view in twins}
+        whole = {name: view for name, view in views.items() if name not in trained_names and name not in aliases}
+        return _State(path, shapes, whole=whole, aliases=aliases)
 
 
 def _dictionary(path: Path) -> dict[str, object]:
@@ -270,15 +274,15 @@ def _dictionary(path: Path) -> dict[str, object]:
     return state
 
 
-def _named(found: object) -> dict[str, object]:
-    found = {} if found is None else found
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+def _by_name(mapping: object) -> dict[str, object]:
+    mapping = {} if mapping is None else mapping
+    if not isinstance(mapping, dict) or not all(isinstance(name, str) for name in mapping):
         raise RefusedError("it does not name its parameters")
-    return found
+    return mapping
 
 
-def _shapes(found: object) -> dict[str, tuple[int, ...]]:
-    return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _named(found).items()}
+def _shapes(mapping: object) -> dict[str, tuple[int, ...]]:
+    return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _by_name(mapping).items()}
 
 
 # --- partitions ------------------------------------------------------------------------------------------------------
@@ -288,31 +292,31 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
     first = states[0]
     whole = chain(
         ((name, tensor_of("", view)) for name, view in first.whole.items()),
-        _frozen(states),
+        _frozen_tensors(states),
         _of_stage_3(parts, first) if parts[0].stage == 3 else _of_stage_2(parts, first),
     )
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     problems = []
     for name, tensor in whole:
-        if unwrapped(name) in found:
+        if unwrapped(name) in tensors:
             problems.append(f"{first.path}: holds tensor {quoted(name)} twice")
-        found[unwrapped(name)] = replace(tensor, name=unwrapped(name))
-    for name, other in first.shared.items():
-        if (twin := found.get(unwrapped(other))) is not None:
-            found[unwrapped(name)] = replace(twin, name=unwrapped(name))
+        tensors[unwrapped(name)] = replace(tensor, name=unwrapped(name))
+    for name, other in first.aliases.items():
+        if (twin := tensors.get(unwrapped(other))) is not None:
+            tensors[unwrapped(name)] = replace(twin, name=unwrapped(name))
     if problems:
         raise CheckpointError(problems)
-    return found
+    return tensors
 
 
 def _cut(flat: Tensor, offset: int, elements: int) -> Tensor:
     return box_of(flat, (offset,), (elements,))
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
+def _concatenation(tensors: Sequence[Tensor]) -> Tensor:
     """One vector of several, without pieces of pieces."""
-    filled = [tensor for tensor in tensors if tensor.elements] or tensors[:1]
-    return stacked("", filled) if len(filled) > 1 else filled[0]
+    nonempty = [tensor for tensor in tensors if tensor.elements] or tensors[:1]
+    return stack("", nonempty) if len(nonempty) > 1 else nonempty[0]
 
 
 def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
@@ -326,11 +330,11 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
             f"{len(first.groups)} with paddings of {list(padded)}; the files are of different runs"
         )
     for number, (group, behind) in enumerate(zip(state.groups, paddings, strict=True)):
-        flat = _joined([part.groups[number] for part in parts])
-        needed = sum(map(prod, group.values())) + sum(behind)
+        flat = _concatenation([part.groups[number] for part in parts])
+        expected_elements = sum(map(prod, group.values())) + sum(behind)
         unit = 2 * len(parts)
-        if needed > flat.elements or -(-needed // unit) != -(-flat.elements // unit):
-            raise _unequal(state, f"group {number}", needed, flat.elements)
+        if expected_elements > flat.elements or -(-expected_elements // unit) != -(-flat.elements // unit):
+            raise _unequal(state, f"group {number}", expected_elements, flat.elements)
         offset = 0
         for (name, shape), gap in zip(group.items(), behind, strict=True):
             yield name, reshaped(_cut(flat, offset, prod(shape)), shape)
@@ -339,12 +343,12 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
 
 def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
     """Parameters of which each is cut for all ranks. A rank's parts lie one after the other, through all groups."""
-    flats = [_joined(part.groups) for part in parts if part.groups]
+    flats = [_concatenation(part.groups) for part in parts if part.groups]
     shapes = {name: shape for group in state.groups for name, shape in group.items()}
-    needed = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
+    expected_elements = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
     for part, flat in zip(parts, flats, strict=False):
-        if flat.elements != needed:
-            raise _unequal(state, part.path.name, needed, flat.elements)
+        if flat.elements != expected_elements:
+            raise _unequal(state, part.path.name, expected_elements, flat.elements)
     if len(flats) < len(parts):
         raise CheckpointError(f"{state.path.parent}: the partitions are empty")
     offset = 0
@@ -354,34 +358,36 @@ def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
         offset += share
 
 
-def _unequal(state: _State, what: str, needed: int, present: int) -> CheckpointError:
+def _unequal(state: _State, what: str, expected_elements: int, present: int) -> CheckpointError:
     return CheckpointError(
-        f"{state.path}: its parameters take {needed:,} elements of {what}, which has {present:,}; the files are of "
-        "different runs, or one is damaged"
+        f"{state.path}: its parameters take {expected_elements:,} elements of {what}, which has {present:,}; the files "
+        "are of different runs, or one is damaged"
     )
 
 
 def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
     """A vector of so many elements, of which each rank has an equal share, and the last ones padding."""
     share = shares[0].elements
-    return _joined([_cut(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)])
+    return _concatenation(
+        [_cut(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)]
+    )
 
 
-def _frozen(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
+def _frozen_tensors(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
     """Parameters that were not trained, which stage 3 spreads over the files of all ranks."""
-    for name, shape in states[0].frozen.items():
+    for name, shape in states[0].frozen_shapes.items():
         shares: list[Tensor] = []
         for state in states:
             if name not in state.fragments:
                 raise CheckpointError(f"{state.path}: lacks the frozen parameter {quoted(name)}")
             share = tensor_of(name, state.fragments[name])
             shares.append(reshaped(share, (share.elements,)))
-        expected = -(-prod(shape) // len(states))
+        share_elements = -(-prod(shape) // len(states))
         for state, share in zip(states, shares, strict=True):
-            if share.elements != expected or share.dtype != shares[0].dtype:
+            if share.elements != share_elements or share.dtype != shares[0].dtype:
                 raise CheckpointError(
                     f"{state.path}: has {share.elements:,} elements in {share.dtype} of the frozen parameter "
-                    f"{quoted(name)}, not {expected:,} in {shares[0].dtype}"
+                    f"{quoted(name)}, not {share_elements:,} in {shares[0].dtype}"
                 )
         yield name, reshaped(_spread(shares, prod(shape)), shape)
 

@@ -59,12 +59,12 @@ class Projection(NamedTuple):
 
 def projection_of(module: str) -> tuple[Projection, int | None] | None:
     """The projection that a module changes, and its expert, or None for all; None if it is not a module of experts."""
-    found = _MODULE.fullmatch(module)
-    if found is None:
+    match = _MODULE.fullmatch(module)
+    if match is None:
         return None
-    part = found["part"] or found["list"] or found["all"]
-    number = found["one"] or found["number"]
-    return Projection(found["stem"], _KINDS[part], part.startswith("w")), int(number) if number else None
+    part = match["part"] or match["list"] or match["all"]
+    number = match["one"] or match["number"]
+    return Projection(match["stem"], _KINDS[part], part.startswith("w")), int(number) if number else None
 
 
 @dataclass(frozen=True)
@@ -85,17 +85,19 @@ class ExpertPlace:
     row: int = 0
     half: int | None = None
 
-    def region(self, out: int, *, turned: bool, interleaved: bool) -> Region | None:
+    def region(self, out: int, *, transposed: bool, interleaved: bool) -> Region | None:
         """The rows, or if the matrix is turned, the columns, of a projection with `out` rows."""
         if self.half is None:
             return None
         first, step = (self.half, 2) if interleaved else (self.half * out, 1)
-        return Region(first, step, out, is_columns=turned)
+        return Region(first, step, out, is_columns=transposed)
 
     def orientations(self, out: int, width: int) -> set[bool]:
         """Whether a projection of this shape fits as it is (False), and turned (True)."""
         out *= 1 if self.half is None else 2
-        return {turned for turned in (False, True) if self.shape == ((width, out) if turned else (out, width))}
+        return {
+            transposed for transposed in (False, True) if self.shape == ((width, out) if transposed else (out, width))
+        }
 
 
 @dataclass(frozen=True)
@@ -103,11 +105,11 @@ class BaseExperts:
     """The experts of a base.
 
     Attributes:
-        named: gives the base's name of a tensor, or None.
+        base_name: gives the base's name of a tensor, or None.
         tensors: those of the base.
     """
 
-    named: Callable[[str], str | None]
+    base_name: Callable[[str], str | None]
     tensors: Mapping[str, Tensor]
 
     def places_of(self, projection: Projection) -> list[ExpertPlace]:
@@ -122,9 +124,9 @@ class BaseExperts:
         return self._places(stem, kind)
 
     def _places(self, stem: str, kind: str) -> list[ExpertPlace]:
-        if (name := self.named(f"{stem}.{kind}_proj")) is not None and len(shape := self.tensors[name].shape) == 3:
+        if (name := self.base_name(f"{stem}.{kind}_proj")) is not None and len(shape := self.tensors[name].shape) == 3:
             return [ExpertPlace(name, None, shape[1:])]
-        if kind in ("gate", "up") and (name := self.named(f"{stem}.gate_up_proj")) is not None:
+        if kind in ("gate", "up") and (name := self.base_name(f"{stem}.gate_up_proj")) is not None:
             shape = self.tensors[name].shape
             return [ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))] if len(shape) == 3 else []
         return self.of_each(stem, kind)
@@ -136,7 +138,7 @@ class BaseExperts:
             ValueError: as for `places_of`.
         """
         for parts in _EACH[kind]:
-            first = [self.named(f"{stem}.0.{part}.weight") for part in parts]
+            first = [self.base_name(f"{stem}.0.{part}.weight") for part in parts]
             if first[0] is not None:
                 count = max(self._counts[_NUMBER.sub(".*", name)] for name in first if name is not None)
                 return [place for expert in range(count) for place in self._matrices(stem, expert, parts)]
@@ -145,9 +147,9 @@ class BaseExperts:
     def _matrices(self, stem: str, expert: int, parts: Sequence[str]) -> Iterator[ExpertPlace]:
         row = 0
         for part in parts:
-            asked = f"{stem}.{expert}.{part}.weight"
-            if (name := self.named(asked)) is None:
-                raise ValueError(f"the base lacks {quoted(asked)}, which other experts have; is it complete?")
+            weight_name = f"{stem}.{expert}.{part}.weight"
+            if (name := self.base_name(weight_name)) is None:
+                raise ValueError(f"the base lacks {quoted(weight_name)}, which other experts have; is it complete?")
             shape = self.tensors[name].shape
             if len(shape) != 2:
                 raise ValueError(f"the base's {quoted(name)} has the shape {list(shape)}, and must be a matrix")

@@ -168,7 +168,7 @@ def opened_each(
         tensors_of: the tensors of a file.
     """
 
-    def opened(path: Location) -> list[Tensor] | CheckpointError:
+    def open_one(path: Location) -> list[Tensor] | CheckpointError:
         try:
             return tensors_of(path)
         except CheckpointError as error:
@@ -176,21 +176,21 @@ def opened_each(
 
     if any(map(is_far, paths)):
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            return list(pool.map(opened, paths))
-    return map(opened, paths)
+            return list(pool.map(open_one, paths))
+    return map(open_one, paths)
 
 
-def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+def check_index(folder: Location, index: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Where an index and the files disagree.
 
     Args:
         folder: for messages.
-        listed: the index's map of tensors to files.
+        index: the index's map of tensors to files.
         shards: the files, each with the names of the tensors that it holds.
     """
     actual = {name: shard for shard, names in shards.items() for name in names}
     problems = []
-    for name, shard in listed.items():
+    for name, shard in index.items():
         if name not in actual:
             problems.append(f"{folder / shard}: the index says it holds {quoted(name)}, but it does not")
         elif actual[name] != shard:
@@ -198,6 +198,6 @@ def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str
     problems += [
         f"{folder / shard}: holds {quoted(name)}, which the index does not list"
         for name, shard in actual.items()
-        if name not in listed
+        if name not in index
     ]
     return problems

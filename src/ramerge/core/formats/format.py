@@ -60,7 +60,7 @@ class Opening:
         if problems:
             raise CheckpointError(problems)
 
-    def needed(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
+    def require(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
         """The base of a folder that holds changes.
 
         Args:
@@ -86,7 +86,7 @@ def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Locatio
         CheckpointError: by what it makes, for a remote folder.
     """
 
-    def opened(folder: Location, opening: Opening) -> Contents:
+    def open_local(folder: Location, opening: Opening) -> Contents:
         if (place := here(folder)) is None:
             raise CheckpointError(
                 f"{folder}: holds files of a kind that is read on this machine only (remote: safetensors files, "
@@ -94,7 +94,7 @@ def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Locatio
             )
         return open_folder(place, opening)
 
-    return opened
+    return open_local
 
 
 @dataclass(frozen=True)

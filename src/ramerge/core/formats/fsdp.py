@@ -17,7 +17,7 @@ from ramerge.core.formats.sharded import ShardedModel, ShardedPart, part_of
 from ramerge.core.formats.torchfile.instructions import RefusedError
 from ramerge.core.formats.torchfile.load import View, load_file, uncollected
 from ramerge.core.formats.views import tensor_of, unwrapped
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import access
@@ -38,8 +38,8 @@ def find(folder: Location) -> Location | None:
 
 def _shards(folder: Location) -> dict[tuple[int, int], str]:
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
-    found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
-    return dict(sorted(found.items()))
+    shards = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
+    return dict(sorted(shards.items()))
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
@@ -52,48 +52,51 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
     opening.check_files(folder, names, in_index=False)
-    found = ShardedModel(folder, identify(folder / name for name in names))
-    found.notes = (f"{folder}: shards of {len(files)} ranks",)
-    found.problems += _other_steps(folder, len(files))
-    gathered: dict[str, _Gathered] = {}
+    model = ShardedModel(folder, identify(folder / name for name in names))
+    model.notes = (f"{folder}: shards of {len(files)} ranks",)
+    model.problems += _other_steps(folder, len(files))
+    parts_by_name: dict[str, _ParameterParts] = {}
     with uncollected():
         for rank, path in enumerate(folder / name for name in files):
-            with collected(found.problems):
+            with collect(model.problems):
                 state = load_file(path)
                 if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
                     raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
                 for name, value in state.items():
                     try:
                         part = part_of(value)
-                        gathered.setdefault(unwrapped(name), _Gathered(part)).add(part, rank)
+                        parts_by_name.setdefault(unwrapped(name), _ParameterParts(part)).add(part, rank)
                     except RefusedError as error:
-                        found.problems.append(f"{path}: tensor {quoted(name)}: {error}")
-        if not found.problems:
-            if any(map(_LORA.search, gathered)):
+                        model.problems.append(f"{path}: tensor {quoted(name)}: {error}")
+        if not model.problems:
+            if any(map(_LORA.search, parts_by_name)):
                 advice = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
-                found.problems.append(
+                model.problems.append(
                     f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {advice} as the agent instead"
                 )
-            found.problems += [
+            model.problems += [
                 f"{folder}: tensor {quoted(name)}: only {one.ranks} of {len(files)} ranks have it; the files are of "
                 "different models"
-                for name, one in gathered.items()
+                for name, one in parts_by_name.items()
                 if one.ranks != len(files)
             ]
-        with collected(found.problems):
-            found.assemble((name, one.first.dtype, one.first.shape, one.pieces(name)) for name, one in gathered.items())
-    return found.contents(inner if inner.is_dir() else folder, opening)
+        with collect(model.problems):
+            model.assemble(
+                (name, one.first.dtype, one.first.shape, one.pieces(name)) for name, one in parts_by_name.items()
+            )
+    return model.contents(inner if inner.is_dir() else folder, opening)
 
 
 def _of_one_world(folder: Path) -> list[str]:
     """Names of the shards by rank; refuses missing ranks, and shards of two world sizes."""
-    found = _shards(folder)
-    sizes = sorted({size for size, _ in found})
+    shards = _shards(folder)
+    sizes = sorted({size for size, _ in shards})
     if (folder / _CONFIG).is_file():
-        said = read_json(folder / _CONFIG).get("world_size")
-        if said not in sizes:
+        world_size = read_json(folder / _CONFIG).get("world_size")
+        if world_size not in sizes:
             raise CheckpointError(
-                f"{folder / _CONFIG}: says {quoted(said)} ranks, but the shards are of {' and '.join(map(str, sizes))}"
+                f"{folder / _CONFIG}: says {quoted(world_size)} ranks, but the shards are of "
+                f"{' and '.join(map(str, sizes))}"
             )
     if len(sizes) > 1:
         raise CheckpointError(
@@ -101,20 +104,20 @@ def _of_one_world(folder: Path) -> list[str]:
             "remove those that are left from an earlier run"
         )
     (size,) = sizes
-    ranks = {rank for _, rank in found}
+    ranks = {rank for _, rank in shards}
     if extra := sorted(ranks - set(range(size))):
-        raise CheckpointError(f"{folder / found[size, extra[0]]}: there is no rank {extra[0]} of {size}")
+        raise CheckpointError(f"{folder / shards[size, extra[0]]}: there is no rank {extra[0]} of {size}")
     if missing := sorted(set(range(size)) - ranks):
         raise CheckpointError(
             f"{folder / f'model_world_size_{size}_rank_{rank}.pt'}: is missing, so the model is not complete; "
             "copy it from the machine that ran this rank"
             for rank in missing
         )
-    return [found[size, rank] for rank in range(size)]
+    return [shards[size, rank] for rank in range(size)]
 
 
 def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
-    found: dict[int, list[int]] = {}
+    ranks_by_step: dict[int, list[int]] = {}
     for rank in range(ranks):
         path = folder / f"extra_state_world_size_{ranks}_rank_{rank}.pt"
         if not path.is_file() or access(path).leads_outside(folder):
@@ -127,21 +130,24 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
             continue
         # how many steps the learning rate's schedule has taken, or what a trainer says the step is
         schedule = state.get("lr_scheduler")
-        said = schedule.get("last_epoch") if isinstance(schedule, dict) else None
+        last_step = schedule.get("last_epoch") if isinstance(schedule, dict) else None
         steps = [
             step
-            for step in (said, state.get("global_step"), state.get("step"))
+            for step in (last_step, state.get("global_step"), state.get("step"))
             if type(step) is int and abs(step) < _MOST_STEPS
         ]
         if steps:
-            found.setdefault(steps[0], []).append(rank)
-    if len(found) > 1:
-        said = ", ".join(f"{step} for rank {ranks[0]}" for step, ranks in found.items())
-        yield f"{folder}: the ranks are of different steps (extra_state says {said}); copy all files of one step"
+            ranks_by_step.setdefault(steps[0], []).append(rank)
+    if len(ranks_by_step) > 1:
+        steps_of_ranks = ", ".join(f"{step} for rank {ranks[0]}" for step, ranks in ranks_by_step.items())
+        yield (
+            f"{folder}: the ranks are of different steps (extra_state says {steps_of_ranks}); copy all files of one "
+            "step"
+        )
 
 
 @dataclass
-class _Gathered:
+class _ParameterParts:
     """A tensor, as the ranks that were read describe it.
 
     `boxes` maps place and shape of every piece to it and to the rank that it is from.
@@ -167,11 +173,11 @@ class _Gathered:
         for offsets, view in part.boxes:
             twin, other = self.boxes.setdefault((offsets, view.shape), (view, rank))
             # checksums of whole storages tell, so nothing is read for it
-            known = all(
+            comparable = all(
                 each.start == 0 and each.nbytes == each.storage.nbytes and each.storage.checksum
                 for each in (view, twin)
             )
-            if known and view.strides == twin.strides and view.storage.checksum != twin.storage.checksum:
+            if comparable and view.strides == twin.strides and view.storage.checksum != twin.storage.checksum:
                 raise RefusedError(
                     f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should "
                     "be the same; the files may be of different steps"

@@ -23,7 +23,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
-from ramerge.core.tensors.origins import reshaped, rows_of, stacked
+from ramerge.core.tensors.origins import reshaped, rows_of, stack
 from ramerge.core.tensors.tensor import Tensor
 
 _PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
@@ -102,7 +102,7 @@ def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     parts = []
     for begin, end in pairwise(ends):
         starts = range(0, sizes.groups * height, height)
-        parts.append(stacked(tensor.name, [rows_of(tensor, start + begin, start + end) for start in starts]))
+        parts.append(stack(tensor.name, [rows_of(tensor, start + begin, start + end) for start in starts]))
     return parts
 
 
@@ -132,21 +132,21 @@ class _Row:
 _LAYER = "model.layers.{layer}."
 _ATTENTION = f"{_LAYER}self_attn."
 _EXPERT = f"{_LAYER}mlp.experts.{{expert}}."
-_SHARED = f"{_LAYER}mlp.shared_expert."
+_SHARED_EXPERT = f"{_LAYER}mlp.shared_expert."
 
 
 def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
     """Two linear layers, the first of which is gate and up. With `singleton_local_shards` these are two tensors."""
-    found: dict[str, _Row] = {}
+    rows: dict[str, _Row] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
-        found |= {
+        rows |= {
             f"{stem}linear_fc1.{kind}": _Row((gate, up), _halves),
             f"{stem}linear_fc1.{kind}_w": _Row((gate,)),
             f"{stem}linear_fc1.{kind}_v": _Row((up,)),
             f"{stem}linear_fc2.{kind}": _Row((down,)),
         }
-    return found
+    return rows
 
 
 _OUTSIDE = {
@@ -171,7 +171,7 @@ _IN_A_LAYER = {
     **_mlp("mlp.", f"{_LAYER}mlp."),
     "mlp.router.weight": _Row((f"{_LAYER}mlp.gate.weight",)),
     "mlp.shared_experts.gate_weight": _Row((f"{_LAYER}mlp.shared_expert_gate.weight",)),
-    **_mlp("mlp.shared_experts.", _SHARED),
+    **_mlp("mlp.shared_experts.", _SHARED_EXPERT),
 }
 _OF_AN_EXPERT = _mlp("", _EXPERT)
 
@@ -180,59 +180,62 @@ _IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<
 
 
 @dataclass(frozen=True)
-class _Known:
+class _KnownTensor:
     """A tensor of Megatron that the table knows.
 
     Attributes:
         row: what becomes of it.
         layer, expert: the one that its name says; None if it has no such part.
-        stacked: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
+        stack_axes: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
     """
 
     row: _Row
     layer: int | None = None
     expert: int | None = None
-    stacked: tuple[str, ...] = ()
+    stack_axes: tuple[str, ...] = ()
 
     @staticmethod
-    def by_name(key: str) -> _Known | None:
+    def by_name(key: str) -> _KnownTensor | None:
         """A tensor by Megatron's name; None if the table does not have it."""
         if key in _OUTSIDE:
-            return _Known(_OUTSIDE[key])
-        if (found := _IN_LAYERS.fullmatch(key)) is None:
+            return _KnownTensor(_OUTSIDE[key])
+        if (match := _IN_LAYERS.fullmatch(key)) is None:
             return None
-        layer, rest = found["layer"], found["rest"]
+        layer, rest = match["layer"], match["rest"]
         over = () if layer else ("layer",)
         number = int(layer) if layer else None
         if rest in _IN_A_LAYER:
-            return _Known(_IN_A_LAYER[rest], number, None, over)
-        if (found := _IN_EXPERTS.fullmatch(rest)) is None or found["rest"] not in _OF_AN_EXPERT:
+            return _KnownTensor(_IN_A_LAYER[rest], number, None, over)
+        if (match := _IN_EXPERTS.fullmatch(rest)) is None or match["rest"] not in _OF_AN_EXPERT:
             return None
-        expert = found["expert"]
+        expert = match["expert"]
         over = over if expert else (*over, "expert")
-        return _Known(_OF_AN_EXPERT[found["rest"]], number, int(expert) if expert else None, over)
+        return _KnownTensor(_OF_AN_EXPERT[match["rest"]], number, int(expert) if expert else None, over)
 
 
-def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
+def _renamed_parts(tensor: Tensor, kind_of_tensor: _KnownTensor, sizes: Sizes) -> Iterator[Tensor]:
     """The model's tensors that a tensor of Megatron holds."""
-    if known.stacked:
-        kind, *others = known.stacked
+    if kind_of_tensor.stack_axes:
+        kind, *others = kind_of_tensor.stack_axes
         count = sizes.layers if kind == "layer" else sizes.experts
         if not tensor.shape or tensor.shape[0] != count:
             raise ValueError(f"should hold {count} {kind}s, as config.json says, but has shape {list(tensor.shape)}")
         inner = tensor.shape[1:]
         for number in range(count):
             one = reshaped(rows_of(tensor, number, number + 1), inner)
-            this = replace(known, stacked=tuple(others))
+            this = replace(kind_of_tensor, stack_axes=tuple(others))
             this = replace(this, layer=number) if kind == "layer" else replace(this, expert=number)
-            yield from _named(one, this, sizes)
+            yield from _renamed_parts(one, this, sizes)
         return
-    for numbered, count, kind in ((known.layer, sizes.layers, "layer"), (known.expert, sizes.experts, "expert")):
-        if numbered is not None and numbered >= count:
-            raise ValueError(f"is of {kind} {numbered}, but config.json says {count} {kind}s")
-    parts = known.row.split(tensor, sizes)
-    for template, part in zip(known.row.parts, parts, strict=True):
-        name = template.format(layer=known.layer, expert=known.expert)
+    for position, count, kind in (
+        (kind_of_tensor.layer, sizes.layers, "layer"),
+        (kind_of_tensor.expert, sizes.experts, "expert"),
+    ):
+        if position is not None and position >= count:
+            raise ValueError(f"is of {kind} {position}, but config.json says {count} {kind}s")
+    parts = kind_of_tensor.row.split(tensor, sizes)
+    for template, part in zip(kind_of_tensor.row.parts, parts, strict=True):
+        name = template.format(layer=kind_of_tensor.layer, expert=kind_of_tensor.expert)
         yield replace(part, name=name)
 
 
@@ -244,8 +247,8 @@ def find(folder: Location) -> Location | None:
     latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
     places = (folder / step / place for step in ("", *steps) for place in _PLACES)
-    numbered: Iterator[Location] = folder.glob("iter_*")
-    for place in (*places, *sorted(numbered, key=str)[-1:]):
+    iterations: Iterator[Location] = folder.glob("iter_*")
+    for place in (*places, *sorted(iterations, key=str)[-1:]):
         # Megatron writes one file more than torch
         if (place / "metadata.json").is_file() and ((place / dcp.METADATA).is_file() or any(place.glob("*.distcp"))):
             return place
@@ -269,53 +272,56 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         )
     with uncollected():
         metadata = dcp.read_metadata(folder, modules=("megatron",))
-        wanted = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
-        sizes, known = _understood(folder, about.metadata_folder, about.config, wanted)
-        found = dcp.in_distcp(folder, metadata, wanted, opening)
+        model_tensors = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
+        sizes, known_tensors = _layout_of(folder, about.metadata_folder, about.config, model_tensors)
+        model = dcp.in_distcp(folder, metadata, model_tensors, opening)
         tensors: dict[str, Tensor] = {}
-        for tensor in found.tensors:
+        for tensor in model.tensors:
             try:
-                for part in _named(tensor, known[tensor.name], sizes):
+                for part in _renamed_parts(tensor, known_tensors[tensor.name], sizes):
                     if part.name in tensors:
                         raise ValueError(f"is {quoted(part.name)}, which another tensor is too")
                     tensors[part.name] = part
             except ValueError as error:
-                found.problems.append(f"{folder}: tensor {quoted(tensor.name)}: {error}")
+                model.problems.append(f"{folder}: tensor {quoted(tensor.name)}: {error}")
     queries = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in range(sizes.layers))
-    if problems := found.problems or [
+    if problems := model.problems or [
         f"{folder}: holds nothing that becomes {quoted(name)}, so the model is not complete"
         for name in ("model.embed_tokens.weight", "model.norm.weight", *queries)
         if name not in tensors
     ]:
         raise CheckpointError(problems)
-    numbered = {
-        name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in tensors
-    }
-    ordered = {name: tensors[name] for name in sorted(tensors, key=numbered.__getitem__)}
-    return Contents(ordered, {**found.files, **about.files}, about.config, about.metadata_folder, notes=about.notes)
+    order = {name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in tensors}
+    tensors_in_order = {name: tensors[name] for name in sorted(tensors, key=order.__getitem__)}
+    return Contents(
+        tensors_in_order, {**model.files, **about.files}, about.config, about.metadata_folder, notes=about.notes
+    )
 
 
-def _understood(
-    folder: Path, metadata_folder: Location, config: Mapping[str, object], wanted: Mapping[str, dcp.Described]
-) -> tuple[Sizes, dict[str, _Known]]:
+def _layout_of(
+    folder: Path,
+    metadata_folder: Location,
+    config: Mapping[str, object],
+    descriptions: Mapping[str, dcp.TensorDescription],
+) -> tuple[Sizes, dict[str, _KnownTensor]]:
     problems = []
     try:
         sizes = Sizes.of(config)
     except ValueError as error:
         problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_command(folder)}")
-    found = {key: _Known.by_name(key) for key in wanted}
-    if others := [key for key, known in found.items() if known is None]:
+    by_key = {key: _KnownTensor.by_name(key) for key in descriptions}
+    if others := [key for key, tensor in by_key.items() if tensor is None]:
         problems.append(
             unread.adapter_of_megatron(folder, others)
             or unread.fsdp_of_megatron(folder, others)
             or f"{folder}: holds tensors whose layout is not known: {few_quoted(others)}; "
             f"convert it: {_command(folder)}"
         )
-    if not problems and not found:
+    if not problems and not by_key:
         problems.append(f"{folder}: holds no tensors of a model; give the folder that has them")
     if problems:
         raise CheckpointError(problems)
-    return sizes, {key: known for key, known in found.items() if known is not None}
+    return sizes, {key: tensor for key, tensor in by_key.items() if tensor is not None}
 
 
 def _command(folder: Path) -> str:

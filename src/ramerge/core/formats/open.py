@@ -11,7 +11,7 @@ from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
 from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
-from ramerge.core.formats.stacks import undone
+from ramerge.core.formats.stacks import undone_changes
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted
 from ramerge.core.storage.location import Location, here
@@ -77,7 +77,7 @@ def open_checkpoint(
     )
 
 
-def open_stacked(
+def open_stack(
     folders: Sequence[Location],
     *,
     base: Checkpoint | None = None,
@@ -98,43 +98,41 @@ def open_stacked(
             something is added to one, or is an adapter that undoes what adapters before it have changed.
     """
     options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
-    opened = base
+    model = base
     # the base is not opened again, so that what is not changed is known to be the base's
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
     notes: list[str] = []
     warnings: list[str] = []
     plain: Checkpoint | None = None  # without the adapters that are below the next folder
     for place, folder in enumerate(folders[again:], int(again)):
-        below = opened
-        opened = open_checkpoint(folder, base=below, **options)
-        if only_deltas and opened.delta is None:
-            raise CheckpointError(
-                f"{folder}: is no delta, but {opened.title}; give a folder that `ramerge delta` wrote"
-            )
-        if place and not opened.needs_base:
+        below = model
+        model = open_checkpoint(folder, base=below, **options)
+        if only_deltas and model.delta is None:
+            raise CheckpointError(f"{folder}: is no delta, but {model.title}; give a folder that `ramerge delta` wrote")
+        if place and not model.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{folder}: {text}")
-        if opened.format != ADAPTER or below is None:
+        if model.format != ADAPTER or below is None:
             plain = None
         elif plain is None:
             plain = below
-        elif names := undone(plain, below, opened):
+        elif names := undone_changes(plain, below, model):
             raise CheckpointError(
                 f"{folder}: replaces rows or all of {few_quoted(names)}, which an adapter before it has changed, so "
                 "that change would be lost. If it was trained on the model with the other adapter, write that model "
                 f"first (ramerge convert MODEL+ADAPTER OUT) and give OUT+{folder}"
             )
-        notes += opened.notes
-        warnings += opened.warnings
-    assert opened is not None
-    return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
+        notes += model.notes
+        warnings += model.warnings
+    assert model is not None
+    return replace(model, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _check_link(directory: Location, found: Location) -> None:
+def _check_link(directory: Location, target: Location) -> None:
     """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
-    named, place = here(directory), here(found)
-    if named is not None and place is not None and access(place).leads_outside(common_folder(named, place)):
-        raise CheckpointError(linked_out(found))
+    source, place = here(directory), here(target)
+    if source is not None and place is not None and access(place).leads_outside(common_folder(source, place)):
+        raise CheckpointError(linked_out(target))
 
 
 def not_a_directory(directory: Location) -> str:
@@ -183,5 +181,5 @@ def _no_weights(directory: Location) -> str:
     inner = _inner_models(directory)
     others = f", the last of {len(inner)} such folders" if len(inner) > 1 else ""
     hint = f"; there are some in {inner[-1]}{others}" if inner else ""
-    known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
-    return f"{directory}: holds no weights in a format that is known ({known}){hint}"
+    formats = ", ".join(dict.fromkeys(format.title for format in by_priority()))
+    return f"{directory}: holds no weights in a format that is known ({formats}){hint}"

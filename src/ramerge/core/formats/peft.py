@@ -27,7 +27,7 @@ _PLAIN = ("gaussian", "eva", "orthogonal", "mica", "true", "false")
 _CONVERTIBLE = ("pissa", "corda", "olora", "lora_ga")
 _CHANGE_BASE = (*_CONVERTIBLE, "loftq")
 # Options with which the update is not B A, or depends on the input.
-_REFUSED = {
+_REFUSALS = {
     "use_qalora": "pools its inputs",
     "kasa_config": "cuts singular values off the base, and has a diagonal between B and A",
     "monteclora_config": "samples its weights",
@@ -38,7 +38,7 @@ _REFUSED = {
     "layer_replication": "has more layers than the base",
 }
 # What has no effect here: how it was trained, or which modules were chosen, which the weights show.
-_KNOWN = frozenset(
+_HARMLESS_KEYS = frozenset(
     [
         "auto_mapping",
         "corda_config",
@@ -63,7 +63,7 @@ _KNOWN = frozenset(
 # Options that PEFT adds for other updates are named so.
 _CHANGES = re.compile(r"use_\w+|\w+_config")
 # What a trainer writes next to its adapters, with the alpha that it trained with (verl).
-_TRAINED = "lora_train_meta.json"
+_TRAINING_METADATA = "lora_train_meta.json"
 
 _LITERAL = re.compile(r"\^?[\w.-]+")
 _MOST_PATTERNS = 50
@@ -109,9 +109,12 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
     def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
         """The keys of patterns that match none of these names, by the option that has them."""
-        known = list(names)
-        found = {"alpha_pattern": self._alphas.idle(known), "rank_pattern": self._ranks.idle(known)}
-        return {option: keys for option, keys in found.items() if keys}
+        module_names = list(names)
+        idle_patterns = {
+            "alpha_pattern": self._alphas.idle(module_names),
+            "rank_pattern": self._ranks.idle(module_names),
+        }
+        return {option: keys for option, keys in idle_patterns.items() if keys}
 
     @cached_property
     def _ranks(self) -> _Patterns:
@@ -123,13 +126,13 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
     def targets(self, modules: Iterable[str]) -> dict[str, list[str]]:
         """The modules that each entry of `target_modules` chooses; a pattern that takes long chooses none."""
-        chosen, excluded = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
+        targets, exclusions = (_Patterns(_quick(entries)) for entries in (self.target_modules, self.exclude_modules))
         layers = self.layers_to_transform
         numbers = set(map(str, layers if isinstance(layers, list) else [layers]))
         matches: dict[str, list[str]] = {}
         for module in modules:
-            if not excluded.matching(module) and (not numbers or numbers & set(module.split("."))):
-                for entry in chosen.matching(module):
+            if not exclusions.matching(module) and (not numbers or numbers & set(module.split("."))):
+                for entry in targets.matching(module):
                     matches.setdefault(entry, []).append(module)
         return matches
 
@@ -141,19 +144,19 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
         """The rows of a module that are replaced."""
         if isinstance(self.trainable_token_indices, list):
             return self.trainable_token_indices
-        found = [rows for name, rows in self.trainable_token_indices.items() if f".{module}".endswith(f".{name}")]
-        return found[0] if found else ()
+        matches = [rows for name, rows in self.trainable_token_indices.items() if f".{module}".endswith(f".{name}")]
+        return matches[0] if matches else ()
 
     @property
     def is_older(self) -> bool:
         """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
-        found = re.match(r"(\d{1,4})\.(\d{1,4})", self.peft_version)
-        return found is not None and (int(found[1]), int(found[2])) < (0, 19)
+        match = re.match(r"(\d{1,4})\.(\d{1,4})", self.peft_version)
+        return match is not None and (int(match[1]), int(match[2])) < (0, 19)
 
     @property
     def unread(self) -> list[str]:
         """Options that are set, and that are not known here."""
-        return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _KNOWN)
+        return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _HARMLESS_KEYS)
 
 
 def read_settings(folder: Location) -> AdapterSettings:
@@ -168,7 +171,7 @@ def read_settings(folder: Location) -> AdapterSettings:
     if kind != "LORA":
         what = f"is an adapter of the type {quoted(kind)}" if kind else "does not say of which type the adapter is"
         raise CheckpointError(f"{path}: {what}; only LORA is read; merge it into its base with PEFT (merge_and_unload)")
-    problems = _refused(config)
+    problems = _refusals(config)
     try:
         settings = AdapterSettings.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError as error:
@@ -210,21 +213,21 @@ _MUST = {
 }
 
 
-def _refused(config: Mapping[str, object]) -> list[str]:
+def _refusals(config: Mapping[str, object]) -> list[str]:
     problems = [
         f"{key} is set: such an adapter {why}; merge it into its base with PEFT (merge_and_unload), if PEFT can"
-        for key, why in _REFUSED.items()
+        for key, why in _REFUSALS.items()
         if config.get(key)
     ]
-    known = {*AdapterSettings.model_fields, *_KNOWN, *_REFUSED}
+    known_keys = {*AdapterSettings.model_fields, *_HARMLESS_KEYS, *_REFUSALS}
     problems += [
         f"{quoted(key)} is set, which is not known here and may change what the factors mean: merge the adapter into "
         "its base with PEFT (merge_and_unload); if the option does not change the weights, remove it from this file"
         for key, value in config.items()
-        if value and key not in known and _CHANGES.fullmatch(key)
+        if value and key not in known_keys and _CHANGES.fullmatch(key)
     ]
-    stated = config.get("init_lora_weights", True)
-    start = str(stated).lower()
+    initialization = config.get("init_lora_weights", True)
+    start = str(initialization).lower()
     if start.startswith(_CHANGE_BASE):
         convert = (
             "save it with model.save_pretrained(OUT, path_initial_model_for_weight_conversion=INITIAL), which converts "
@@ -233,13 +236,14 @@ def _refused(config: Mapping[str, object]) -> list[str]:
             else ""
         )
         problems.append(
-            f"init_lora_weights is {quoted(stated)}, which changes the base before training, so the adapter does not "
-            f"fit the base as it was published: {convert}give the changed base as the base, and set "
+            f"init_lora_weights is {quoted(initialization)}, which changes the base before training, so the adapter "
+            f"does not fit the base as it was published: {convert}give the changed base as the base, and set "
             "init_lora_weights to true in this file"
         )
     elif start not in _PLAIN:
         problems.append(
-            f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it is, set it to true"
+            f"init_lora_weights is {quoted(initialization)}, which is not known; if it leaves the base as it is, set "
+            "it to true"
         )
     return problems
 
@@ -252,11 +256,11 @@ def _no_alpha(folder: Location) -> str:
     )
     for place in (folder, folder.parent):
         try:
-            alpha = read_json(place / _TRAINED).get("lora_alpha")
+            alpha = read_json(place / _TRAINING_METADATA).get("lora_alpha")
         except CheckpointError:
             continue
         if isinstance(alpha, int | float) and alpha:
-            return f"{text}; {place / _TRAINED} says {alpha:g}"
+            return f"{text}; {place / _TRAINING_METADATA} says {alpha:g}"
     return f"{text}, or take the folder lora_adapter that verl writes next to the checkpoint"
 
 
@@ -287,9 +291,9 @@ class _Patterns:
     """Patterns of module names. As PEFT takes them, one matches a name, or its end after a dot."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
-        numbered = {pattern: number for number, pattern in enumerate(patterns)}
-        self._literal = {pattern: number for pattern, number in numbered.items() if _LITERAL.fullmatch(pattern)}
-        self._regular = {pattern: number for pattern, number in numbered.items() if pattern not in self._literal}
+        numbers = {pattern: number for number, pattern in enumerate(patterns)}
+        self._literal = {pattern: number for pattern, number in numbers.items() if _LITERAL.fullmatch(pattern)}
+        self._regular = {pattern: number for pattern, number in numbers.items() if pattern not in self._literal}
 
     def matching(self, name: str) -> list[str]:
         """The patterns that match a name, in the order in which they were given: PEFT takes the first."""
@@ -297,14 +301,14 @@ class _Patterns:
             return []
         parts = name.split(".")
         ends = (f"^{name}", *(".".join(parts[place:]) for place in range(len(parts))))
-        found = {end: self._literal[end] for end in ends if end in self._literal}
+        matches = {end: self._literal[end] for end in ends if end in self._literal}
         if len(name) <= _LONGEST:
-            found |= {
+            matches |= {
                 pattern: number for pattern, number in self._regular.items() if re.match(rf"(.*\.)?({pattern})$", name)
             }
-        return sorted(found, key=found.__getitem__)
+        return sorted(matches, key=matches.__getitem__)
 
     def idle(self, names: Iterable[str]) -> list[str]:
         """The patterns that match none of the names."""
-        used = {pattern for name in names for pattern in self.matching(name)}
-        return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used]
+        used_patterns = {pattern for name in names for pattern in self.matching(name)}
+        return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used_patterns]

@@ -10,7 +10,7 @@ from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.series import Naming, open_files
 from ramerge.core.formats.torchfile.load import View, load_file
 from ramerge.core.formats.views import tensor_of, without_ties
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.checkpoint import Contents
@@ -30,14 +30,14 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
-    found = open_files(folder, NAMING, tensors_of, opening)
-    kept, ties = without_ties(found.tensors.values(), found.config)
+    contents = open_files(folder, NAMING, tensors_of, opening)
+    untied, ties = without_ties(contents.tensors.values(), contents.config)
     shards = {
         re.sub("^pytorch_model", "model", file).removesuffix(".bin") + ".safetensors": layout
-        for file, held in found.shards.items()
-        if (layout := tuple(name for name in held if name in kept))
+        for file, names in contents.shards.items()
+        if (layout := tuple(name for name in names if name in untied))
     }
-    return replace(found, tensors=kept, shards=shards, notes=(*found.notes, *ties))
+    return replace(contents, tensors=untied, shards=shards, notes=(*contents.notes, *ties))
 
 
 def tensors_of(path: Location) -> list[Tensor]:
@@ -60,7 +60,7 @@ def tensors_of(path: Location) -> list[Tensor]:
     problems: list[str] = []
     tensors = []
     for name, view in state.items():
-        with collected(problems):
+        with collect(problems):
             tensors.append(tensor_of(name, view))
     if problems:
         raise CheckpointError(problems)

@@ -50,8 +50,8 @@ def name_of(tensor: str, expert: int) -> str:
 
 def expert_of(name: str) -> tuple[str, int] | None:
     """The tensor that holds an expert's matrix, and its place in it; None for other names."""
-    found = _EXPERT.fullmatch(name)
-    return (found[1], int(found[2])) if found else None
+    match = _EXPERT.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
 
 
 def read_places(folder: Location) -> dict[str, InputPlace]:
@@ -76,9 +76,11 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
         isinstance(transposed, list) and all(isinstance(name, str) for name in transposed)
     ):
         raise CheckpointError(f"{path}: transposed must list names of weights; run `ramerge calibrate` again")
-    stored = None if transposed is None else frozenset(transposed)
+    transposed_names = None if transposed is None else frozenset(transposed)
     return {
-        weight: InputPlace(rows, weights, None if stored is None else (expert_of(weight) or (weight,))[0] in stored)
+        weight: InputPlace(
+            rows, weights, None if transposed_names is None else (expert_of(weight) or (weight,))[0] in transposed_names
+        )
         for weight, (rows, weights) in places.items()
     }
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ramerge.core.formats.files import check_index, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
-from ramerge.core.foundation.errors import CheckpointError, collected
-from ramerge.core.foundation.text import MOST_NAMED, brief_list, few_quoted, quoted
+from ramerge.core.foundation.errors import CheckpointError, collect
+from ramerge.core.foundation.text import MOST_NAMES, brief_list, few_quoted, quoted
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
@@ -30,7 +30,7 @@ _COMPARED_BYTES = 1 << 22
 _ADAPTERS = "adapter_model.*"
 STEMS = ("model", "diffusion_pytorch_model", "consolidated")
 """Beginnings of the names of safetensors files: those of transformers, diffusers, and Mistral's own code."""
-Held = TypeVar("Held")
+File = TypeVar("File")
 
 
 def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
@@ -40,8 +40,8 @@ def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
         >>> stem_of(["diffusion_pytorch_model-00001-of-00002.safetensors"])
         'diffusion_pytorch_model'
     """
-    shared = {next((stem for stem in stems if re.match(rf"{stem}[-.]", name)), stems[0]) for name in names}
-    return shared.pop() if len(shared) == 1 else stems[0]
+    common_stems = {next((stem for stem in stems if re.match(rf"{stem}[-.]", name)), stems[0]) for name in names}
+    return common_stems.pop() if len(common_stems) == 1 else stems[0]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Naming:
         namings = [replace(self, stems=(stem,)) for stem in self.stems]
         if namings[0].is_listed(folder):
             return namings[0]
-        present = {stem_of([name], self.stems) for name in self.found(folder)}
+        present = {stem_of([name], self.stems) for name in self.files_in(folder)}
         others = (each for each in namings if each.stems[0] in present and each.is_listed(folder))
         return next(others, namings[0])
 
@@ -85,15 +85,15 @@ class Naming:
         """Whether a folder has the single file, or an index."""
         return any((folder / name).exists() for name in (self.one_file, self.index))
 
-    def found(self, folder: Location) -> list[str]:
+    def files_in(self, folder: Location) -> list[str]:
         """The names of all files of weights in a folder, sorted."""
         names = sorted(path.name for path in folder.glob(self.several))
-        kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.others)]
-        return [name for name in kept if not fnmatch(name, self.again)] or kept
+        weights = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.others)]
+        return [name for name in weights if not fnmatch(name, self.again)] or weights
 
     def is_in(self, folder: Location) -> bool:
         """Whether a folder has such files. Looks at names only."""
-        return self.is_listed(folder) or bool(self.found(folder))
+        return self.is_listed(folder) or bool(self.files_in(folder))
 
 
 def _choose_files(
@@ -109,25 +109,25 @@ def _choose_files(
         CheckpointError: names say that there are more files than are there, or than the index names; or the index is
             wrong. All problems are listed.
     """
-    found, listed, suffix = naming.found(folder), None, naming.suffix
+    files, index, suffix = naming.files_in(folder), None, naming.suffix
     if (folder / naming.one_file).exists():
         names = [naming.one_file]
     elif (folder / naming.index).exists():
-        names, listed = read_index(folder / naming.index, suffix)
+        names, index = read_index(folder / naming.index, suffix)
     else:
-        names = found
-    if problems := list(_incomplete(folder, naming, names, found, in_index=listed is not None)):
+        names = files
+    if problems := list(_incomplete(folder, naming, names, files, in_index=index is not None)):
         raise CheckpointError(problems)
-    left = [name for name in found if name not in names]
-    numbered = [name for name in left if _OF.search(name)]
-    others = [name for name in left if name not in numbered]
+    left = [name for name in files if name not in names]
+    series = [name for name in left if _OF.search(name)]
+    others = [name for name in left if name not in series]
     notes = (f"{folder}: {few_quoted(others)}: not read: the model is in {few_quoted(names)}",) if others else ()
     # files that are not read and look like a model, which programs may read in place of the others
     warnings: tuple[str, ...] = ()
-    if numbered:
-        state = "not complete" if any(gaps(numbered)) else "complete by themselves"
+    if series:
+        state = "not complete" if any(gaps(series)) else "complete by themselves"
         warnings = (
-            f"{folder}: {few_quoted(names)} make up the model that is read; {few_quoted(numbered)}, which are "
+            f"{folder}: {few_quoted(names)} make up the model that is read; {few_quoted(series)}, which are "
             f"{state}, are not read; remove what is left from an earlier save",
         )
     if names == [naming.one_file] and (folder / naming.index).exists():
@@ -139,7 +139,7 @@ def _choose_files(
                 f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
                 "which names other files, as vLLM reads them; remove what is left from an earlier save",
             )
-    return names, listed, notes, warnings
+    return names, index, notes, warnings
 
 
 def open_files(
@@ -157,7 +157,7 @@ def open_files(
         CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
     """
     naming = naming.of(folder)
-    files, listed, notes, warnings = _choose_files(folder, naming)
+    files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
     if adapter := next(iter(sorted(adapters, key=str)), None):
         text = (
@@ -167,24 +167,24 @@ def open_files(
         )
         notes, warnings = (notes, (*warnings, text)) if opening.base is not None else ((*notes, text), warnings)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
-    whole = _whole_without(folder, naming) if listed is not None else ""
+    whole = _whole_without(folder, naming) if index is not None else ""
     if whole and not all((folder / name).exists() for name in files):
         raise CheckpointError(f"{folder / naming.index}: names files that are not there; {whole}")
-    opening.check_files(folder, files, in_index=listed is not None)
+    opening.check_files(folder, files, in_index=index is not None)
     identities |= identify(folder / name for name in files)
     tensors: dict[str, Tensor] = {}
     shards: dict[str, tuple[str, ...]] = {}
     problems: list[str] = []
     overridden: list[tuple[Tensor, str]] = []  # copies in other files than that of the index
-    for name, stored in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
-        if isinstance(stored, CheckpointError):
-            problems.extend(stored.problems)
+    for name, tensors_of_file in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(tensors_of_file, CheckpointError):
+            problems.extend(tensors_of_file.problems)
             continue
-        found = stored
-        if listed is not None:
-            found = [tensor for tensor in stored if listed.get(tensor.name, name) == name]
-            overridden += [(tensor, name) for tensor in stored if listed.get(tensor.name, name) != name]
-        twice = [tensor.name for tensor in found if tensor.name in tensors]
+        own_tensors = tensors_of_file
+        if index is not None:
+            own_tensors = [tensor for tensor in tensors_of_file if index.get(tensor.name, name) == name]
+            overridden += [(tensor, name) for tensor in tensors_of_file if index.get(tensor.name, name) != name]
+        twice = [tensor.name for tensor in own_tensors if tensor.name in tensors]
         problems += [
             f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
             for each in twice[:_MOST_TWICE]
@@ -192,24 +192,24 @@ def open_files(
         if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
             problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
             break
-        if found or not stored:
-            shards[name] = tuple(tensor.name for tensor in found)
-        tensors.update({tensor.name: tensor for tensor in found})
-    if listed is not None and not problems:
+        if own_tensors or not tensors_of_file:
+            shards[name] = tuple(tensor.name for tensor in own_tensors)
+        tensors.update({tensor.name: tensor for tensor in own_tensors})
+    if index is not None and not problems:
         problems += [
-            f"{folder}: the index says {quoted(tensor.name)} is in {listed[tensor.name]}, but it is in {name}"
+            f"{folder}: the index says {quoted(tensor.name)} is in {index[tensor.name]}, but it is in {name}"
             for tensor, name in overridden
             if tensor.name not in tensors
         ]
-        lost = {tensor.name for tensor, _ in overridden if tensor.name not in tensors}
-        present = {name: shard for name, shard in listed.items() if name not in lost}
+        overridden_names = {tensor.name for tensor, _ in overridden if tensor.name not in tensors}
+        present = {name: shard for name, shard in index.items() if name not in overridden_names}
         if disagreements := check_index(folder, present, shards):
             problems += [
                 *disagreements,
                 *([f"{folder / naming.index}: does not fit its files; {whole}"] if whole else []),
             ]
         notes += tuple(_overrides(folder / naming.index, overridden, tensors)) if not problems else ()
-    with collected(problems):
+    with collect(problems):
         config = read_config(folder)
     if problems:
         raise CheckpointError(problems)
@@ -252,18 +252,18 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 def _whole_without(folder: Location, naming: Naming) -> str:
     """Advice to remove an index next to files that are complete by their numbers; empty if they are not."""
-    found = naming.found(folder)
-    totals = {counted[2] for name in found if (counted := _OF.search(name))}
-    if len(totals) != 1 or len(found) != int(next(iter(totals))) or any(gaps(found, counted_only=True)):
+    names = naming.files_in(folder)
+    totals = {match[2] for name in names if (match := _OF.search(name))}
+    if len(totals) != 1 or len(names) != int(next(iter(totals))) or any(gaps(names, counted_only=True)):
         return ""
     return (
-        f"if it is the index of another save, remove it: {few_quoted(found)} are complete without it, as the numbers "
+        f"if it is the index of another save, remove it: {few_quoted(names)} are complete without it, as the numbers "
         "in their names say"
     )
 
 
 def _incomplete(
-    folder: Location, naming: Naming, names: Sequence[str], found: Sequence[str], *, in_index: bool
+    folder: Location, naming: Naming, names: Sequence[str], files: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
     """Say which files of numbered series are not among those that are read, or are numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
@@ -273,7 +273,7 @@ def _incomplete(
                 f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "
                 "copy what is missing, or save the model again"
             )
-        elif any(name in found for name in absent):
+        elif any(name in files for name in absent):
             yield (
                 f"{folder / naming.index}: does not name {some}, but such files are there, so it is not the index of "
                 "these files; remove it to read all of them, or save the model again"
@@ -287,10 +287,10 @@ def _incomplete(
             )
     totals: dict[str, set[int]] = defaultdict(set)
     for name in names:
-        if (counted := _OF.search(name)) is None:
+        if (match := _OF.search(name)) is None:
             continue
-        number, total = int(counted[1]), int(counted[2])
-        totals[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(total)
+        number, total = int(match[1]), int(match[2])
+        totals[f"{name[: match.start()]}*{name[match.end() :]}"].add(total)
         if number > total:
             yield f"{folder / name}: there is no file {number} of {total}; remove what is left over"
     for stem, several in totals.items():
@@ -314,9 +314,9 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
     """
     series: dict[tuple[str, str, int | None], dict[int, int]] = defaultdict(dict)
     for name in names:
-        counted = _OF.search(name)
-        total = int(counted[2]) if counted else None
-        spans = [counted.span(1)] if counted else [] if counted_only else [one.span() for one in _NUMBER.finditer(name)]
+        match = _OF.search(name)
+        total = int(match[2]) if match else None
+        spans = [match.span(1)] if match else [] if counted_only else [one.span() for one in _NUMBER.finditer(name)]
         for start, end in spans:
             series[name[:start], name[end:], total][int(name[start:end])] = end - start
     for (before, after, total), present in series.items():
@@ -328,16 +328,16 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
         width = min(present.values())
         absent = (f"{before}{n:0{width}}{after}" for n in range(first, last + 1) if n not in present)
         if count > 0:
-            yield list(islice(absent, MOST_NAMED)), count
+            yield list(islice(absent, MOST_NAMES)), count
 
 
-def numbered(files: Sequence[Held], stem: str = STEMS[0]) -> dict[str, Held]:
+def by_numbers(files: Sequence[File], stem: str = STEMS[0]) -> dict[str, File]:
     """Files under the names that libraries give to safetensors files: one, or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
     return {f"{stem}-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}
 
 
-def renumbered(files: Mapping[str, Held]) -> Mapping[str, Held]:
+def renumbered(files: Mapping[str, File]) -> Mapping[str, File]:
     """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
-    return numbered(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files
+    return by_numbers(list(files.values()), stem_of(files)) if any(gaps(files, counted_only=True)) else files

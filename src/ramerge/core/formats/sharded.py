@@ -15,7 +15,7 @@ from ramerge.core.formats.format import Opening
 from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
 from ramerge.core.formats.views import without_ties
-from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
@@ -42,14 +42,14 @@ class ShardedModel:
                     raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
                 if wrong := is_covered(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces]):
                     raise ValueError(wrong)
-                filled = [piece for piece in pieces if piece.tensor.elements]
-                if len(filled) == 1 and filled[0].tensor.shape == shape:
-                    self.tensors.append(Tensor(name, dtype, shape, filled[0].tensor.origin))
+                nonempty = [piece for piece in pieces if piece.tensor.elements]
+                if len(nonempty) == 1 and nonempty[0].tensor.shape == shape:
+                    self.tensors.append(Tensor(name, dtype, shape, nonempty[0].tensor.origin))
                     continue
-                if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+                if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in nonempty):
                     raise ValueError("is sharded along several inner dimensions, which is not read")
                 # without names, so that the origins of tied tensors are equal
-                unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+                unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in nonempty or pieces)
                 self.tensors.append(Tensor(name, dtype, shape, Pieces(tuple(unnamed))))
             except ValueError as error:
                 self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
@@ -60,14 +60,14 @@ class ShardedModel:
         Raises:
             CheckpointError: there are problems; all of them are listed.
         """
-        with collected(self.problems):
+        with collect(self.problems):
             about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
         if self.problems:
             raise CheckpointError(self.problems)
-        kept, ties = without_ties(self.tensors, about.config)
+        untied, ties = without_ties(self.tensors, about.config)
         files, notes = {**self.files, **about.files}, (*self.notes, *ties)
         warnings = written_apart(self.folder, self.files.values())
-        return Contents(kept, files, about.config, metadata_folder, notes=notes, warnings=warnings)
+        return Contents(untied, files, about.config, metadata_folder, notes=notes, warnings=warnings)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ramerge.core.formats.encodings.decode import KEYS, without_declaration
 from ramerge.core.formats.files import read_json
 from ramerge.core.formats.series import gaps
 from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.errors import CheckpointError, collected, readable
+from ramerge.core.foundation.errors import CheckpointError, collect, readable
 from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
@@ -127,19 +127,19 @@ def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) 
         CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
             module lacks files of its weights.
     """
-    first, *added = base.companion_folders
-    chosen, _ = _sorted(first, base.files)
+    first, *others = base.companion_folders
+    companions, _ = _companions_and_others(first, base.files)
     if tokenizer_from is not None:
-        chosen = {name: path for name, path in chosen.items() if not is_tokenizer(name)}
-        added = [*tokenizer_from.companion_folders]
-    for folder in added:
-        chosen |= {name: path for name, path in _sorted(folder)[0].items() if is_tokenizer(name)}
+        companions = {name: path for name, path in companions.items() if not is_tokenizer(name)}
+        others = [*tokenizer_from.companion_folders]
+    for folder in others:
+        companions |= {name: path for name, path in _companions_and_others(folder)[0].items() if is_tokenizer(name)}
     models = [base, *([tokenizer_from] if tokenizer_from is not None else [])]
     roots = [folder for model in models for folder in model.companion_folders]
-    outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
+    outside = [path for path in companions.values() if all(map(access(path).leads_outside, roots))]
     if outside and not all(model.outside_links for model in models):
         raise CheckpointError(linked_out(*outside))
-    return chosen
+    return companions
 
 
 def left_out(directory: Location, read: Container[Location]) -> list[str]:
@@ -149,7 +149,7 @@ def left_out(directory: Location, read: Container[Location]) -> list[str]:
         directory: the folder.
         read: the files whose weights are read.
     """
-    return [name for name in _sorted(directory, read)[1] if directory / name not in read]
+    return [name for name in _companions_and_others(directory, read)[1] if directory / name not in read]
 
 
 def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
@@ -158,22 +158,22 @@ def named_files(companions: Mapping[str, Location]) -> dict[str, list[str]]:
     They are code that `auto_map` names, unless it is in another repository, and states of a processor's steps, such as
     the statistics of a robot's policy. A file that is damaged names none.
     """
-    named: dict[str, list[str]] = {}
+    files_by_name: dict[str, list[str]] = {}
     for name, path in companions.items():
         if not _fits(name, _NAMING_FILES) or not path.is_file():
             continue
         with suppress(CheckpointError):
-            stated = read_json(path)
-            if files := [*_code_of(stated.get("auto_map")), *_states_of(stated.get("steps"))]:
-                named[name] = list(dict.fromkeys(files))
-    return named
+            config = read_json(path)
+            if files := [*_code_of(config.get("auto_map")), *_states_of(config.get("steps"))]:
+                files_by_name[name] = list(dict.fromkeys(files))
+    return files_by_name
 
 
 def _code_of(auto_map: object) -> Iterator[str]:
     values = auto_map.values() if isinstance(auto_map, dict) else ()
     for one in chain.from_iterable(value if isinstance(value, list) else [value] for value in values):
-        if isinstance(one, str) and (found := re.fullmatch(r"(\w[\w.]*)\.\w+", one)):
-            yield f"{found[1].replace('.', '/')}.py"
+        if isinstance(one, str) and (match := re.fullmatch(r"(\w[\w.]*)\.\w+", one)):
+            yield f"{match[1].replace('.', '/')}.py"
 
 
 def _states_of(steps: object) -> Iterator[str]:
@@ -184,8 +184,8 @@ def _states_of(steps: object) -> Iterator[str]:
 
 def processor_files(directory: Location) -> dict[str, Location]:
     """The JSON files of a folder that describe how a model's inputs and outputs are processed, by name."""
-    found: Iterator[Location] = directory.glob(_PROCESSORS)
-    return {path.name: path for path in sorted(found, key=str) if not access(path).leads_outside(directory)}
+    paths: Iterator[Location] = directory.glob(_PROCESSORS)
+    return {path.name: path for path in sorted(paths, key=str) if not access(path).leads_outside(directory)}
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -193,7 +193,9 @@ def modules_with_weights(companions: Iterable[str]) -> list[str]:
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
-def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[str, Location], list[str]]:
+def _companions_and_others(
+    directory: Location, read: Container[Location] = ()
+) -> tuple[dict[str, Location], list[str]]:
     """The files in a folder: those to copy, by relative name, and the names of those that are left out.
 
     Raises:
@@ -226,7 +228,7 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
         "download it again"
         for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
     ]
-    kept: dict[str, Location] = {}
+    companions: dict[str, Location] = {}
     left: dict[str, None] = {}
     for name, path in paths.items():
         if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
@@ -243,9 +245,9 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
         elif not access(path).is_readable():
             problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
         else:
-            with collected(problems):
+            with collect(problems):
                 if access(path).leads_outside(directory) or not _is_pointer(path):
-                    kept[name.as_posix()] = path
+                    companions[name.as_posix()] = path
                 elif (
                     name in states
                     or name.parts[0] in modules
@@ -257,7 +259,7 @@ def _sorted(directory: Location, read: Container[Location] = ()) -> tuple[dict[s
                     left[name.as_posix()] = None
     if problems:
         raise CheckpointError(problems)
-    return kept, [*left]
+    return companions, [*left]
 
 
 def _states_in(
@@ -284,10 +286,10 @@ def _modules_of(directory: Location) -> set[str]:
         return set()
     try:
         with readable(path), path.open("rb") as file:
-            stated = parse(file.read(_MODULE_LIMITS.size + 1), _MODULE_LIMITS)
+            modules = parse(file.read(_MODULE_LIMITS.size + 1), _MODULE_LIMITS)
     except (ValueError, CheckpointError):
         return set()
-    places = [one.get("path") for one in stated if isinstance(one, dict)] if isinstance(stated, list) else [None]
+    places = [one.get("path") for one in modules if isinstance(one, dict)] if isinstance(modules, list) else [None]
     return {place for place in places if isinstance(place, str) and re.fullmatch(r"\w[\w.-]*", place)}
 
 
@@ -332,8 +334,8 @@ def companions_of(
         if name != "config.json":
             yield name, source
             continue
-        stated = read_json(source)
-        config = deepcopy(stated)
+        original = read_json(source)
+        config = deepcopy(original)
         if dequantized:
             config = without_declaration(config)
         if dtype is not None and not _set_dtype(config, full_name(dtype)):
@@ -342,15 +344,15 @@ def companions_of(
             set_vocabulary(config, vocabulary)
         if apart:
             untie(config)
-        yield name, dumped(config, constants=True) if config != stated else source
+        yield name, dumped(config, constants=True) if config != original else source
 
 
 def _set_dtype(config: dict[str, object], dtype: str) -> bool:
-    stated = False
+    has_dtype = False
     for key, value in config.items():
         if key in _DTYPE_KEYS and isinstance(value, str):
             config[key] = dtype
-            stated = True
+            has_dtype = True
         elif isinstance(value, dict) and key not in KEYS:
-            stated |= _set_dtype(value, dtype)
-    return stated
+            has_dtype |= _set_dtype(value, dtype)
+    return has_dtype

@@ -11,7 +11,7 @@ from ramerge.core.tensors.lowrank import LowRank, OtherRows
 from ramerge.core.tensors.tensor import Tensor
 
 
-def undone(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
+def undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
     """Names of tensors in which an adapter undoes what earlier ones have changed.
 
     Args:
@@ -26,11 +26,11 @@ def undone(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]
         for name, tensor in above.tensors.items()
         if (before := below.tensors.get(name)) is not None
         and not _equals(before, start.tensors.get(name))
-        and not _keeps(tensor, before, start.tensors.get(name))
+        and not _is_unchanged(tensor, before, start.tensors.get(name))
     ]
 
 
-def _keeps(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
+def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
     """Whether all that earlier adapters have changed is still in a tensor.
 
     The magnitudes of DoRA are norms of rows or columns, and so leave nothing of other changes to these.

@@ -65,12 +65,12 @@ _FACTOR = re.compile(r"[._](?:lora_(?:embedding_)?[AaBb]|lora_(?:down|up)|lora_l
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     """Advice for a folder with tensors of these names, if they are those of an adapter of Megatron."""
-    named = next((name for name in names if _OF_MEGATRON.search(name)), None)
-    if named is None:
+    example = next((name for name in names if _OF_MEGATRON.search(name)), None)
+    if example is None:
         return None
     run = quote(str(folder))
     return (
-        f"{folder}: is an adapter of Megatron ({quoted(named)} and others), which is not read; convert it, in "
+        f"{folder}: is an adapter of Megatron ({quoted(example)} and others), which is not read; convert it, in "
         "Megatron-Bridge's repository: python examples/conversion/adapter/export_adapter.py --hf-model-id BASE "
         f"--megatron-peft-checkpoint {run} --output-hf-path {run}-peft"
     )
@@ -98,11 +98,11 @@ def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
 
 def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     """Advice for a folder with tensors of these names, if Megatron-FSDP saved them under its own modules' names."""
-    named = next((name for name in names if _OF_MEGATRON_FSDP.search(name)), None)
-    if named is None:
+    example = next((name for name in names if _OF_MEGATRON_FSDP.search(name)), None)
+    if example is None:
         return None
     return (
-        f"{folder}: is a checkpoint of Megatron-FSDP, fsdp_dtensor ({quoted(named)} and others), which is not read: "
+        f"{folder}: is a checkpoint of Megatron-FSDP, fsdp_dtensor ({quoted(example)} and others), which is not read: "
         "load it with the program that trained it and save it in the layout of transformers (Megatron-Bridge: "
         "AutoBridge.save_hf_pretrained), or train with --ckpt-format torch_dist, which is read"
     )
@@ -122,7 +122,7 @@ def is_mlx(folder: Location) -> bool:
 def advice(folder: Location) -> str | None:
     """Kind of a folder that is not read, and the command that converts it; None if the kind is unknown."""
     for title, patterns, command in _KINDS:
-        if found := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
+        if paths := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))
-            return f"is {title}, which is not read; {command.format(run=run, file=quote(found[0]))}"
+            return f"is {title}, which is not read; {command.format(run=run, file=quote(paths[0]))}"
     return None

@@ -33,16 +33,16 @@ def tensor_of(name: str, view: View) -> Tensor:
     origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
     if _is_row_major(shape, strides):
         return Tensor(name, view.dtype, shape, origin)
-    turned, steps = _swapped(shape), _swapped(strides)
-    if len(shape) > 1 and _is_row_major(turned, steps):
-        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, turned, origin)))
+    transposed_shape, steps = _swap_last(shape), _swap_last(strides)
+    if len(shape) > 1 and _is_row_major(transposed_shape, steps):
+        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, transposed_shape, origin)))
     raise CheckpointError(
         f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
         f"{list(strides)}, which is not read; save it again after .contiguous()"
     )
 
 
-def _swapped(numbers: tuple[int, ...]) -> tuple[int, ...]:
+def _swap_last(numbers: tuple[int, ...]) -> tuple[int, ...]:
     return (*numbers[:-2], *numbers[:-3:-1])
 
 
@@ -63,11 +63,11 @@ def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tup
 
     It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
     """
-    kept, notes = {tensor.name: tensor for tensor in tensors}, []
-    inputs = [tensor for name, tensor in kept.items() if name.endswith(EMBEDDINGS)]
-    heads = [tensor for name, tensor in kept.items() if name.endswith(HEADS)] if is_tied(config) else []
+    untied, notes = {tensor.name: tensor for tensor in tensors}, []
+    inputs = [tensor for name, tensor in untied.items() if name.endswith(EMBEDDINGS)]
+    heads = [tensor for name, tensor in untied.items() if name.endswith(HEADS)] if is_tied(config) else []
     for head in heads:
         if twin := next((one for one in inputs if replace(one, name=head.name) == head), None):
             notes.append(f"{quoted(head.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
-            del kept[head.name]
-    return kept, tuple(notes)
+            del untied[head.name]
+    return untied, tuple(notes)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
-_held = 0
+_holders = 0
 _before: dict[str, tuple[Any, int]] = {}
 """By file, each library that is held, and the threads that it had."""
 
@@ -20,19 +20,19 @@ def one_blas_thread() -> Iterator[None]:
     OpenBLAS has one limit for the process: what it had before comes back when the last of all threads has ended. MKL
     has one for each thread.
     """
-    global _held
+    global _holders
     libraries = _libraries()
     with _lock:
         for library in libraries:  # some may have been loaded since the first thread came
             _before.setdefault(library.filepath, (library, library.get_num_threads()))
             _set(library, 1)
-        _held += 1
+        _holders += 1
     try:
         yield
     finally:
         with _lock:
-            _held -= 1
-            if not _held:
+            _holders -= 1
+            if not _holders:
                 for library, number in _before.values():
                     _set(library, number)
                 _before.clear()

@@ -56,10 +56,10 @@ def itemsize(dtype: str) -> int:
 
 def widest(dtypes: Iterable[str]) -> str:
     """The narrowest floating-point type that holds all values of all given types; bfloat16 and float16 need float32."""
-    found = set(dtypes)
-    if len(found) == 1:
-        return found.pop()
-    return "F64" if "F64" in found else "F32"
+    distinct = set(dtypes)
+    if len(distinct) == 1:
+        return distinct.pop()
+    return "F64" if "F64" in distinct else "F32"
 
 
 def full_name(dtype: str) -> str:

@@ -54,10 +54,10 @@ class RamergeError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, problems: str | Iterable[str]) -> None:
-        found = iter((problems,) if isinstance(problems, str) else problems)
-        kept = tuple(map(message, islice(found, _MOST_PROBLEMS)))
-        more = sum(1 for _ in found)
-        self.problems: tuple[str, ...] = (*kept, f"and {more:,} more") if more else kept
+        texts = iter((problems,) if isinstance(problems, str) else problems)
+        first_texts = tuple(map(message, islice(texts, _MOST_PROBLEMS)))
+        more = sum(1 for _ in texts)
+        self.problems: tuple[str, ...] = (*first_texts, f"and {more:,} more") if more else first_texts
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -84,9 +84,9 @@ class StoppedError(BaseException):
 
     def __init__(self, number: int) -> None:
         self.number = number
-        done = list(self.finished)
-        names = ", ".join(done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")
-        self.kept: str = f"these outputs are complete: {names}" if done else "nothing was kept"
+        outputs = list(self.finished)
+        names = ", ".join(outputs[:3]) + (f" and {len(outputs) - 3} more" if len(outputs) > 3 else "")
+        self.kept: str = f"these outputs are complete: {names}" if outputs else "nothing was kept"
 
 
 class OutputWarning(UserWarning):
@@ -124,9 +124,9 @@ _ADVICE = {
 
 def reason(error: OSError, where: str = "") -> str:
     """The operating system's message, `where`, and what to do about it if the message does not say so."""
-    said = f"{error.strerror or error}{where}"
+    description = f"{error.strerror or error}{where}"
     advice = _ADVICE.get(error.errno) if error.errno is not None else None
-    return f"{said}; {advice}" if advice else said
+    return f"{description}; {advice}" if advice else description
 
 
 class InputError(RamergeError):
@@ -166,7 +166,7 @@ class CheckpointError(InputError):
 
 
 @contextmanager
-def collected(problems: list[str]) -> Iterator[None]:
+def collect(problems: list[str]) -> Iterator[None]:
     """Add what is wrong with a checkpoint to `problems`, so that the rest of it is looked at, too."""
     try:
         yield

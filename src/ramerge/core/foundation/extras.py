@@ -34,20 +34,20 @@ def install(extra: str) -> str:
         return f"{pip} {shlex.join(_libraries(extra))}"
     if path is not None and path.is_dir():
         editable = "-e " * bool(origin.get("dir_info", {}).get("editable"))
-        return f"{pip} {editable}{_quoted(f'{path}[{extra}]')}"
+        return f"{pip} {editable}{_shell_quote(f'{path}[{extra}]')}"
     if "vcs_info" in origin:
         url = f"{origin['vcs_info'].get('vcs', 'git')}+{url}@{origin['vcs_info'].get('commit_id', 'HEAD')}"
-    return f"{pip} {_quoted(f'ramerge[{extra}] @ {url}' if url else f'ramerge[{extra}]')}"
+    return f"{pip} {_shell_quote(f'ramerge[{extra}] @ {url}' if url else f'ramerge[{extra}]')}"
 
 
 def _libraries(extra: str) -> list[str]:
     """Requirements of extras, such as `eval,torch`, without what other versions of Python need."""
-    required = (text.partition("; ") for text in distribution("ramerge").requires or ())
-    chosen = {f"extra == '{name}'" for name in extra.split(",")}
-    return sorted({library for library, _, condition in required if condition in chosen})
+    requirements = (text.partition("; ") for text in distribution("ramerge").requires or ())
+    conditions = {f"extra == '{name}'" for name in extra.split(",")}
+    return sorted({library for library, _, condition in requirements if condition in conditions})
 
 
-def _quoted(text: str) -> str:
+def _shell_quote(text: str) -> str:
     """A word in the quotes that shells need around brackets."""
     return "'" + text.replace("'", "'\\''") + "'"
 

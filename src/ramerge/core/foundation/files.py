@@ -83,30 +83,30 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
     if twice := [path for path, count in places.items() if count > 1]:
         raise OutputError(f"{path}: two outputs have this name; choose another place for one" for path in twice)
     with held():
-        written: list[tuple[Path, int]] = []
-        made: list[Path] = []
+        partial_files: list[tuple[Path, int]] = []
+        new_folders: list[Path] = []
         path = Path()
         try:
             for path, content in contents:
-                made += [folder for folder in path.parents if not folder.exists()]
+                new_folders += [folder for folder in path.parents if not folder.exists()]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = lock(hidden_beside(path, "partial"), wait=True)
-                written.append((path, descriptor))
+                partial_files.append((path, descriptor))
                 os.ftruncate(descriptor, 0)
                 write_all(descriptor, memoryview(content.encode() if isinstance(content, str) else content), 0)
                 os.fsync(descriptor)
-            for path, _ in written:
+            for path, _ in partial_files:
                 hidden_beside(path, "partial").replace(path)
                 StoppedError.finished[str(path)] = None
         except OSError as error:
-            for other, descriptor in written:
+            for other, descriptor in partial_files:
                 with suppress(OSError):
                     if is_at(hidden_beside(other, "partial"), descriptor):
                         hidden_beside(other, "partial").unlink()
-            _remove(made)
-            raise _failed(path, hidden_beside(path, "partial"), error) from error
+            _remove(new_folders)
+            raise _failure(path, hidden_beside(path, "partial"), error) from error
         finally:
-            for _, descriptor in written:
+            for _, descriptor in partial_files:
                 os.close(descriptor)
 
 
@@ -221,8 +221,8 @@ class OpenFile:
 def write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write all of `view` at `offset`, in as many calls as it takes."""
     while view:
-        done = write_at(descriptor, view, offset)
-        view, offset = view[done:], offset + done
+        nbytes = write_at(descriptor, view, offset)
+        view, offset = view[nbytes:], offset + nbytes
 
 
 # --- state that a feature keeps in a folder, and reads again ----------------------------------------------------------
@@ -288,8 +288,8 @@ def check_file(path: Path) -> None:
     check_beside(path, path)
 
 
-def check_beside(file: Path, named: Path) -> None:
-    """Refuse a file that cannot be made; messages are about `named`. Leaves no file and no folder behind.
+def check_beside(file: Path, named_file: Path) -> None:
+    """Refuse a file that cannot be made; messages are about `named_file`. Leaves no file and no folder behind.
 
     Raises:
         RecipeError: the path is wrong, or its folder cannot be written to.
@@ -298,7 +298,7 @@ def check_beside(file: Path, named: Path) -> None:
     probe = hidden_beside(file, "partial")
     try:
         with held():
-            made = [folder for folder in probe.parents if not folder.exists()]
+            new_folders = [folder for folder in probe.parents if not folder.exists()]
             try:
                 probe.parent.mkdir(parents=True, exist_ok=True)
                 descriptor = lock(probe, wait=True)
@@ -307,11 +307,11 @@ def check_beside(file: Path, named: Path) -> None:
                 finally:
                     os.close(descriptor)
             finally:
-                _remove(made)
+                _remove(new_folders)
     except OSError as error:
-        raise _failed(named, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
+        raise _failure(named_file, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
 
 
-def _failed(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
+def _failure(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
     left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
     return kind(f"{path}: cannot be written: {reason(error)}{left}")

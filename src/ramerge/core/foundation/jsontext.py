@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, NoReturn, Protocol
 from typing_extensions import override
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_ESCAPED = re.compile(rb"\\[^u]")
+_ESCAPE = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _WHOLE_OR_HALF = re.compile(rb"(\\[^u]|%b)|%b" % (_PAIR.pattern, _HALF.pattern))
@@ -86,7 +86,7 @@ def parse(
     text: bytes,
     limits: JsonLimits,
     *,
-    repeated: Callable[[Pairs], None] | None = None,
+    on_repetition: Callable[[Pairs], None] | None = None,
     to_integer: Callable[[str], object] = int,
     constants: bool = True,
     halves: Literal["refuse", "replace", "keep"] = "refuse",
@@ -96,7 +96,7 @@ def parse(
     Args:
         text: the JSON.
         limits: the largest text to accept.
-        repeated: gets the keys and values of each object that has a key more than once; the last value counts.
+        on_repetition: gets the keys and values of each object that has a key more than once; the last value counts.
         to_integer: makes a number from the text of an integer.
         constants: whether NaN and Infinity are accepted. Python writes them, but JSON does not have them. If not,
             numbers beyond the range of float64 are refused too.
@@ -107,23 +107,23 @@ def parse(
         ValueError: it is not JSON, or exceeds a limit; the message says which.
     """
     longest = check(text, limits)
-    if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPED.sub(b"", text))):
+    if halves != "keep" and b"\\u" in text and _HALF.search(_PAIR.sub(b"", _ESCAPE.sub(b"", text))):
         if halves == "refuse":
             raise ValueError("holds half of a surrogate pair, which is not a character")
-        text = _WHOLE_OR_HALF.sub(lambda found: found[1] or b"?", text)
+        text = _WHOLE_OR_HALF.sub(lambda match: match[1] or b"?", text)
 
-    def checked(pairs: Pairs) -> dict[str, object]:
-        made = dict(pairs)
-        if longest > limits.name and any(len(name) > limits.name for name in made):
+    def check_pairs(pairs: Pairs) -> dict[str, object]:
+        mapping = dict(pairs)
+        if longest > limits.name and any(len(name) > limits.name for name in mapping):
             raise ValueError(f"has a key of more than {limits.name:,} characters")
-        if repeated is not None and len(made) < len(pairs):
-            repeated(pairs)
-        return made
+        if on_repetition is not None and len(mapping) < len(pairs):
+            on_repetition(pairs)
+        return mapping
 
     try:
         return json.loads(
             text.decode("utf-8"),
-            object_pairs_hook=checked if repeated is not None or longest > limits.name else None,
+            object_pairs_hook=check_pairs if on_repetition is not None or longest > limits.name else None,
             parse_int=to_integer,
             parse_constant=_CONSTANTS.__getitem__ if constants else _refuse_constant,
             parse_float=None if constants else _finite,
@@ -250,9 +250,9 @@ def dumped(values: object, *, indent: int | None = 2, constants: bool = False) -
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=constants, separators=separators)
-    return _CONTROLS.sub(_escaped, text) + "\n"
+    return _CONTROLS.sub(_escape, text) + "\n"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    character = found[0]
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
     return character if character.isprintable() else json.dumps(character)[1:-1]

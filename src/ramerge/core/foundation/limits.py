@@ -87,10 +87,10 @@ def parse_size(text: str | int) -> int:
     """
     if isinstance(text, int) and is_too_large(text):
         raise ValueError(f"a number of more than {MOST_BITS} bits is no size")
-    found = _SIZE.fullmatch(str(text).strip())
-    if not found:
+    match = _SIZE.fullmatch(str(text).strip())
+    if not match:
         raise ValueError(f"{text!r} is not a size such as 5GB or 500MiB")
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
     size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
     if size <= 0:
         raise ValueError(f"{text!r} is not larger than zero")

@@ -45,11 +45,11 @@ def processors() -> int:
 
 def memory() -> int:
     """The memory that this process may use, in bytes: the machine's, or less in a container."""
-    found = machine_memory()
+    nbytes = machine_memory()
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
-            found = min(found, int(Path(limit).read_text()))
-    return found
+            nbytes = min(nbytes, int(Path(limit).read_text()))
+    return nbytes
 
 
 @cache

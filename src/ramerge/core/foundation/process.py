@@ -31,9 +31,9 @@ def ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def stopped(number: int, kept: str) -> str:
-    """The message of a process that a signal has stopped. `kept` says which outputs are left."""
-    return f"error: stopped by {signal.Signals(number).name}; {kept}"
+def interruption(number: int, outcome: str) -> str:
+    """The message of a process that a signal has stopped. `outcome` says which outputs are left."""
+    return f"error: stopped by {signal.Signals(number).name}; {outcome}"
 
 
 def fill_streams() -> None:

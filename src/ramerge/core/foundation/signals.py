@@ -18,7 +18,7 @@ from types import FrameType
 from ramerge.core.foundation.errors import StoppedError
 from ramerge.core.foundation.systems import STOPPING
 
-_dropped: list[int] = []
+_pending_signals: list[int] = []
 
 
 class Guard:
@@ -30,8 +30,8 @@ class Guard:
 
     def __init__(self) -> None:
         self._before: dict[int, Callable[[int, FrameType | None], object]] = {}
-        self._held = False
-        self._came: int | None = None
+        self._is_held = False
+        self._pending_signal: int | None = None
 
     def install(self) -> None:
         """Replace the current handlers."""
@@ -45,22 +45,22 @@ class Guard:
 
     def hold(self) -> None:
         """Let all signals wait from now on."""
-        self._held = True
+        self._is_held = True
 
     def release(self) -> None:
         """Restore the handlers, and give them the signal that came in the meantime. The handler may raise."""
-        self._held = False
+        self._is_held = False
         for number, handler in self._before.items():
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, handler)
-        if self._came is not None:
-            signal.raise_signal(self._came)
+        if self._pending_signal is not None:
+            signal.raise_signal(self._pending_signal)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._held:
-            self._came = number
+        if self._is_held:
+            self._pending_signal = number
         else:
-            self._held = True
+            self._is_held = True
             self._before[number](number, frame)
 
 
@@ -80,11 +80,11 @@ def note_dropped() -> None:
     """From now on, note each `StoppedError` that Python drops."""
     report = sys.unraisablehook
 
-    def note(dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, StoppedError):
-            _dropped.append(dropped.exc_value.number)
+    def note(event: sys.UnraisableHookArgs) -> None:
+        if isinstance(event.exc_value, StoppedError):
+            _pending_signals.append(event.exc_value.number)
         else:
-            report(dropped)
+            report(event)
 
     sys.unraisablehook = note
 
@@ -95,5 +95,5 @@ def raise_dropped() -> None:
     Raises:
         StoppedError: such a signal has arrived.
     """
-    if _dropped:
-        raise StoppedError(_dropped.pop())
+    if _pending_signals:
+        raise StoppedError(_pending_signals.pop())

@@ -35,9 +35,9 @@ _NAME = re.compile(r"\.?([0-9a-f]{40}|[0-9a-f]{64})(\.\w+)?")
 
 def folder(kind: str) -> Path | None:
     """The folder of one kind of files: in `$RAMERGE_CACHE/ramerge` or the user's cache folder; None without a home."""
-    chosen = os.environ.get("RAMERGE_CACHE")
-    if chosen:
-        return Path(chosen) / "ramerge" / kind
+    environment_folder = os.environ.get("RAMERGE_CACHE")
+    if environment_folder:
+        return Path(environment_folder) / "ramerge" / kind
     try:
         return user_cache_path("ramerge", appauthor=False) / kind
     except RuntimeError:
@@ -85,8 +85,8 @@ def read(kind: str, key: bytes) -> bytes | None:
         content = _read_own(home / key.hex())
     except OSError:
         return None
-    found, digest, payload = content[:_DIGEST], content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
-    return payload if found == key and digest == hashlib.sha256(payload).digest() else None
+    stored_key, digest, payload = content[:_DIGEST], content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
+    return payload if stored_key == key and digest == hashlib.sha256(payload).digest() else None
 
 
 def write(kind: str, key: bytes, payload: bytes) -> None:

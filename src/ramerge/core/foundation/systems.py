@@ -98,7 +98,7 @@ def sync_folder(path: os.PathLike[str]) -> None:
 _LOCKED_BYTE = 1 << 30
 
 
-def lock_file(descriptor: int, *, shared: bool = False, wait: bool = False) -> None:
+def lock_file(descriptor: int, *, is_shared: bool = False, wait: bool = False) -> None:
     """Lock an open file until it is closed. Without locks of files in the system, do nothing.
 
     Raises:
@@ -106,7 +106,7 @@ def lock_file(descriptor: int, *, shared: bool = False, wait: bool = False) -> N
         OSError: the file system has no locks.
     """
     if _fcntl is not None:
-        kind = _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX
+        kind = _fcntl.LOCK_SH if is_shared else _fcntl.LOCK_EX
         _fcntl.flock(descriptor, kind | (0 if wait else _fcntl.LOCK_NB))
     elif _msvcrt is not None:
         _lock_byte(descriptor, wait)
@@ -181,5 +181,5 @@ def _windows_memory() -> int:
     # MEMORYSTATUSEX: its own length, the load in percent, then seven sizes, of which the first is the memory
     status = (ctypes.c_uint64 * 8)(64)
     windows: Any = ctypes
-    told = windows.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
-    return int(status[1]) if told else _UNKNOWN_MEMORY
+    success = windows.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status[1]) if success else _UNKNOWN_MEMORY

@@ -18,7 +18,7 @@ Plain = TypeVar("Plain")
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
 
-MOST_NAMED = 3
+MOST_NAMES = 3
 """The number of names that a message lists of many."""
 
 _MOST_ROWS = 1000
@@ -34,7 +34,7 @@ NOT_UTF8 = "the path holds bytes that are not UTF-8; rename the folder"
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_CONTINUED = re.compile(r"\n(?=    )")
+_CONTINUATION = re.compile(r"\n(?=    )")
 # Where an address begins, well or badly typed.
 _SCHEME = r"(?:://+|\b(?:https?|s3|gs|az)(?::/*|//)(?=\S))"
 _ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
@@ -93,13 +93,13 @@ def enumerated(names: Sequence[str]) -> str:
 
 def few_quoted(names: Sequence[str], count: int | None = None) -> str:
     """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
-    return brief_list([*map(quoted, names[:MOST_NAMED])], len(names) if count is None else count)
+    return brief_list([*map(quoted, names[:MOST_NAMES])], len(names) if count is None else count)
 
 
 def brief_list(items: Sequence[str], count: int | None = None) -> str:
     """The first three items of `count`, and how many there are more; without a count, these are all."""
-    more = (len(items) if count is None else count) - min(len(items), MOST_NAMED)
-    return ", ".join(items[:MOST_NAMED]) + (f" and {more:,} more" if more else "")
+    more = (len(items) if count is None else count) - min(len(items), MOST_NAMES)
+    return ", ".join(items[:MOST_NAMES]) + (f" and {more:,} more" if more else "")
 
 
 def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:
@@ -159,7 +159,7 @@ def message(text: str) -> str:
     Its further lines are indented by four spaces. A line break without these comes from untrusted text, and is
     escaped.
     """
-    return "\n".join(map(one_line, _CONTINUED.split(brief(without_secrets(text)))))
+    return "\n".join(map(one_line, _CONTINUATION.split(brief(without_secrets(text)))))
 
 
 def without_secrets(values: Plain) -> Plain:
@@ -167,20 +167,20 @@ def without_secrets(values: Plain) -> Plain:
 
     A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
     """
-    cleared: Any = values
-    if isinstance(values, str) and (found := _ADDRESS.search(values)):
-        begin = found.start()
-        cleared = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
+    result: Any = values
+    if isinstance(values, str) and (match := _ADDRESS.search(values)):
+        begin = match.start()
+        result = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
     elif isinstance(values, dict):
-        cleared = {key: without_secrets(value) for key, value in values.items()}
+        result = {key: without_secrets(value) for key, value in values.items()}
     elif isinstance(values, list | tuple):
-        cleared = [without_secrets(value) for value in values]
-    return cast(Plain, cleared)
+        result = [without_secrets(value) for value in values]
+    return cast(Plain, result)
 
 
-def _without_user(found: re.Match[str]) -> str:
-    user, _, host = found[2].rpartition("@")
-    return f"{found[1]}…" if "?" in user or "#" in user else f"{found[1]}…@{host}"
+def _without_user(match: re.Match[str]) -> str:
+    user, _, host = match[2].rpartition("@")
+    return f"{match[1]}…" if "?" in user or "#" in user else f"{match[1]}…@{host}"
 
 
 def visible(values: Any) -> Any:
@@ -201,34 +201,34 @@ def csv_cell(value: object) -> object:
     """A value for a CSV table. Text that a spreadsheet would read as a formula gets an apostrophe at its beginning."""
     if not isinstance(value, str):
         return value
-    shown = one_line(value)
-    return f"'{shown}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else shown
+    text = one_line(value)
+    return f"'{text}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = _NEAR) -> str | None:
+def nearest(name: str, candidates: Iterable[str], cutoff: float = _NEAR) -> str | None:
     """The known name that is most like a mistyped one, or with which it begins, as `base_model` does; or None."""
     # a plus may be spelled out, as in file names
     plus = ("+", "plus", "p")
-    lowered = {candidate.lower().replace("+", each): candidate for candidate in known for each in plus}
-    spelled = name.lower()[:200]
-    near = get_close_matches(spelled, lowered, n=1, cutoff=cutoff)
-    near = near or [each for each in lowered if re.match(rf"{re.escape(each)}[_.-]", spelled)]
-    return lowered[near[0]] if near else None
+    by_lower_case = {candidate.lower().replace("+", each): candidate for candidate in candidates for each in plus}
+    lower_name = name.lower()[:200]
+    near = get_close_matches(lower_name, by_lower_case, n=1, cutoff=cutoff)
+    near = near or [each for each in by_lower_case if re.match(rf"{re.escape(each)}[_.-]", lower_name)]
+    return by_lower_case[near[0]] if near else None
 
 
-def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) -> str:
+def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = False) -> str:
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names.
 
     Args:
         what: what the name should be of.
         name: the name.
-        known: all that are known.
+        known_names: all that are known.
         few: whether they are so few that they are always listed; then only a name that is very near is suggested.
     """
-    near = nearest(name, known, cutoff=_VERY_NEAR if few else _NEAR)
-    listed = brief(", ".join(known), 1000) or "none"
+    near = nearest(name, known_names, cutoff=_VERY_NEAR if few else _NEAR)
+    names = brief(", ".join(known_names), 1000) or "none"
     hints = [f"did you mean {near!r}?"] if near is not None else []
-    hints += [f"known: {listed}"] if few or near is None else []
+    hints += [f"known: {names}"] if few or near is None else []
     return f"unknown {what} {quoted(name)}; {' '.join(hints)}"
 
 
@@ -253,10 +253,10 @@ class Displayed:
     def _repr_html_(self) -> str:
         rows = self._rows()[:_MOST_ROWS]
         columns = list(dict.fromkeys(name for row in rows for name in row))
-        head = "".join(f"<th>{_escaped(name)}</th>" for name in columns)
-        lines = ("".join(f"<td>{_escaped(_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
+        head = "".join(f"<th>{_escape(name)}</th>" for name in columns)
+        lines = ("".join(f"<td>{_escape(_cell(row.get(name, '')))}</td>" for name in columns) for row in rows)
         body = "".join(f"<tr>{line}</tr>" for line in lines)
-        return f"<p>{_escaped(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        return f"<p>{_escape(repr(self))}</p><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _cell(value: object) -> str:
@@ -270,5 +270,5 @@ def _cell(value: object) -> str:
     return "none" if value is None else shown(without_secrets(str(value)), MOST)
 
 
-def _escaped(value: object) -> str:
+def _escape(value: object) -> str:
     return html.escape(one_line(str(value)))

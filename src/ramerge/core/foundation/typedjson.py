@@ -51,13 +51,13 @@ def to_model(values: Mapping[str, object], kind: type[T]) -> T:
         ValueError: values are missing or have a wrong type; the message lists the first problems.
     """
     try:
-        made: T = _adapter(cast(Hashable, kind)).validate_python(values)
-        return made
+        result: T = _adapter(cast(Hashable, kind)).validate_python(values)
+        return result
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False)
-        shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
-        more = [f"and {len(found) - _MOST_PROBLEMS:,} more"] if len(found) > _MOST_PROBLEMS else []
-        raise ValueError("; ".join([*shown, *more])) from error
+        errors = error.errors(include_url=False, include_context=False)
+        first_errors = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in errors[:_MOST_PROBLEMS]]
+        more = [f"and {len(errors) - _MOST_PROBLEMS:,} more"] if len(errors) > _MOST_PROBLEMS else []
+        raise ValueError("; ".join([*first_errors, *more])) from error
 
 
 @cache  # making one takes milliseconds

@@ -67,7 +67,7 @@ def find(key: str, triple: str, features: str) -> bytes | None:
         features: of the processor, with commas between them.
     """
     level = next((level for level in LEVELS if level.fits(triple, features)), None)
-    bundle = level and _opened(FOLDER / f"{level.name}.zip")
+    bundle = level and _open_zip(FOLDER / f"{level.name}.zip")
     try:
         return bundle.read(key) if bundle else None
     except (KeyError, OSError, BadZipFile):
@@ -87,7 +87,7 @@ def write(path: Path, entries: Mapping[str, bytes]) -> None:
 
 
 @cache
-def _opened(path: Path) -> ZipFile | None:
+def _open_zip(path: Path) -> ZipFile | None:
     try:
         bundle = ZipFile(path)
         return bundle if json.loads(bundle.comment) == _origin() else None

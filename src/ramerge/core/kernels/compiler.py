@@ -38,10 +38,10 @@ def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
         from numba.np.arrayobj import make_array, populate_array
 
         itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
-        made = make_array(array)(context, builder)
+        result = make_array(array)(context, builder)
         shape, strides = (pack_array(builder, [value]) for value in (values[1], itemsize))
-        populate_array(made, data=values[0], shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
-        return made._getvalue()  # noqa: SLF001  # as numba's own array constructors do
+        populate_array(result, data=values[0], shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+        return result._getvalue()  # noqa: SLF001  # as numba's own array constructors do
 
     return array(pointer, size), generate
 
@@ -66,12 +66,12 @@ def _in_widest(_typing: Any) -> Any:
 _widest: Any = intrinsic(_in_widest)
 
 
-def _said(*values: Any) -> None:
+def _print_values(*values: Any) -> None:
     """Prints for debugging: `numba.cfunc` cannot compile `print`, except in what the function calls."""
     print(*values)
 
 
-_print: Any = njit(_nrt=True)(_said)
+_print: Any = njit(_nrt=True)(_print_values)
 _NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "__name__": __name__, **INTRINSICS}
 
 
@@ -94,8 +94,8 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
         raise RamergeError(
             "NUMBA_DISABLE_JIT: switches numba off, but merging needs kernels that numba compiles; unset it"
         )
-    called = {name: _callee(function) for name, function in source.scope.items()}
-    names = _NAMES | called
+    callees = {name: _callee(function) for name, function in source.scope.items()}
+    names = _NAMES | callees
     code = ast.parse(source.text)
     function = code.body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -107,18 +107,18 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
     return cfunc(signature, **_OPTIONS)(names[source.name])
 
 
-def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
+def object_code(dispatcher: Any, processor: str, features: str) -> bytes | None:
     """An object file for a processor that defines the function `compiled.native_name`.
 
     None if it needs functions of numba's or Python's, which a process that only loads it might not have, or if LLVM
     does not take numba's code.
     """
     try:
-        module = llvm.parse_assembly(compiled.inspect_llvm())
+        module = llvm.parse_assembly(dispatcher.inspect_llvm())
     except RuntimeError:
         return None
-    needed = [function.name for function in module.functions if function.is_declaration]
-    if not all(name.startswith("llvm.") for name in needed):
+    declarations = [function.name for function in module.functions if function.is_declaration]
+    if not all(name.startswith("llvm.") for name in declarations):
         return None
     target = llvm.Target.from_triple(llvm.get_process_triple())
     machine = target.create_target_machine(processor, features, opt=3, codemodel="jitdefault", jit=True)
@@ -132,10 +132,12 @@ def _callee(function: Any) -> Any:
     They see the intrinsics and their module's names.
     """
     names = function.__globals__
-    called = {
+    callees = {
         name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
     }
-    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
+    plain = FunctionType(
+        function.__code__, {**INTRINSICS, **names, **callees}, function.__name__, function.__defaults__
+    )
     return njit(**_INSIDE)(plain)
 
 

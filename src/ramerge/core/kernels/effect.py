@@ -43,7 +43,7 @@ _PARTS, _COARSE, _FINE = 4, 17, 65
 ROWS = len(COUNTS) + len(SUMS) * _PARTS
 
 
-def sampled(start: int, stop: int) -> Iterator[tuple[int, int]]:
+def sample_ranges(start: int, stop: int) -> Iterator[tuple[int, int]]:
     """The stretches of elements `start:stop` of a tensor that are in the sample, none longer than a chunk."""
     for chunk in range(start // CHUNK, -(-stop // CHUNK)):
         if chunk * 2654435769 % 2**32 < 2**22:
@@ -53,21 +53,21 @@ def sampled(start: int, stop: int) -> Iterator[tuple[int, int]]:
 def measure(
     format: str,
     base: NDArray[Any],
-    base_stored: NDArray[Any],
+    stored_base: NDArray[Any],
     agents: Sequence[NDArray[Any]],
     result: NDArray[Any],
-    stored: NDArray[Any],
+    stored_result: NDArray[Any],
     beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
     """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
 
-    All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `base_stored` is the base as it
-    would be stored, `result` the merge before it is rounded, and `stored` after that. `beyond` has one number for each
-    agent, or only one: it has moved an element where |agent - base| > beyond.
+    All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `stored_base` is the base as it
+    would be stored, `result` the merge before it is rounded, and `stored_result` after that. `beyond` has one
+    number for each agent, or only one: it has moved an element where |agent - base| > beyond.
     """
     limits = np.resize(np.array(beyond, base.dtype), len(agents))
-    _kernel(format)(base, base_stored, np.concatenate(agents), result, stored, limits, counts.reshape(-1))
+    _kernel(format)(base, stored_base, np.concatenate(agents), result, stored_result, limits, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
@@ -76,25 +76,25 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
     `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
     moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
     """
-    found: list[dict[str, int | float | None]] = []
+    rows: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():
-        updates, grown, alone = column[: len(COUNTS)]
+        updates, growths, alone = column[: len(COUNTS)]
         parts = (column[first : first + _PARTS] for first in range(len(COUNTS), ROWS, _PARTS))
-        size, nominal, effective, missed = (  # exact, in multiples of 2^-65
+        size, nominal, effective, residue = (  # exact, in multiples of 2^-65
             ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
             for low, high, fine_low, fine_high in parts
         )
-        found.append(
+        rows.append(
             {
                 "sampled": updates,
-                "grown_share": grown / updates if updates else 0.0,
+                "grown_share": growths / updates if updates else 0.0,
                 "alone": alone,
                 "nominal_lambda": nominal / size if size else None,
                 "effective_lambda": effective / size if size else None,
-                "effective_error": math.sqrt(math.ldexp(missed, _FINE)) / size if size else None,
+                "effective_error": math.sqrt(math.ldexp(residue, _FINE)) / size if size else None,
             }
         )
-    return found
+    return rows
 
 
 # The sample is small, so one loop serves any number of agents: it costs less than compiling one for each.

@@ -36,7 +36,7 @@ from ramerge.core.kernels.threefry import threefry
 Element: TypeAlias = Callable[..., "float | np.float32"]
 Each: TypeAlias = tuple[float, ...]
 """One number for each agent, in their order."""
-Given: TypeAlias = float | bool | Each
+Argument: TypeAlias = float | bool | Each
 """What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64, whose numbers are `float`
@@ -95,7 +95,7 @@ class ElementFormula:
     """
 
     element: Element
-    given: tuple[Given, ...]
+    given: tuple[Argument, ...]
     inputs: Inputs
     beyond: tuple[float, ...] = (0.0,)
 
@@ -132,11 +132,11 @@ def merge(
     numbers += [*(drop.scales if drop else ()), *limits]
     counts = _NOTHING if rounding is None else rounding.reshape(-1)
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
-        rounded = np.array(numbers, loop.out.real)
-    found = kernel(*inputs, out, rounded, counts, *_draws(drop))
+        rounded_numbers = np.array(numbers, loop.out.real)
+    status = kernel(*inputs, out, rounded_numbers, counts, *_draws(drop))
     # a task vector is infinite where an input is, and where a difference of finite ones overflows
-    return bool(found & _WRONG) or (
-        found == _DOUBTFUL
+    return bool(status & _WRONG) or (
+        status == _DOUBTFUL
         and any(
             count_non_finite(form.name, words, words.size * len(form.lanes))
             for form, words in zip(loop.inputs, inputs, strict=True)
@@ -180,12 +180,12 @@ def histogram(
     Returns:
         True if an input or a task vector is not finite.
     """
-    counted = which.agents if rows is None else rows
-    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, counted)
+    row_count = which.agents if rows is None else rows
+    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, row_count)
     numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
-    chosen = np.array(bins if bins is not None else (0,) * counted, np.uint32)
-    magnitudes = np.empty(_CHUNK_WORDS * counted * len(loop.parts), np.uint32)
-    return bool(kernel(*inputs, numbers, chosen, counts.reshape(-1), magnitudes, *_draws(drop)))
+    bin_numbers = np.array(bins if bins is not None else (0,) * row_count, np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * row_count * len(loop.parts), np.uint32)
+    return bool(kernel(*inputs, numbers, bin_numbers, counts.reshape(-1), magnitudes, *_draws(drop)))
 
 
 def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
@@ -211,14 +211,14 @@ def _merge(
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
     for index, kind in enumerate(kinds):
-        named = _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
-        arguments.append(str(kind) if isinstance(kind, bool) else named)
+        argument = _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
+        arguments.append(str(kind) if isinstance(kind, bool) else argument)
     body = _draw_words(loop, agents) if drops else []
     for part in loop.parts:
         body += task_vectors(loop, which, part)
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
-        body += _dropped(loop, agents, part) if drops else []
+        body += _drop_lines(loop, agents, part) if drops else []
         if which.importances:
             # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
@@ -226,8 +226,8 @@ def _merge(
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
         body += counters.survey(loop, form.name, f"r{part}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
-    counted = ROWS if rounds else ()
-    source = native.filled(
+    totals = ROWS if rounds else ()
+    source = native.fill(
         _LOOP,
         arguments=", ".join([*which.names, "out", "numbers", "counts", "draws", "start"]),
         real=form.real_name,
@@ -235,9 +235,9 @@ def _merge(
         before=_numbers(agents, kinds, drops, limits[:rounds]),
         first=which.names[0],
         chunk=CHUNK_WORDS,
-        reset=counters.clear(counted),
+        reset=counters.clear(totals),
         body=body,
-        flush=counters.flush("counts", counted),
+        flush=counters.flush("counts", totals),
         wrong=_WRONG,
         doubtful=_DOUBTFUL,
         infinity=form.infinity,
@@ -249,12 +249,14 @@ def _merge(
 
 
 @cache
-def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Kernel:
-    form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
+def _histogram(
+    value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, row_count: int
+) -> Kernel:
+    form, agents, rows, parts = loop.out, range(which.agents), range(row_count), loop.parts
     body = _draw_words(loop, agents) if drops else []
     for part in parts:
         body += task_vectors(loop, which, part)
-        body += _dropped(loop, agents, part) if drops else []
+        body += _drop_lines(loop, agents, part) if drops else []
         for t in rows:
             call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
             row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
@@ -272,7 +274,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
     bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
-    source = native.filled(
+    source = native.fill(
         _COUNTING,
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "draws", "start"]),
         real=form.real_name,
@@ -343,14 +345,14 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
     return lines
 
 
-def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
+def _drop_lines(loop: Loop, agents: range, part: int) -> list[str]:
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
 
 
 def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
-    named = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
-    names = [name.format(index) for index, kind in enumerate(kinds) for name in named.get(str(kind), [])]
+    patterns = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
+    names = [name.format(index) for index, kind in enumerate(kinds) for name in patterns.get(str(kind), [])]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
     keys = [f"k{t}_0, k{t}_1, below{t} = draws[{3 * t}], draws[{3 * t + 1}], draws[{3 * t + 2}]" for t in agents]
     return [*[f"{name} = numbers[{index}]" for index, name in enumerate(names)], *(keys if drops else [])]

@@ -47,11 +47,11 @@ def encode(values: NDArray[np.float64], limbs: NDArray[np.int64]) -> None:
 
 def decode(limbs: NDArray[np.int64]) -> NDArray[np.float64]:
     """The fixed-point sums, rounded once: float64 of shape (n,)."""
-    carried = np.zeros((len(limbs), limbs.shape[1] + 2), np.int64)  # a sum of limbs has at most 64 bits more
-    carried[:, :-2] = limbs
+    digits = np.zeros((len(limbs), limbs.shape[1] + 2), np.int64)  # a sum of limbs has at most 64 bits more
+    digits[:, :-2] = limbs
     for index in range(limbs.shape[1]):
-        carried[:, index + 1] += carried[:, index] >> 32
-        carried[:, index] &= _MASK
-    carried[:, -1] = carried[:, -2] >> 63
-    rows = carried.astype("<u4")
+        digits[:, index + 1] += digits[:, index] >> 32
+        digits[:, index] &= _MASK
+    digits[:, -1] = digits[:, -2] >> 63
+    rows = digits.astype("<u4")
     return np.array([int.from_bytes(row.tobytes(), "little", signed=True) / (1 << _LOWEST) for row in rows], np.float64)

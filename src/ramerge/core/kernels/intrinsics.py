@@ -31,11 +31,11 @@ def _c(value: int) -> ir.Constant:
 def _bf16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to nearest even; the bfloat16 lies in the upper half of the result. NaN stays NaN."""
     odd = b.and_(b.lshr(bits, _c(16)), _c(1))
-    rounded = b.add(b.add(bits, _c(0x7FFF)), odd)
+    rounded_bits = b.add(b.add(bits, _c(0x7FFF)), odd)
     is_nan = b.icmp_unsigned(">", b.and_(bits, _c(0x7FFFFFFF)), _c(0x7F800000))
-    payload_gone = b.icmp_unsigned("==", b.and_(bits, _c(0x007F0000)), _c(0))
-    quiet = b.or_(bits, b.select(payload_gone, _c(0x00400000), _c(0)))
-    return b.select(is_nan, quiet, rounded)
+    is_empty_payload = b.icmp_unsigned("==", b.and_(bits, _c(0x007F0000)), _c(0))
+    quiet = b.or_(bits, b.select(is_empty_payload, _c(0x00400000), _c(0)))
+    return b.select(is_nan, quiet, rounded_bits)
 
 
 def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
@@ -49,9 +49,9 @@ def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
 def _f16_to_f32(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
     """Widen exactly. The product with 2^112 moves the exponent and makes subnormal halves normal."""
     magnitude = b.shl(b.and_(half, _c(0x7FFF)), _c(13))
-    scaled = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
+    scaled_bits = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
     special = b.icmp_unsigned(">=", magnitude, _c(0x7C00 << 13))
-    finite_or_special = b.select(special, b.or_(magnitude, _c(0x7F800000)), scaled)
+    finite_or_special = b.select(special, b.or_(magnitude, _c(0x7F800000)), scaled_bits)
     return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _c(0x8000)), _c(16))), F32)
 
 
@@ -104,8 +104,8 @@ def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infi
 def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
     """One of 0, 0.5, 1, 1.5, 2, 3, 4, 6 by the lower three bits; the fourth is the sign."""
     place = b.shl(b.and_(nibble, _c(7)), _c(2))
-    doubled = b.and_(b.lshr(_c(0xC8643210), place), _c(15))
-    value = b.bitcast(b.fmul(b.sitofp(doubled, F32), ir.Constant(F32, 0.5)), I32)
+    double = b.and_(b.lshr(_c(0xC8643210), place), _c(15))
+    value = b.bitcast(b.fmul(b.sitofp(double, F32), ir.Constant(F32, 0.5)), I32)
     return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _c(8)), _c(28))), F32)
 
 
@@ -122,8 +122,8 @@ def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) 
     magnitude = b.and_(bits, _c(0x7FFFFFFF))
     drop = 23 - mantissa
     odd = b.and_(b.lshr(magnitude, _c(drop)), _c(1))
-    rounded = b.lshr(b.add(b.add(magnitude, _c((1 << (drop - 1)) - 1)), odd), _c(drop))
-    normal = b.sub(rounded, _c((127 - bias) << mantissa))
+    rounded_bits = b.lshr(b.add(b.add(magnitude, _c((1 << (drop - 1)) - 1)), odd), _c(drop))
+    normal = b.sub(rounded_bits, _c((127 - bias) << mantissa))
     # below the smallest normal number: the sum makes the hardware round at the last place of a subnormal code
     magic = 2.0 ** (24 - bias - mantissa)
     sum = b.bitcast(b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, magic)), I32)
@@ -151,8 +151,8 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     A further rounding to a shorter format then gives what rounding the float64 once would have given.
     """
     nearest = b.fptrunc(value, F32)
-    widened = b.fpext(nearest, F64)
-    magnitude = b.and_(b.bitcast(widened, I64), ir.Constant(I64, 2**63 - 1))
+    wide = b.fpext(nearest, F64)
+    magnitude = b.and_(b.bitcast(wide, I64), ir.Constant(I64, 2**63 - 1))
     exact = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
     bits = b.bitcast(nearest, I32)
     away = b.icmp_unsigned(">", magnitude, exact)
@@ -176,7 +176,9 @@ _BFLOAT16, _FLOAT16 = _Layout(7, 127, 16), _Layout(10, 15, 16)
 _FLOAT32, _FLOAT64 = _Layout(23, 127, 32), _Layout(52, 1023, 64)
 
 
-def _drawn(b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _Layout, draw_bits: int) -> ir.Value:
+def _round_by_draw(
+    b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _Layout, draw_bits: int
+) -> ir.Value:
     """The neighbor of `value` in a shorter format that a random draw chooses, as `kernels.stochastic` has it.
 
     Right for finite numbers whose upper neighbor is finite. The draw has the type of the value's bits.
@@ -189,17 +191,17 @@ def _drawn(b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _L
     bits = b.bitcast(value, kind)
     magnitude = b.and_(bits, number((1 << (of.width - 1)) - 1))
     drop = of.mantissa - to.mantissa
-    carried = b.lshr(b.add(magnitude, b.lshr(draw, number(draw_bits - drop))), number(drop))
-    chosen = b.sub(carried, number((of.bias - to.bias) << to.mantissa))
+    sum_bits = b.lshr(b.add(magnitude, b.lshr(draw, number(draw_bits - drop))), number(drop))
+    result = b.sub(sum_bits, number((of.bias - to.bias) << to.mantissa))
     if of.bias != to.bias:  # numbers that are subnormal in the shorter format, in its smallest steps
         steps = b.fmul(b.bitcast(magnitude, real), ir.Constant(real, 2.0 ** (to.bias - 1 + to.mantissa)))
         whole = b.fptoui(steps, kind)
         share = b.fptoui(b.fmul(b.fsub(steps, b.uitofp(whole, real)), ir.Constant(real, 2.0**draw_bits)), kind)
         up = b.zext(b.icmp_unsigned(">", share, b.not_(draw)), kind)
         subnormal = b.icmp_unsigned("<", magnitude, number((of.bias - to.bias + 1) << of.mantissa))
-        chosen = b.select(subnormal, b.add(whole, up), chosen)
+        result = b.select(subnormal, b.add(whole, up), result)
     sign = b.shl(b.lshr(bits, number(of.width - 1)), number(to.width - 1))
-    return b.trunc(b.or_(chosen, sign), I16 if to.width == 16 else I32)
+    return b.trunc(b.or_(result, sign), I16 if to.width == 16 else I32)
 
 
 # --- calls and comparisons ------------------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def _loaded_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start:
     return b.load(_place_of_64(context, b, kind, array, start), align=kind.dtype.bitwidth // 8)
 
 
-def _store_compressed(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Value) -> None:
+def _store_where(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Value) -> None:
     """Store those elements of a vector of 64 integers whose bits are set, one after the other, from `place` on."""
     kind = ir.FunctionType(ir.VoidType(), [vector.type, place.type, bits.type])
     name = f"llvm.masked.compressstore.v64i{vector.type.element.width}"
@@ -288,7 +290,7 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 
 
 @_on_arrays()
-def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
+def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
 
     `compressed(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
@@ -298,8 +300,8 @@ def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     def generate(context: Any, b: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
         start, first, mask = (b.extract_value(arguments[2], index) for index in range(3))
         vector = _loaded_64(context, b, signature.args[0], arguments[0], start)
-        stored = _place(context, b, signature.args[1], arguments[1], first)
-        _store_compressed(b, vector, stored, b.bitcast(mask, ir.VectorType(I1, 64)))
+        pointer = _place(context, b, signature.args[1], arguments[1], first)
+        _store_where(b, vector, pointer, b.bitcast(mask, ir.VectorType(I1, 64)))
         return mask
 
     return types.uint64(source, target, place), generate
@@ -347,12 +349,24 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "to_e8m0": ((_u8, _f32), _to_e8m0),
     "bf16_drawn_f32": (
         (_u16, _f32, _u16),
-        lambda b, value, draw: _drawn(b, value, b.zext(draw, I32), _FLOAT32, _BFLOAT16, 16),
+        lambda b, value, draw: _round_by_draw(b, value, b.zext(draw, I32), _FLOAT32, _BFLOAT16, 16),
     ),
-    "f16_drawn_f32": ((_u16, _f32, _u32), lambda b, value, draw: _drawn(b, value, draw, _FLOAT32, _FLOAT16, 32)),
-    "bf16_drawn_f64": ((_u16, _f64, _u64), lambda b, value, draw: _drawn(b, value, draw, _FLOAT64, _BFLOAT16, 64)),
-    "f16_drawn_f64": ((_u16, _f64, _u64), lambda b, value, draw: _drawn(b, value, draw, _FLOAT64, _FLOAT16, 64)),
-    "f32_drawn_f64": ((_u32, _f64, _u64), lambda b, value, draw: _drawn(b, value, draw, _FLOAT64, _FLOAT32, 64)),
+    "f16_drawn_f32": (
+        (_u16, _f32, _u32),
+        lambda b, value, draw: _round_by_draw(b, value, draw, _FLOAT32, _FLOAT16, 32),
+    ),
+    "bf16_drawn_f64": (
+        (_u16, _f64, _u64),
+        lambda b, value, draw: _round_by_draw(b, value, draw, _FLOAT64, _BFLOAT16, 64),
+    ),
+    "f16_drawn_f64": (
+        (_u16, _f64, _u64),
+        lambda b, value, draw: _round_by_draw(b, value, draw, _FLOAT64, _FLOAT16, 64),
+    ),
+    "f32_drawn_f64": (
+        (_u32, _f64, _u64),
+        lambda b, value, draw: _round_by_draw(b, value, draw, _FLOAT64, _FLOAT32, 64),
+    ),
     "add32": (_TWICE, lambda b, x, y: b.add(x, y)),
     "or32": (_TWICE, lambda b, x, y: b.or_(x, y)),
     "xor32": (_TWICE, lambda b, x, y: b.xor(x, y)),
@@ -377,13 +391,15 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 }
 
 
-def _scalar(name: str, typed: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
+def _scalar(name: str, signature: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
     def generate(_context: Any, b: ir.IRBuilder, _signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         return emit(b, *values)
 
-    made = typed[0](*typed[1:]), generate
+    definition = signature[0](*signature[1:]), generate
     # numba reads the number of arguments off the typing function
-    typing: Any = (lambda _, x: made, lambda _, x, y: made, lambda _, x, y, z: made)[len(typed) - 2]
+    typing: Any = (lambda _, x: definition, lambda _, x, y: definition, lambda _, x, y, z: definition)[
+        len(signature) - 2
+    ]
     typing.__name__ = name
     return intrinsic(typing)
 

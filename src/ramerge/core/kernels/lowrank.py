@@ -83,10 +83,10 @@ def _add_product_source() -> str:
         quad.append(f"s{r} = {place}")
         quad += [f"s{r} = fused(f{r}{k}, x{k}, s{r})" for k in four]
     quad += [f"sums[np.uint64({r * TILE}) + j] = s{r}" for r in four]
-    return native.filled(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
+    return native.fill(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
 
 
-_add_product = native.deferred(
+_add_product = native.defer(
     "add_product",
     _add_product_source(),
     ("f32[]", "u64", "u64", "f32[]", "f32[]", "u64", "u64", "u64", "u64", "u64", "f32", "f32[]"),
@@ -147,10 +147,10 @@ def _scale_rows_source() -> str:
     lanes = range(8)
     add = [f"x{lane} = np.float64(values[at + j + np.uint64({lane})])" for lane in lanes]
     add += [f"s{lane} = s{lane} + x{lane} * x{lane}" for lane in lanes]
-    return native.filled(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
+    return native.fill(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
 
 
-scale_rows = native.deferred("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
+scale_rows = native.defer("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
 """`scale_rows(values, width, magnitudes)`: give each row of `width` elements its magnitude, in place.
 
 A row is multiplied by magnitude / norm, all float32. The norm is summed in float64, and rounded to float32.
@@ -165,7 +165,7 @@ def add_squares(values, sums):
             sums[j] += x * x
     return 0
 """
-add_squares = native.deferred("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
+add_squares = native.defer("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
 """`add_squares(values, sums)`: add the squares of each column of whole float32 rows, in order, to its float64 sum."""
 
 

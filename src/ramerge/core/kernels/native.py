@@ -56,7 +56,7 @@ FORMULAS = (
 
 _lock = threading.Lock()
 _listeners = threading.local()
-_loaded: dict[bytes, tuple[KernelSource, Kernel]] = {}
+_kernels: dict[bytes, tuple[KernelSource, Kernel]] = {}
 # What owns the memory of the machine code: LLVM's engines, and numba's functions.
 _owners: list[Any] = []
 
@@ -74,18 +74,18 @@ class KernelSource:
     @property
     def key(self) -> bytes:
         """SHA-256 of everything that decides what the machine code does."""
-        called = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
-        parts = (_machinery(), self.name, self.text, self.arguments, self.returns, called)
+        callees = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
+        parts = (_machinery(), self.name, self.text, self.arguments, self.returns, callees)
         return hashlib.sha256(repr(parts).encode()).digest()
 
     @property
     def portable_key(self) -> str | None:
         """SHA-256 of what it is, whatever compiles it; None if it calls functions that a bundle does not know."""
         try:
-            called = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
+            callees = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
         except ValueError:
             return None
-        parts = (self.name, self.text, self.arguments, self.returns, called)
+        parts = (self.name, self.text, self.arguments, self.returns, callees)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -121,14 +121,17 @@ def load(
     Warns:
         RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
     """
-    made = KernelSource(name, source, arguments, returns, scope)
+    kernel_source = KernelSource(name, source, arguments, returns, scope)
     try:
-        key = made.key
+        key = kernel_source.key
         with _lock:
-            if key not in _loaded:
-                code = store.read("kernels", key) or _bundled(made)
-                _loaded[key] = made, _callable(made, _compile(key, made) if code is None else _link(code))
-            return _loaded[key][1]
+            if key not in _kernels:
+                code = store.read("kernels", key) or _from_bundle(kernel_source)
+                _kernels[key] = (
+                    kernel_source,
+                    _callable(kernel_source, _compile(key, kernel_source) if code is None else _link(code)),
+                )
+            return _kernels[key][1]
     except OSError as error:  # a caller that writes files would take it for an error of those
         what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
         raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
@@ -161,10 +164,10 @@ def _uncompilable(function: Any, error: Exception) -> str:
 def loaded_sources() -> list[KernelSource]:
     """The sources of all kernels that this process has loaded."""
     with _lock:
-        return [source for source, _ in _loaded.values()]
+        return [source for source, _ in _kernels.values()]
 
 
-def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
+def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
     """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
 
     Args:
@@ -182,16 +185,16 @@ def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def deferred(
+def defer(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
     """A kernel as `load` gives it, of a function that returns an int64, loaded when it is called first."""
 
     @cache
-    def loaded() -> Kernel:
+    def kernel() -> Kernel:
         return load(name, source, arguments, "i64", scope)
 
-    return lambda *values: loaded()(*values)
+    return lambda *values: kernel()(*values)
 
 
 @contextmanager
@@ -211,15 +214,15 @@ def _compile(key: bytes, source: KernelSource) -> int:
     """Compile with numba, keep the machine code for the next process; the address of the function."""
     notify = getattr(_listeners, "notify", lambda _done: None)
     notify(False)
-    compiled, code = compile_source(source)
+    dispatcher, code = compile_source(source)
     notify(True)
     if code is None:
         text = f"numba {version('numba')} makes code of kernel {source.name} that cannot be kept for later processes"
         warn(text, RuntimeWarning, stacklevel=3)
     else:
         store.write("kernels", key, code)
-    _owners.append(compiled)
-    return int(compiled.address)
+    _owners.append(dispatcher)
+    return int(dispatcher.address)
 
 
 def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
@@ -234,12 +237,12 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
     from ramerge.core.kernels.compiler import compile_kernel, object_code
 
     processor, features = _processor()
-    compiled = compile_kernel(source, features)
-    code = object_code(compiled, processor, features)
-    return compiled, None if code is None else compiled.native_name.encode("ascii") + b"\0" + code
+    dispatcher = compile_kernel(source, features)
+    code = object_code(dispatcher, processor, features)
+    return dispatcher, None if code is None else dispatcher.native_name.encode("ascii") + b"\0" + code
 
 
-def _bundled(source: KernelSource) -> bytes | None:
+def _from_bundle(source: KernelSource) -> bytes | None:
     """Bundle that the installation brought along, unless numba's settings ask for something else."""
     key = None if _numba_settings() else source.portable_key
     return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
@@ -267,15 +270,15 @@ def _callable(source: KernelSource, address: int) -> Kernel:
     converters = [float if code[0] == "f" else int for code in source.arguments]
 
     def kernel(*values: Any) -> Any:
-        passed: list[Any] = []
+        arguments: list[Any] = []
         for value, dtype, convert in zip(values, dtypes, converters, strict=True):
             if dtype is None:
-                passed.append(convert(value))
+                arguments.append(convert(value))
             elif value.dtype == dtype:
-                passed += (_address(value), value.size)
+                arguments += (_address(value), value.size)
             else:
                 raise TypeError(f"{source.name} takes an array of {dtype}, not of {value.dtype}")
-        return function(*passed)
+        return function(*arguments)
 
     return kernel
 
@@ -313,7 +316,7 @@ def _processor() -> tuple[str, str]:
     return os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_FEATURES", features)
 
 
-def expands() -> bool:
+def can_expand() -> bool:
     """Whether kernels are compiled for a processor that spreads bytes over a vector, as a set of bits says, at once."""
     return "+avx512vbmi2" in _processor()[1]
 
@@ -331,8 +334,8 @@ def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
         raise TypeError(f"{function!r} is not a plain function of a module")
     code = function.__code__
     values = function.__globals__
-    used = {name: _constant(name, values[name], say) for name in _names(code) if name in values}
-    return repr((say(code), function.__defaults__, sorted(used.items())))
+    constants = {name: _constant(name, values[name], say) for name in _names(code) if name in values}
+    return repr((say(code), function.__defaults__, sorted(constants.items())))
 
 
 def _names(code: CodeType) -> set[str]:

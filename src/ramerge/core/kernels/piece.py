@@ -13,7 +13,7 @@ from ramerge.core.kernels import effect
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
 from ramerge.core.kernels.elementwise import Inputs
-from ramerge.core.kernels.rounding import ROWS, Counts, loses, survey
+from ramerge.core.kernels.rounding import ROWS, Counts, is_narrowing, survey
 from ramerge.core.kernels.stochastic import round_stochastically
 
 Numbers: TypeAlias = NDArray[Any]
@@ -35,7 +35,7 @@ def arithmetic(formats: Collection[str]) -> str:
 def result_format(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
     """The format in which a kernel writes a result: the output's, or the arithmetic's before random draws."""
     wide = arithmetic(formats)
-    return wide if stochastic and loses(FORMATS[wide].real, out_format) else out_format
+    return wide if stochastic and is_narrowing(FORMATS[wide].real, out_format) else out_format
 
 
 def rounding_counts(agents: int) -> Counts:
@@ -109,20 +109,22 @@ class Piece:
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
         """
-        loop, inputs = self._taken(result_format(self.formats, self.out_format, stochastic=self.seed is not None))
+        loop, inputs = self._loop_and_inputs(
+            result_format(self.formats, self.out_format, stochastic=self.seed is not None)
+        )
         form = loop.out
         if form.name == self.out_format:
-            rounds = loses(form.real, form.name)
+            rounds = is_narrowing(form.real, form.name)
             counts = self.counts if rounds else None
             return PieceResult(kernel(loop, inputs, form.array(self.out, self.elements), counts), beyond, rounds)
         result = self._row(-1, form.name)
-        flagged = kernel(loop, inputs, result, None)
-        return PieceResult(self.round_result(loop, inputs, result, beyond) or flagged, beyond)
+        is_nonfinite = kernel(loop, inputs, result, None)
+        return PieceResult(self.round_result(loop, inputs, result, beyond) or is_nonfinite, beyond)
 
     def exact(self) -> Piece:
         """The same inputs, with a result of its own in `arithmetic` that nothing rounds or counts."""
         format = arithmetic(self.formats)
-        inputs, out = self._widened(format), np.empty(self.elements, FORMATS[format].word)
+        inputs, out = self._wide_inputs(format), np.empty(self.elements, FORMATS[format].word)
         formats = (format,) * len(inputs)
         return replace(
             self, formats=formats, inputs=inputs, out_format=format, out=out, seed=None, operator=None, counts=None
@@ -132,17 +134,17 @@ class Piece:
         """The result of a piece that is `exact`."""
         return self.out.view(FORMATS[self.out_format].real).reshape(shape)
 
-    def unrounded(self, found: PieceResult) -> Iterator[Piece]:
+    def unrounded(self, result: PieceResult) -> Iterator[Piece]:
         """Inputs to merge once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
-        if self.counts is not None and found.rounded_by_kernel:
-            for begin, end in self._sampled():
+        if self.counts is not None and result.rounded_by_kernel:
+            for begin, end in self._sample_ranges():
                 yield self._sample(begin, end, None)
 
-    def measure(self, sample: Piece, found: PieceResult) -> None:
+    def measure(self, sample: Piece, result: PieceResult) -> None:
         """Count what rounding did to a sample that `unrounded` gave, and that is merged now."""
         first = sample.start - self.start
-        stored = self._numbers(self.out_format, self.out, first, first + sample.elements)
-        self._measure(sample, stored, found.beyond)
+        stored_numbers = self._numbers(self.out_format, self.out, first, first + sample.elements)
+        self._measure(sample, stored_numbers, result.beyond)
 
     def copy(self) -> bool:
         """Store the first input, rounded if need be; True if that meets a number that is not finite."""
@@ -151,17 +153,19 @@ class Piece:
             return False
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
-    def count_stored(self, stored: NDArray[np.float32], found: PieceResult) -> None:
+    def count_stored(self, stored: NDArray[np.float32], result_of_piece: PieceResult) -> None:
         """Count what became of a float32 result of which `stored` is read back; float64 inputs are not counted."""
         if self.counts is not None and "F64" not in self.formats:
             result, words = self.out[: self.elements], stored.view(np.uint32)
-            self._count(*self._taken("F32"), result, "F32", words, found.beyond, self.counts)
+            self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)
 
     def numbers(self, shape: tuple[int, ...] | None = None) -> list[Numbers]:
         """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
         real = FORMATS[arithmetic(self.formats)].real
         shape = self.shape if shape is None else shape
-        return [words.view(real)[: self.elements].reshape(shape) for words in self._widened(arithmetic(self.formats))]
+        return [
+            words.view(real)[: self.elements].reshape(shape) for words in self._wide_inputs(arithmetic(self.formats))
+        ]
 
     def compute_numbers(self, function: Callable[..., Numbers], shape: tuple[int, ...] | None = None) -> PieceResult:
         """Store `function(*numbers)` of the inputs as `numbers` gives them."""
@@ -181,29 +185,31 @@ class Piece:
 
     def widened(self) -> list[Words]:
         """The inputs in `arithmetic`."""
-        return self._widened(arithmetic(self.formats))
+        return self._wide_inputs(arithmetic(self.formats))
 
     def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
         """Call `kernel(loop, inputs)`."""
-        return kernel(*self._taken(self.formats[0]))
+        return kernel(*self._loop_and_inputs(self.formats[0]))
 
     def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
         """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
-        loop, inputs = self._taken(result_format(self.formats, self.out_format, stochastic=self.seed is not None))
+        loop, inputs = self._loop_and_inputs(
+            result_format(self.formats, self.out_format, stochastic=self.seed is not None)
+        )
         if loop.out.name == self.out_format:
             return kernel(loop, inputs, loop.out.array(self.out, self.elements))
         result = self._row(-1, loop.out.name)
         convert(self.out_format, self.out, loop.out.name, result, self.elements)
         return kernel(loop, inputs, result)
 
-    def _taken(self, out_format: str) -> tuple[Loop, list[Words]]:
+    def _loop_and_inputs(self, out_format: str) -> tuple[Loop, list[Words]]:
         loop = loop_of(self.formats, out_format)
         if loop is not None:
             return loop, loop.arrays(self.inputs, self.elements)
         format = arithmetic(self.formats)
-        return uniform(format, len(self.inputs)), self._widened(format)
+        return uniform(format, len(self.inputs)), self._wide_inputs(format)
 
-    def _widened(self, format: str) -> list[Words]:
+    def _wide_inputs(self, format: str) -> list[Words]:
         """The inputs in `arithmetic`; widened once for several merges of one piece."""
         if set(self.formats) == {format}:
             return self.inputs
@@ -221,8 +227,8 @@ class Piece:
     def round_result(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Round a result to the output, and count what that does; True if something is not finite."""
         real, target = loop.out.name, self.out_format
-        if self.seed is not None and loses(loop.out.real, target):
-            flagged = round_stochastically(
+        if self.seed is not None and is_narrowing(loop.out.real, target):
+            is_nonfinite = round_stochastically(
                 real,
                 result,
                 target,
@@ -234,11 +240,11 @@ class Piece:
                 base=(self.formats[0], self.inputs[0]) if self.which.base else None,
             )
         else:
-            flagged = convert(real, result, target, self.out, self.elements)
-        if self.counts is not None and loses(loop.out.real, target):
-            stored = ELEMENTS[target].array(self.out, self.elements)
-            self._count(loop, inputs, result, target, stored, beyond, self.counts)
-        return flagged
+            is_nonfinite = convert(real, result, target, self.out, self.elements)
+        if self.counts is not None and is_narrowing(loop.out.real, target):
+            stored_words = ELEMENTS[target].array(self.out, self.elements)
+            self._count(loop, inputs, result, target, stored_words, beyond, self.counts)
+        return is_nonfinite
 
     def _count(
         self,
@@ -246,23 +252,23 @@ class Piece:
         inputs: list[Words],
         result: Words,
         target: str,
-        stored: Words,
+        stored_words: Words,
         beyond: tuple[float, ...],
         counts: Counts,
     ) -> None:
         """Count what storing a result did to the agents' updates: exactly, and more in a sample.
 
-        `stored` is what is read back, one element a word of the format `target`.
+        `stored_words` is what is read back, one element a word of the format `target`.
         """
         behind = 1 + counts.shape[1]
-        compared = Loop(loop.inputs[:behind], loop.out)
-        survey(compared, inputs[:behind], result, target, stored, beyond, counts)
-        for begin, end in self._sampled():
-            self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end), beyond)
+        loop_without_importances = Loop(loop.inputs[:behind], loop.out)
+        survey(loop_without_importances, inputs[:behind], result, target, stored_words, beyond, counts)
+        for begin, end in self._sample_ranges():
+            self._measure(self._sample(begin, end, result), self._numbers(target, stored_words, begin, end), beyond)
 
-    def _sampled(self) -> list[tuple[int, int]]:
-        found = effect.sampled(self.start, self.start + self.elements)
-        return [(begin - self.start, end - self.start) for begin, end in found]
+    def _sample_ranges(self) -> list[tuple[int, int]]:
+        ranges = effect.sample_ranges(self.start, self.start + self.elements)
+        return [(begin - self.start, end - self.start) for begin, end in ranges]
 
     def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
         format = arithmetic(self.formats)
@@ -276,17 +282,17 @@ class Piece:
         where, count = self.start + begin, end - begin
         return Piece(self.tensor, self.shape, where, count, self.which, formats, inputs, format, out, _NO_SCRATCH)
 
-    def _measure(self, sample: Piece, stored: Numbers, beyond: tuple[float, ...]) -> None:
+    def _measure(self, sample: Piece, stored_numbers: Numbers, beyond: tuple[float, ...]) -> None:
         assert self.counts is not None
-        numbers = [words.view(stored.dtype) for words in sample.inputs]
+        numbers = [words.view(stored_numbers.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
-        result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
-        as_stored, format = base, self.out_format
+        result, counts = sample.out.view(stored_numbers.dtype), self.counts[len(ROWS) :]
+        stored_base, format = base, self.out_format
         if self.formats[0] != format:
             words = np.empty(words_of(format, base.size), FORMATS[format].word)
             convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), format, words, base.size)
-            as_stored = self._numbers(format, words, 0, base.size)
-        effect.measure(sample.out_format, base, as_stored, agents, result, stored, beyond, counts)
+            stored_base = self._numbers(format, words, 0, base.size)
+        effect.measure(sample.out_format, base, stored_base, agents, result, stored_numbers, beyond, counts)
 
     def _numbers(self, source: str, words: Words, begin: int, end: int) -> Numbers:
         format = arithmetic(self.formats)

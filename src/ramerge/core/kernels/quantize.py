@@ -121,7 +121,7 @@ def _survive(scales: str) -> Kernel:
     ):  # halfway between two numbers, the one with an even code is the nearer
         bound, compare = (_E2M1[index] + _E2M1[index + 1]) / 2, "<" if index % 2 else "<="
         code += [f"if over {compare} np.float32({bound:g}):", f"    code = np.float32({_E2M1[index]:g})"]
-    text = native.filled(_SURVIVE, name=name, scale=GROUPS[scales], code=code)
+    text = native.fill(_SURVIVE, name=name, scale=GROUPS[scales], code=code)
     return native.load(name, text, ("f32[]", "f32[]", "f32[]", "u64", "u64", "f32", "f32"), "i64")
 
 

@@ -38,7 +38,7 @@ def {name}(base, {agents}, {lambdas}, {epsilons}, out, counts, rounding):
 # What several agents moved becomes, from the sum of their task vectors and their number. One that a single agent moved
 # stays as it is in all of them. `high` and `low` are the extremes of the movers and 0, so where all agree in sign, one
 # of them is 0. A NaN is in `total`, but not in the extremes.
-SHARED = {
+COMBINATIONS = {
     "mean": "total / c",
     "agree_max": "total / c if (low < zero and high > zero) or total != total else low + high",
     "sum": "total",
@@ -83,9 +83,12 @@ class _RamLoop:
 
     def source(self) -> str:
         form, counters = self.loop.out, Counters(len(self.agents))
-        counted = {"counts": ("moved", "unique") if self.counts else (), "rounding": ROWS if self.rounds else ()}
+        totals_by_array = {
+            "counts": ("moved", "unique") if self.counts else (),
+            "rounding": ROWS if self.rounds else (),
+        }
         values = ", ".join(f"value{part}" for part in self.loop.parts)
-        return native.filled(
+        return native.fill(
             _TEMPLATE,
             name=self.name,
             real=form.real_name,
@@ -94,10 +97,10 @@ class _RamLoop:
             agents=", ".join(f"a{t}" for t in self.agents),
             lambdas=", ".join(f"lambda{t}" for t in self.agents),
             epsilons=", ".join(names_of("epsilon", self.epsilons, len(self.agents))[: self.epsilons]),
-            reset=[line for totals in counted.values() for line in counters.clear(totals)],
+            reset=[line for totals in totals_by_array.values() for line in counters.clear(totals)],
             elements=[line for part in self.loop.parts for line in self._element(part, counters)],
             store=[f"out[i] = {form.pack}({values})"] if self.merges else [],
-            flush=[line for array, totals in counted.items() for line in counters.flush(array, totals)],
+            flush=[line for array, totals in totals_by_array.items() for line in counters.flush(array, totals)],
         )
 
     def _element(self, part: int, counters: Counters) -> list[str]:
@@ -125,7 +128,7 @@ class _RamLoop:
             lines += [f"alone = {alone}", *counters.count("moved"), *counters.count("unique", "alone")]
         if self.merges:
             form = self.loop.out
-            lines.append(f"tau = {SHARED[self.merges].format(real=form.real_code)}")
+            lines.append(f"tau = {COMBINATIONS[self.merges].format(real=form.real_code)}")
             lines += ["tau = scale * total if c == one else tau"] if self.rescales else []
             lines += ["result = b if c == zero else b + tau", f"peak = {form.peak}(peak, result)"]
             lines.append(f"value{part} = result")
@@ -168,7 +171,7 @@ def merge(
     counts: Counts | None = None,
     allow_nonfinite: bool = False,
     rounding: Counts | None = None,
-    shared: str = "mean",
+    combination: str = "mean",
 ) -> bool:
     """Write the merged elements to `out` (equation 7).
 
@@ -182,14 +185,14 @@ def merge(
         allow_nonfinite: take NaN and Inf as they come: a NaN is no update.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
-        shared: what becomes of elements that several agents moved, a key of `SHARED`.
+        combination: what becomes of elements that several agents moved, a key of `SHARED`.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format; if `allow_nonfinite`,
         also if a difference overflows.
     """
     n = len(inputs) - 1
-    does = (shared, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
+    does = (combination, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
     kernel = _kernel(_RamLoop(loop, len(epsilons), *does))
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)

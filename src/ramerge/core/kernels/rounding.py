@@ -28,20 +28,20 @@ ROWS = ("updates", "erased")
 CHUNK_WORDS = 1 << 14
 
 
-def loses(real: type[np.generic], target: str) -> bool:
+def is_narrowing(real: type[np.generic], target: str) -> bool:
     """Whether rounding from `real` (float32 or float64) to a format can lose anything."""
     return FORMATS[target].itemsize < np.dtype(real).itemsize
 
 
 def rounded(form: ElementFormat, target: str, value: str) -> str:
     """Source of `value`, of the format's real type, rounded to nearest even in `target` and widened again; exact."""
-    if not loses(form.real, target):
+    if not is_narrowing(form.real, target):
         return value
     if target == "F32":
         return f"np.float64(np.float32({value}))"
     if form.real is np.float64:
-        return f"np.float64({_stored(target, f'sticky_f32({value})')})"
-    return _stored(target, value)
+        return f"np.float64({_stored_value(target, f'sticky_f32({value})')})"
+    return _stored_value(target, value)
 
 
 def kept_base(loop: Loop, target: str) -> str:
@@ -49,7 +49,7 @@ def kept_base(loop: Loop, target: str) -> str:
     return "b" if loop.inputs[0].name == target else rounded(loop.out, target, "b")
 
 
-def _stored(target: str, value: str) -> str:
+def _stored_value(target: str, value: str) -> str:
     form = ELEMENTS[target]
     return f"{form.lanes[0]}({form.pack}({value}))"
 
@@ -82,10 +82,10 @@ class Counters:
         """Set counters of these names, or `active`, to 0."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
-    def mark(self, agent: int, moved: str) -> str:
-        """Set an agent's bit of `active` where the condition `moved` holds."""
+    def mark(self, agent: int, condition: str) -> str:
+        """Set an agent's bit of `active` where the condition `condition` holds."""
         flag = f"active{agent // 2}"
-        return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
+        return f"{flag} = or32({flag}, field{agent % 2}) if {condition} else {flag}"
 
     def count(self, name: str, where: str = "") -> list[str]:
         """Add `active` to counters, everywhere or where a condition holds."""
@@ -104,9 +104,9 @@ class Counters:
             for t in self.agents
         ]
 
-    def survey(self, loop: Loop, target: str, result: str, stored: str = "") -> list[str]:
-        """Count the element whose `result`, of the base `b`, is to be rounded, or is `stored` already."""
-        same = f"{stored or rounded(loop.out, target, result)} == {kept_base(loop, target)}"
+    def survey(self, loop: Loop, target: str, result: str, stored_value: str = "") -> list[str]:
+        """Count the element whose `result`, of the base `b`, is to be rounded, or is `stored_value` already."""
+        same = f"{stored_value or rounded(loop.out, target, result)} == {kept_base(loop, target)}"
         lines = [f"changed = {result} != b", f"same = changed and {same}"]
         return [*lines, *self.count("updates", "changed"), *self.count("erased", "same")]
 
@@ -130,7 +130,7 @@ def survey(
     inputs: Sequence[Words],
     result: Words,
     target: str,
-    stored: Words,
+    stored_words: Words,
     beyond: Sequence[float],
     counts: NDArray[np.int64],
 ) -> None:
@@ -141,11 +141,11 @@ def survey(
         inputs: words of the base and the agents; as long as the result, or longer.
         result: words of the merge.
         target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
-        stored: words of `target`, one element a word: what is read back of the result.
+        stored_words: words of `target`, one element a word: what is read back of the result.
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
         counts: shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
     """
-    _survey(loop, target, len(beyond))(*inputs, result, stored, *beyond, counts.reshape(-1))
+    _survey(loop, target, len(beyond))(*inputs, result, stored_words, *beyond, counts.reshape(-1))
 
 
 @cache
@@ -154,8 +154,8 @@ def _survey(loop: Loop, target: str, limits: int) -> Kernel:
     wide = "np.float64" if form.real is np.float64 else ""
     counters = Counters(n)
     beyond = names_of("beyond", limits, n)
-    moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > {beyond[t]}") for t in range(n)]
-    source = native.filled(
+    marks = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > {beyond[t]}") for t in range(n)]
+    source = native.fill(
         _SURVEY,
         arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         beyond=", ".join(beyond[:limits]),
@@ -164,7 +164,7 @@ def _survey(loop: Loop, target: str, limits: int) -> Kernel:
         result=f"{form.lanes[0]}(result[i])",
         stored=f"{wide}({after.lanes[0]}(stored[i]))",
         clear=counters.clear(ROWS),
-        body=[*counters.clear(["active"]), *moved, *counters.survey(loop, target, "r", "s")],
+        body=[*counters.clear(["active"]), *marks, *counters.survey(loop, target, "r", "s")],
         flush=counters.flush("counts", ROWS),
     )
     types = (*loop.codes, f"{form.word_code}[]", f"{after.word_code}[]", *[form.real_code] * limits, "i64[]")

@@ -69,16 +69,16 @@ def round_stochastically(
     against = ELEMENTS[base[0]] if base is not None else None
     bits = draw_bits(source, target)
     values, result = before.array(words, elements), after.array(out, elements)
-    compared = against.array(base[1], elements) if against is not None and base is not None else values
+    base_values = against.array(base[1], elements) if against is not None and base is not None else values
     kernel = _kernel(before, after, against, bits)
     key = key_words(hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest())
     peak, each = 0, 64 // bits  # draws of a word
     for first in range(0, elements, _CHUNK):
         part = slice(first, min(first + _CHUNK, elements))
-        word, skipped = divmod(start + first, each)
-        used = skipped + part.stop - first
-        draws = words_of_key(key, 2 * word, 2 * -(-used // each)).view(f"u{bits // 8}")[skipped:used]
-        peak = max(peak, kernel(values[part], compared[part], draws, result[part]))
+        word, offset = divmod(start + first, each)
+        stop = offset + part.stop - first
+        draws = words_of_key(key, 2 * word, 2 * -(-stop // each)).view(f"u{bits // 8}")[offset:stop]
+        peak = max(peak, kernel(values[part], base_values[part], draws, result[part]))
     return bool(peak >= after.overflow)
 
 

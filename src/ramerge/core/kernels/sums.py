@@ -71,21 +71,21 @@ def sums(
     """
     numbers = np.array([*[number for row in each for number in row], *common], loop.out.real)
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
-    words, flagged = single.arrays(inputs, elements), False
-    found = np.zeros((-(-elements // segment), len(terms)))
+    words, is_nonfinite = single.arrays(inputs, elements), False
+    totals = np.zeros((-(-elements // segment), len(terms)))
     # lanes of a segment: a power of two; fewer for short ones, which so have some rows of them
     most = max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
     for places, agents in _groups(terms, which.agents):
         own = [0, *[1 + t for t in agents]] if which.base else agents
         loop = Loop(tuple(single.inputs[k] for k in own), single.out)
-        renamed = {t: index for index, t in enumerate(agents)} | {which.agents: len(agents)}
-        group = tuple((renamed[x], renamed[y]) for x, y in (terms[place] for place in places))
+        new_numbers = {t: index for index, t in enumerate(agents)} | {which.agents: len(agents)}
+        group = tuple((new_numbers[x], new_numbers[y]) for x, y in (terms[place] for place in places))
         kernel = _sums(value, loop, replace(which, agents=len(agents)), group, len(each), len(common))
-        one, lanes = np.zeros((len(found), len(group))), np.empty(len(group) * _ROOM)
+        one, lanes = np.zeros((len(totals), len(group))), np.empty(len(group) * _ROOM)
         read = [words[k] for k in own]
-        flagged |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, most))
-        found[:, places] = one
-    return found, flagged
+        is_nonfinite |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, most))
+        totals[:, places] = one
+    return totals, is_nonfinite
 
 
 def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[list[int], list[int]]]:
@@ -140,11 +140,11 @@ def sums({arguments}):
 """
 
 
-def _folded(lanes: int, first: int = 0, apart: int = 1) -> str:
+def _fold(lanes: int, first: int = 0, apart: int = 1) -> str:
     """Source of the sum of the first lanes behind z, the upper half added to the lower one until one is left."""
     if lanes == 1:
         return f"lanes[z + np.uint64({first})]"
-    return f"({_folded(lanes // 2, first, 2 * apart)} + {_folded(lanes // 2, first + apart, 2 * apart)})"
+    return f"({_fold(lanes // 2, first, 2 * apart)} + {_fold(lanes // 2, first + apart, 2 * apart)})"
 
 
 @cache
@@ -165,7 +165,7 @@ def _sums(
         product = f"v{x} * v{y}" if y < which.agents else f"v{x}"
         add.append(f"lanes[np.uint64({place * _ROOM}) + k] += {product}")
     names = [*[f"e{index}_{t}" for index in range(each) for t in agents], *[f"c{index}" for index in range(common)]]
-    source = native.filled(
+    source = native.fill(
         _SOURCE,
         arguments=", ".join([*which.names, "numbers", "lanes", "found", "segment", "most"]),
         real=form.real_name,
@@ -175,7 +175,7 @@ def _sums(
         add=add,
         room=_ROOM,
         terms=len(terms),
-        eight=_folded(8),
+        eight=_fold(8),
         infinity=form.infinity,
     )
     types = [*loop.codes, f"{form.real_code}[]", "f64[]", "f64[]", "i64", "i64"]

@@ -44,10 +44,10 @@ def key_words(digest: bytes) -> tuple[int, int]:
 
 def words(key: tuple[int, int], start: int, count: int) -> NDArray[np.uint32]:
     """Words `start` to `start + count` under a key: word i is word i % 2 of the block of the 64-bit counter i // 2."""
-    skipped = start % 2
-    made = np.empty(-(-(count + skipped) // 2) * 2, np.uint32)
-    _blocks(made, start // 2, *key)
-    return made[skipped : skipped + count]
+    offset = start % 2
+    result = np.empty(-(-(count + offset) // 2) * 2, np.uint32)
+    _blocks(result, start // 2, *key)
+    return result[offset : offset + count]
 
 
 _BLOCKS = """
@@ -60,4 +60,4 @@ def blocks(out, first, key0, key1):
         out[j + j + np.uint64(1)] = y
     return 0
 """
-_blocks = native.deferred("blocks", _BLOCKS, ("u32[]", "u64", "u32", "u32"), {"threefry": threefry})
+_blocks = native.defer("blocks", _BLOCKS, ("u32[]", "u64", "u32", "u32"), {"threefry": threefry})

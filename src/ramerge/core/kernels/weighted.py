@@ -88,7 +88,7 @@ def _adding(form: ElementFormat, changes: int) -> Kernel:
         [f"after = {lane}(x{k}[i])", f"s = s + w{k} * (after - before)", "before = after"]
         for k in range(1, changes + 1)
     ]
-    source = native.filled(
+    source = native.fill(
         _ADD,
         arguments=", ".join(f"x{k}" for k in range(changes + 1)),
         weights=[f"w{k} = weights[{k - 1}]" for k in range(1, changes + 1)],
@@ -100,21 +100,21 @@ def _adding(form: ElementFormat, changes: int) -> Kernel:
 
 
 @cache
-def _summing(form: ElementFormat, models: int, based: bool) -> Kernel:
+def _summing(form: ElementFormat, models: int, has_base: bool) -> Kernel:
     lane = form.lanes[0]
-    origin = " - b" if based else ""
-    source = native.filled(
+    origin = " - b" if has_base else ""
+    source = native.fill(
         _SUM,
-        arguments=", ".join([*(["base"] if based else []), *(f"x{k}" for k in range(models))]),
+        arguments=", ".join([*(["base"] if has_base else []), *(f"x{k}" for k in range(models))]),
         weights=[f"w{k} = weights[{k}]" for k in range(models)],
-        base=[f"b = {lane}(base[i])"] if based else [],
+        base=[f"b = {lane}(base[i])"] if has_base else [],
         add=[f"s = s + w{k} * ({lane}(x{k}[i]){origin})" for k in range(models)],
     )
-    types = (*[f"{form.word_code}[]"] * (models + based), f"{form.real_code}[]", f"{form.real_code}[]")
+    types = (*[f"{form.word_code}[]"] * (models + has_base), f"{form.real_code}[]", f"{form.real_code}[]")
     return native.load("add_weighted", source, types, "i64")
 
 
 @cache
 def _finishing(form: ElementFormat) -> Kernel:
-    source = native.filled(_FINISH, real=form.real_name)
+    source = native.fill(_FINISH, real=form.real_name)
     return native.load("finish", source, (f"{form.real_code}[]",) * 2, "i64")

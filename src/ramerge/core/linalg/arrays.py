@@ -124,14 +124,14 @@ def refining(is_on: bool) -> Iterator[None]:
 def eigh(symmetric: Array) -> tuple[NDArray[np.float64], Array]:
     """Ascending eigenvalues as float64 of NumPy, and their vectors as columns, computed in the dtype of the matrix."""
     if _refines.get() and real_of(symmetric) == "float64" and len(symmetric) > SMALL:
-        refined = _refined(symmetric)
-        if refined is not None:
-            return refined
+        refinement = _refine(symmetric)
+        if refinement is not None:
+            return refinement
     values, vectors = _decomposed(symmetric, _eigh, "eigh")
     return to_host(values).astype(np.float64, copy=False), vectors
 
 
-def _refined(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
+def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
     """Eigenvectors in float32, refined by products in float64 (Ogita and Aishima 2018); None where that fails.
 
     A step squares the errors of the vectors: at first 1e-7 of the largest eigenvalue over the distance of two. One is
@@ -142,20 +142,20 @@ def _refined(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
     for _ in range(_MOST_STEPS):
         missing = -gram(vectors.T)  # of orthogonality
         missing.reshape(-1)[:: len(missing) + 1] += 1
-        turned = vectors.T @ (symmetric @ vectors)
-        values = turned.diagonal() / (1 - missing.diagonal())
+        diagonalized_matrix = vectors.T @ (symmetric @ vectors)
+        values = diagonalized_matrix.diagonal() / (1 - missing.diagonal())
         ascending = to_host(values)
         if not ascending.min() > _FULL * ascending.max():
             return None
         distances = values[None, :] - values[:, None]
-        turned += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
-        turned.reshape(-1)[:: len(turned) + 1] = 0
-        close = abs(distances) <= 2 * float(abs(turned).max())  # too close to be told apart yet
+        diagonalized_matrix += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
+        diagonalized_matrix.reshape(-1)[:: len(diagonalized_matrix) + 1] = 0
+        close = abs(distances) <= 2 * float(abs(diagonalized_matrix).max())  # too close to be told apart yet
         distances += close
-        turned /= distances
-        turned[close] = missing[close] / 2
-        vectors = vectors + vectors @ turned
-        if float(abs(turned).max()) <= _ENOUGH:
+        diagonalized_matrix /= distances
+        diagonalized_matrix[close] = missing[close] / 2
+        vectors = vectors + vectors @ diagonalized_matrix
+        if float(abs(diagonalized_matrix).max()) <= _ENOUGH:
             order = np.argsort(ascending, kind="stable")
             return ascending[order], vectors[:, order]
     return None

@@ -44,8 +44,8 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
     basis = arrays.qr(tau @ _signs(tau, rank + _OVERSAMPLED, key))
     for _ in range(iterations):
         basis = arrays.qr(tau @ arrays.qr(tau.T @ basis))
-    found = spectral.leading(basis.T @ tau, lambda _values: rank)
-    return Triples(basis @ arrays.astype(found.u, real_of(tau)), found.s, found.v)
+    triples = spectral.leading(basis.T @ tau, lambda _values: rank)
+    return Triples(basis @ arrays.astype(triples.u, real_of(tau)), triples.s, triples.v)
 
 
 def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
@@ -81,40 +81,40 @@ def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Itera
     """
     right = arrays.concat([arrays.astype(one.v, real_of(taus[0])) for one in cores], 1)
     ends = np.cumsum([one.s.size for one in cores])
-    projected = [tau @ right for tau in taus]
+    projections = [tau @ right for tau in taus]
     for i, one in enumerate(cores):
         columns = slice(ends[i] - one.s.size, ends[i])
-        found = [arrays.to_host(wide(one.u).T @ wide(each[:, columns])) for each in projected]
+        overlaps = [arrays.to_host(wide(one.u).T @ wide(each[:, columns])) for each in projections]
         relative = one.s / one.s[0]
         metric = np.multiply.outer(relative, relative) ** (2 * power)
-        metric /= (metric * found[i] ** 2).sum()
-        yield metric, found
+        metric /= (metric * overlaps[i] ** 2).sum()
+        yield metric, overlaps
 
 
 def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
     """A of shape (N, N), and b of shape (N,)."""
     agents = range(len(taus))
     overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))
-    for i, (metric, found) in enumerate(acts(taus, cores, power)):
+    for i, (metric, overlaps) in enumerate(acts(taus, cores, power)):
         for j in agents:
-            target[j] += (metric * found[j] * found[i]).sum()
+            target[j] += (metric * overlaps[j] * overlaps[i]).sum()
             for k in agents:
-                overlap[j, k] += (metric * found[j] * found[k]).sum()
+                overlap[j, k] += (metric * overlaps[j] * overlaps[k]).sum()
     return overlap, target
 
 
 def _bounded_minimum(overlap: Array, target: Array) -> Array:
     """Coefficients from 0 to 1 by coordinate descent from the best common one, so that copies get equal ones."""
     whole = overlap.sum()  # 0 where task vectors cancel out
-    found = np.full(len(target), min(max(target.sum() / whole, 0.0), 1.0) if whole > 0 else 0.0)
+    coefficients = np.full(len(target), min(max(target.sum() / whole, 0.0), 1.0) if whole > 0 else 0.0)
     for _ in range(_MOST_SWEEPS):
-        before = found.copy()
+        before = coefficients.copy()
         for j, row in enumerate(overlap):
-            others = sum(row[k] * found[k] for k in range(len(found)) if k != j)
-            found[j] = min(max((target[j] - others) / row[j], 0.0), 1.0)
-        if np.abs(found - before).max() <= _TOLERANCE:
+            others = sum(row[k] * coefficients[k] for k in range(len(coefficients)) if k != j)
+            coefficients[j] = min(max((target[j] - others) / row[j], 0.0), 1.0)
+        if np.abs(coefficients - before).max() <= _TOLERANCE:
             break
-    return found
+    return coefficients
 
 
 def movers(taus: Sequence[Array]) -> list[int]:
@@ -123,7 +123,7 @@ def movers(taus: Sequence[Array]) -> list[int]:
     return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
 
 
-def held(shape: tuple[int, int], agents: int, rank: int) -> int:
+def workspace(shape: tuple[int, int], agents: int, rank: int) -> int:
     """The float64 numbers that cores and coefficients hold besides the task vectors and the result."""
     m, n = shape
     return 4 * agents * (m + n) * min(rank + _OVERSAMPLED, m, n)

@@ -33,7 +33,7 @@ from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, Real, real_of
 from ramerge.core.linalg.spectral import Values, upper_bound
 
-_BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
+_LONGEST_IN_FLOAT32 = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
 _BRIEF = 10.0  # float32: the longest time * lambda, because an error of C grows with it
 _TERMS = 64  # of a polynomial that phi is fitted with
 _DECOMPOSITION = 11.0  # operations of products, over the cube of the side, in the time of an eigendecomposition
@@ -70,9 +70,9 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
         start: c_t of each task vector.
         filter: see there.
     """
-    moved = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
-    solver = _by_columns if len(moved) * len(taus[0]) < taus[0].shape[1] else _by_rows
-    return solver([tau for tau, _ in moved], [factor for _, factor in moved], filter)
+    nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
+    solver = _by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows
+    return solver([tau for tau, _ in nonzero_taus], [factor for _, factor in nonzero_taus], filter)
 
 
 def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
@@ -85,8 +85,8 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
         bound = upper_bound(narrow)
         if bound * filter.time <= _BRIEF or precision == "float64":
             terms = _series(bound, filter, min(taus[0].shape), len(curvature), real)
-            found = None if terms is not None else _led(curvature, filter, spectral.noise(curvature.shape))
-            if terms is not None or found is not None:
+            spectrum = None if terms is not None else _leading_part(curvature, filter, spectral.noise(curvature.shape))
+            if terms is not None or spectrum is not None:
                 break
     excess = [arrays.astype(gram - factor * curvature, real) for gram, factor in zip(grams, start, strict=True)]
     del grams
@@ -97,16 +97,16 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
             operators = [one @ smooth for one in excess]
             for operator, factor in zip(operators, start, strict=True):
                 _add_to_diagonal(operator, factor)
-            return _applied(taus, operators)
-        step = _polynomial(_applied(taus, excess, real=real), narrow, bound, terms)
+            return _apply(taus, operators)
+        step = _polynomial(_apply(taus, excess, real=real), narrow, bound, terms)
         for tau, factor in zip(taus, start, strict=True):
             step += arrays.astype(tau, real) * factor
         return arrays.astype(step, real_of(taus[0]))
-    assert found is not None
-    values, vectors = found
-    weighted = arrays.astype(spectral.scale_columns(vectors, filter.phi(values)), real)
+    assert spectrum is not None
+    values, vectors = spectrum
+    weighted_vectors = arrays.astype(spectral.scale_columns(vectors, filter.phi(values)), real)
     back = arrays.astype(vectors, real).T
-    return _applied(taus, [one @ weighted for one in excess], start, back)
+    return _apply(taus, [one @ weighted_vectors for one in excess], start, back)
 
 
 def _precisions(real: Real, side: int) -> tuple[Real, ...]:
@@ -114,7 +114,7 @@ def _precisions(real: Real, side: int) -> tuple[Real, ...]:
     return ("float32", "float64") if real == "float32" and side > arrays.SMALL else ("float64",)
 
 
-def _applied(
+def _apply(
     taus: Sequence[Array],
     operators: Sequence[Array],
     start: Sequence[float] = (),
@@ -156,18 +156,18 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
     if (terms := _series(bound, filter, len(taus[0]), len(products), real)) is not None:
         step = _polynomial(_excess(products, norms, start), products, bound, terms)
     else:
-        noise, found = spectral.noise(tuple(taus[0].shape)), None
+        noise, spectrum = spectral.noise(tuple(taus[0].shape)), None
         if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > arrays.SMALL):
-            found = _led(products, filter, noise)
-        if found is None:
+            spectrum = _leading_part(products, filter, noise)
+        if spectrum is None:
             del products  # before the next one is there
             products, norms = _stacked_gram(taus, "float64")
-            found = _led(products, filter, noise)
-        assert found is not None
-        values, vectors = found
-        weighted = spectral.scale_columns(_excess(products, norms, start) @ vectors, filter.phi(values))
-        step = weighted @ vectors.T
-        del vectors, weighted
+            spectrum = _leading_part(products, filter, noise)
+        assert spectrum is not None
+        values, vectors = spectrum
+        weighted_products = spectral.scale_columns(_excess(products, norms, start) @ vectors, filter.phi(values))
+        step = weighted_products @ vectors.T
+        del vectors, weighted_products
     del products
     parts = _parts(len(taus[0]), len(taus))
     operators = []
@@ -220,7 +220,7 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
 
 
 def _real(taus: Sequence[Array], filter: Filter) -> Real:
-    return "float32" if real_of(taus[0]) == "float32" and filter.time <= _BOUNDED else "float64"
+    return "float32" if real_of(taus[0]) == "float32" and filter.time <= _LONGEST_IN_FLOAT32 else "float64"
 
 
 def _sum(terms: Iterable[Array]) -> Array:
@@ -230,14 +230,14 @@ def _sum(terms: Iterable[Array]) -> Array:
     return first
 
 
-def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Values, Array] | None:
+def _leading_part(symmetric: Array, filter: Filter, noise: float) -> tuple[Values, Array] | None:
     """The leading eigenvalues and vectors; None if float32 does not resolve them."""
     values, vectors = spectral.spectrum(symmetric)
     if real_of(symmetric) == "float32":
-        k = spectral.resolved(values, filter.choose or len)
+        k = spectral.resolve_rank(values, filter.choose or len)
         return None if k is None else (values[:k], vectors[:, :k])
-    known = values[: spectral.rank(values, noise)]
-    k = spectral.cut(values, filter.choose(known) if filter.choose else len(known), noise)
+    values_above_noise = values[: spectral.rank(values, noise)]
+    k = spectral.cut(values, filter.choose(values_above_noise) if filter.choose else len(values_above_noise), noise)
     return values[:k], vectors[:, :k]
 
 
@@ -301,8 +301,8 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
 # --- what it takes ---------------------------------------------------------------------------------------------------
 
 
-def held(shape: tuple[int, ...], agents: int) -> int:
+def workspace(shape: tuple[int, ...], agents: int) -> int:
     """The float64 numbers that `solve` holds besides the task vectors and the result."""
     m, n = shape
-    stacked = agents * m
-    return (2 * agents + 6) * n * n if n <= stacked else 6 * stacked * stacked + 4 * m * stacked
+    rows = agents * m
+    return (2 * agents + 6) * n * n if n <= rows else 6 * rows * rows + 4 * m * rows

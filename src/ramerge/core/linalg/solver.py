@@ -136,10 +136,10 @@ def is_sound(device: str) -> bool:
     for real, tolerance in _TOLERANCES.items():
         tau = rows.astype(real)
         try:
-            found = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _refuse)
+            result = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _refuse)
         except _RefusedError:
             return False
-        if np.abs(found - spectral.polar(rows)).max() > tolerance:
+        if np.abs(result - spectral.polar(rows)).max() > tolerance:
             return False
     return True
 

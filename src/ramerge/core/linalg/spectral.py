@@ -34,7 +34,7 @@ _BLOCK = 1 << 21  # elements that are widened to float64 at a time
 _STEEP = 0.05  # float32: the least mean eigenvalue over the largest one, and so about the least that a method keeps
 _LEAST = 1e-2  # float32: the least eigenvalue over the largest one whose direction is used
 _APART = 3e-5  # float32: the least distance of eigenvalues between which a spectrum is cut, over the largest one
-_ROUNDED = 1e-6  # float32: how far an eigenvalue may be off, over the largest one
+_ROUNDING = 1e-6  # float32: how far an eigenvalue may be off, over the largest one
 _SOUND = 1e-3  # float32: the least eigenvalue of a Gram matrix of directions, over the largest one
 
 
@@ -119,9 +119,9 @@ def even(symmetric: Array) -> bool:
     return float(symmetric.diagonal().sum()) >= _STEEP * len(symmetric) * upper_bound(symmetric)
 
 
-def resolved(values: Values, choose: Callable[[Values], int]) -> int | None:
+def resolve_rank(values: Values, choose: Callable[[Values], int]) -> int | None:
     """How many eigenvalues in float32 `choose` takes; None where their rounding could change that, or what is kept."""
-    off = _ROUNDED * values[0]
+    off = _ROUNDING * values[0]
     k = choose(values)
     if not 0 < k <= len(values) or values[k - 1] < _LEAST * values[0]:
         return None
@@ -162,14 +162,14 @@ def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, ex
             are amplified. Vectors of the longer side may still be float32, for x in float32, if it is twice as long.
     """
     if len(x) > x.shape[1]:
-        found = leading(x.T, choose, least, exact=exact)
-        return Triples(found.v, found.s, found.u)
+        triples = leading(x.T, choose, least, exact=exact)
+        return Triples(triples.v, triples.s, triples.u)
     narrow = real_of(x) == "float32" and len(x) > SMALL
     if narrow and not exact:
         smaller = gram(x, "float32")
         if even(smaller):
             values, vectors = spectrum(smaller)
-            if (found_k := resolved(values, choose)) is not None:
+            if (found_k := resolve_rank(values, choose)) is not None:
                 u, s = arrays.contiguous(vectors[:, :found_k]), np.sqrt(values[:found_k])
                 return Triples(u, s, scale_columns(_transposed_product(x, u), 1 / s))
     values, vectors = spectrum(gram(x))
@@ -186,15 +186,15 @@ class InverseRoot:
 
     Attributes:
         root: shape (p, p).
-        kept: an orthonormal basis of what is not null, shape (p, rank); None if that is all.
+        basis: an orthonormal basis of what is not null, shape (p, rank); None if that is all.
     """
 
     root: Array
-    kept: Array | None
+    basis: Array | None
 
-    def projected(self, part: slice) -> Array | None:
+    def projection(self, part: slice) -> Array | None:
         """The part of the projector on what is not null in some rows and columns; None for the identity."""
-        return None if self.kept is None else arrays.gram(self.kept[part])
+        return None if self.basis is None else arrays.gram(self.basis[part])
 
 
 def inverse_root(x: Array) -> InverseRoot:
@@ -205,9 +205,9 @@ def inverse_root(x: Array) -> InverseRoot:
             half = scale_columns(vectors, values**-0.25)
             return InverseRoot(arrays.gram(half), None)
     values, vectors = spectrum(gram(x))
-    kept = int(np.count_nonzero(values > NULL * values.max(initial=0.0)))
-    half = scale_columns(vectors[:, :kept], values[:kept] ** -0.25)
-    return InverseRoot(arrays.gram(half), vectors[:, :kept] if kept < len(x) else None)
+    rank = int(np.count_nonzero(values > NULL * values.max(initial=0.0)))
+    half = scale_columns(vectors[:, :rank], values[:rank] ** -0.25)
+    return InverseRoot(arrays.gram(half), vectors[:, :rank] if rank < len(x) else None)
 
 
 def polar(x: Array) -> Array:
@@ -249,19 +249,19 @@ def norm(x: Array) -> float:
 
 def side_by_side(triples: Sequence[Triples]) -> tuple[Array, Array]:
     """Left vectors of all agents side by side, and right ones, each in the narrowest dtype of theirs."""
-    return _joined([one.u for one in triples]), _joined([one.v for one in triples])
+    return _side_by_side([one.u for one in triples]), _side_by_side([one.v for one in triples])
 
 
-def _joined(vectors: Sequence[Array]) -> Array:
+def _side_by_side(vectors: Sequence[Array]) -> Array:
     real: Real = "float32" if any(real_of(one) == "float32" for one in vectors) else "float64"
     return arrays.concat([arrays.astype(one, real) for one in vectors], 1)
 
 
-def aligned(triples: Sequence[Triples]) -> Array:
+def align(triples: Sequence[Triples]) -> Array:
     """polar(U) diag(S) polar(V)^T of the triples of all agents side by side; float32 if all on one side are."""
     u, v = side_by_side(triples)
     if len(u) > len(v):
-        return aligned([Triples(one.v, one.s, one.u) for one in triples]).T
+        return align([Triples(one.v, one.s, one.u) for one in triples]).T
     return _times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
 
 

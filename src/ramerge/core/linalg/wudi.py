@@ -80,14 +80,14 @@ def scratch_bytes(shape: tuple[int, int], agents: int) -> int:
     """
     out, width = shape
     rows, high, long = min(out, _rows(width)), min(out, _LONG), min(width, _LONG)
-    stacked = agents * out
+    stack_rows = agents * out
     norms = 2 * rows * width
-    if width < stacked:
+    if width < stack_rows:
         numbers = out * width + 4 * width * width + max(2 * high, 5 * rows) * width
     else:
-        gathering = 2 * stacked * stacked + 2 * stacked * long
-        inverting = 4 * stacked * stacked + out * stacked
-        spreading = out * stacked + 2 * stacked * long + out * long
+        gathering = 2 * stack_rows * stack_rows + 2 * stack_rows * long
+        inverting = 4 * stack_rows * stack_rows + out * stack_rows
+        spreading = out * stack_rows + 2 * stack_rows * long + out * long
         numbers = max(gathering, inverting, spreading)
     return 8 * max(norms, numbers) + (1 << 16)  # and small things
 

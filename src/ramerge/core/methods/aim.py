@@ -29,7 +29,7 @@ from ramerge.core.methods.base import (
     ScaledParameters,
     SideInput,
 )
-from ramerge.core.methods.matrices import WIDENED
+from ramerge.core.methods.matrices import WIDENING_BYTES
 from ramerge.core.methods.other_result import Start
 
 
@@ -54,15 +54,15 @@ class Aim(Method[AimParameters, Start]):
     parameters = AimParameters
     side: SideInput | None = INPUTS
 
-    def operator(self, layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
+    def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
         """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
-        means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
+        means = np.mean([each.weights @ np.abs(each.inputs) for each in records], 0)
         largest = float(means.max(initial=0.0))
         if not largest:
             return None
-        kept: Array = 1 - (1 - parameters.keep) * (means / largest)
-        kept = kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
-        return kept[:, None] if layer.transposed else kept
+        shares: Array = 1 - (1 - parameters.keep) * (means / largest)
+        shares = shares.astype(np.float32 if layer.itemsize == 4 else np.float64)
+        return shares[:, None] if layer.transposed else shares
 
     def prepare(self, parameters: AimParameters, agents: Agents, results: Results) -> Start:
         return Start(len(agents), parameters.scale)
@@ -84,7 +84,7 @@ class Aim(Method[AimParameters, Start]):
     def scratch(self, layer: Layer, parameters: AimParameters, agents: int) -> int:
         """Bytes of the recorded inputs and their absolute values."""
         result = 4 * math.prod(layer.shape) if layer.transposed else 0
-        return 16 * (sum(layer.rows) * layer.width + result) + WIDENED if layer.rows else 0
+        return 16 * (sum(layer.rows) * layer.width + result) + WIDENING_BYTES if layer.rows else 0
 
 
 AIM = Aim()

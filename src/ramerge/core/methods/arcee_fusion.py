@@ -20,7 +20,7 @@ from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs, histogram
 from ramerge.core.kernels.piece import Numbers, Piece
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
-from ramerge.core.methods.quantiles import Ranked, Values, ranked
+from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
 from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
@@ -42,21 +42,21 @@ class Quartiles(Values):
         words = _weighted_changes(base, agent).reshape(-1).view(np.uint32)
         return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)
 
-    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        return tuple(counted - int(part * (counted - 1)) for part in (0.25, 0.5, 0.75)) if counted else (1, 1, 1)
+    def ranks(self, row: int, count: int) -> tuple[int, ...]:
+        return tuple(count - int(part * (count - 1)) for part in (0.25, 0.5, 0.75)) if count else (1, 1, 1)
 
 
 def _weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
     """The size of every element's change, times how far the softmax of its row diverged from the base's."""
-    made = np.empty(base.shape, np.float32)
+    changes = np.empty(base.shape, np.float32)
     step = max(_GROUP // base.shape[1], 1)
     for first in range(0, len(base), step):
         rows = slice(first, first + step)
         with np.errstate(all="ignore"):
             p, q = _chances(agent[rows]), _chances(base[rows])
             divergence = np.maximum(np.sum(p * np.log(p / q), axis=-1, keepdims=True), 0)
-            made[rows] = np.abs(agent[rows] - base[rows]) * divergence
-    return made
+            changes[rows] = np.abs(agent[rows] - base[rows]) * divergence
+    return changes
 
 
 def _chances(rows: Numbers) -> NDArray[np.float64]:
@@ -81,12 +81,12 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
     parameters = ArceeFusionParameters
     most: int | None = 1
 
-    def statistics(self, parameters: ArceeFusionParameters, agents: Agents) -> tuple[Ranked]:
-        return (ranked(Quartiles()),)
+    def statistics(self, parameters: ArceeFusionParameters, agents: Agents) -> tuple[RankStatistic]:
+        return (rank_statistic(Quartiles()),)
 
     def prepare(self, parameters: ArceeFusionParameters, agents: Agents, results: Results) -> np.float32:
         """The least importance of what is merged."""
-        lower, median, upper = (rank.value for rank in results[ranked(Quartiles())][0])
+        lower, median, upper = (rank.value for rank in results[rank_statistic(Quartiles())][0])
         with np.errstate(over="ignore"):
             return np.float32(median + 1.5 * (upper - lower))
 

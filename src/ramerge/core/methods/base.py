@@ -56,8 +56,8 @@ def only(**conditions: str) -> dict[str, Any]:
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
     """The parameters that must have these values for `name` to count; empty if it always counts."""
-    found = _extra(parameters, name).get("only", {})
-    return {key: str(value) for key, value in found.items()}
+    only = _extra(parameters, name).get("only", {})
+    return {key: str(value) for key, value in only.items()}
 
 
 def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
@@ -158,8 +158,8 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
 
 def names_method(parameters: type[BaseModel], name: str) -> str | None:
     """The parameter that names the method whose parameters this one holds; None for an ordinary parameter."""
-    found = _extra(parameters, name).get("of_method")
-    return str(found) if found else None
+    name_of_method = _extra(parameters, name).get("of_method")
+    return str(name_of_method) if name_of_method else None
 
 
 P = TypeVar("P", bound=Parameters, default=Any)
@@ -476,11 +476,11 @@ class Method(ABC, Generic[P, R]):
         """Harm that these parameters do to LoRA adapters, and what helps; empty for nothing."""
         return ""
 
-    def takes(self, given: int) -> str:
+    def takes(self, count: int) -> str:
         """How many agents it takes, human-readable, for a message about another number."""
         if self.most is not None:
             return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
-        return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"
+        return f"at least {self.fewest} agents" if count < self.fewest else f"at most {self.limit} agents"
 
     @property
     def needs_importance(self) -> bool:

@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ZERO, Each, Given, Inputs, histogram
+from ramerge.core.kernels.elementwise import ZERO, Argument, Each, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.methods.base import FRACTIONS, Agents, Counts, Results, Statistic, WeightedParameters, for_each
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.quantiles import Rank, Ranked, Values, ranked
+from ramerge.core.methods.quantiles import Rank, RankStatistic, Values, rank_statistic
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 from ramerge.core.methods.ties import Election, lies
@@ -53,19 +53,19 @@ class KeptRange(Values):
         which = Inputs(self.rows)
         return piece.observe(lambda loop, inputs: histogram(every, loop, inputs, which, counts, bins))
 
-    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+    def ranks(self, row: int, count: int) -> tuple[int, ...]:
         if self.densities[row] >= 1:
-            return counted + 1, 0  # all of it: from 0 to infinity
-        kept = int(self.densities[row] * counted)
-        removed = min(int(self.gammas[row] * counted), counted - kept)
-        return (removed + kept, removed + 1) if kept else (0, counted + 1)
+            return count + 1, 0  # all of it: from 0 to infinity
+        keep = int(self.densities[row] * count)
+        outliers = min(int(self.gammas[row] * count), count - keep)
+        return (outliers + keep, outliers + 1) if keep else (0, count + 1)
 
 
 @dataclass(frozen=True)
 class KeptMagnitudes(Sums[Floats]):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
-    after: Ranked = field(kw_only=True)
+    after: RankStatistic = field(kw_only=True)
     spoiled = True
     terms = staticmethod(totals)
     kinds = 2
@@ -90,13 +90,13 @@ def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
     return abs(taus[t]) if lies(taus[t], low, high) else ZERO
 
 
-def ratios(whole: Floats, kept: Floats) -> Each:
+def ratios(whole: Floats, part: Floats) -> Each:
     """Factors that give what is kept the norm of the whole; 1 where nothing is kept."""
     with np.errstate(all="ignore"):
-        return tuple(np.where(kept == 0, 1.0, whole / kept).tolist())
+        return tuple(np.where(part == 0, 1.0, whole / part).tolist())
 
 
-class _Masked(CountedMethod[BreadcrumbsParameters]):
+class _BreadcrumbsMethod(CountedMethod[BreadcrumbsParameters]):
     """Task vectors without their largest and their smallest entries."""
 
     family = "sparse"
@@ -108,23 +108,23 @@ class _Masked(CountedMethod[BreadcrumbsParameters]):
         densities = for_each(parameters.density, agents)
         if min(densities) >= 1:
             return ()
-        bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
+        bounds = rank_statistic(KeptRange(densities, for_each(parameters.gamma, agents)))
         return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
         """Weights, factors, and the smallest and the largest magnitudes that are kept."""
-        found = [results[statistic] for statistic in self.statistics(parameters, agents)]
-        low, high = _bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
-        factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
+        values = [results[statistic] for statistic in self.statistics(parameters, agents)]
+        low, high = _bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
+        factors = ratios(*values[1]) if parameters.rescale and values else (1.0,) * len(agents)
         return for_each(parameters.weights, agents), factors, low, high
 
 
-class Breadcrumbs(_Masked):
+class Breadcrumbs(_BreadcrumbsMethod):
     name = "breadcrumbs"
     title = "Model Breadcrumbs"
     formula = "drop the `gamma` largest and the smallest entries, keep `density`; then scale * sum_t w_t tau_t"
 
-    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
         each = self.by_agent(parameters, agents, results)
         return (*each, parameters.scale, divisor_of(each[0]) if parameters.normalize else 1.0)
 
@@ -138,14 +138,14 @@ class Breadcrumbs(_Masked):
         return b if total == ZERO else b + scale * (total / divisor)
 
 
-class BreadcrumbsTies(_Masked, Election[BreadcrumbsParameters]):
+class BreadcrumbsTies(_BreadcrumbsMethod, Election[BreadcrumbsParameters]):
     name = "breadcrumbs_ties"
     title = "Model Breadcrumbs with TIES's election"
-    source: str = f"{_Masked.source}; arXiv 2306.01708"
+    source: str = f"{_BreadcrumbsMethod.source}; arXiv 2306.01708"
     formula = "drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign"
-    differs: str = f"{_Masked.differs}; elects + where the sum is 0"
+    differs: str = f"{_BreadcrumbsMethod.differs}; elects + where the sum is 0"
 
-    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
         return (*self.by_agent(parameters, agents, results), parameters.scale, parameters.normalize)
 
 

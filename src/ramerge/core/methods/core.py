@@ -27,11 +27,11 @@ from ramerge.core.linalg.core_coefficients import coefficients, movers
 from ramerge.core.linalg.solver import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
+from ramerge.core.methods.matrices import WIDENING_BYTES, is_matrix, orient, oriented_bytes, scale_solution
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
-_SMALLEST_STACKED = 16
+_SMALLEST_OF_STACK = 16
 """Sides from which the matrices of a tensor of three dimensions count as matrices of their own: experts."""
 
 
@@ -53,7 +53,7 @@ class CorePlusParameters(CoreParameters):
 def matrix_of(layer: Layer) -> tuple[int, int]:
     """The shape of the matrices that `core` cuts a tensor into; the last one may have fewer rows."""
     shape = layer.shape
-    if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_STACKED:
+    if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_OF_STACK:
         return shape[1], shape[2]
     rows = shape[0] if len(shape) > 1 else 1
     columns = math.prod(shape[1:] if len(shape) > 1 else shape)
@@ -82,9 +82,9 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
 def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
     """The coefficient of each task vector of a matrix, from 0 to 1; 0 if it has not moved it. Also for `swudi`."""
     places = movers(taus)
-    moved = [taus[place] for place in places]
+    nonzero_taus = [taus[place] for place in places]
     factors = np.zeros(len(taus))
-    factors[places] = coefficients(moved, cores_of(tensor, moved, parameters), parameters.power)
+    factors[places] = coefficients(nonzero_taus, cores_of(tensor, nonzero_taus, parameters), parameters.power)
     return [float(factor) for factor in factors]
 
 
@@ -127,12 +127,12 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
             result = np.empty_like(base)
             for start in range(0, len(base), rows):
                 part = slice(start, start + rows)
-                taus = [oriented(one[part] - base[part], piece.transposed) for one in agents]
-                tau = scaled(taus, (1.0,) * len(taus), prepared.scale, merged, solver)
-                result[part] = base[part] + oriented(tau, piece.transposed)
+                taus = [orient(one[part] - base[part], piece.transposed) for one in agents]
+                tau = scale_solution(taus, (1.0,) * len(taus), prepared.scale, merge_taus, solver)
+                result[part] = base[part] + orient(tau, piece.transposed)
             return result
 
-        def merged(taus: Sequence[Array]) -> Array:
+        def merge_taus(taus: Sequence[Array]) -> Array:
             return solve(piece.tensor, taus, prepared, time)
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -142,10 +142,10 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
         """Bytes for a matrix in addition to inputs and result."""
         extra, layer = oriented_bytes(layer), layer.oriented
         shape = matrix_of(layer)
-        held = kernel.held(shape, agents, parameters.rank)
+        numbers = kernel.workspace(shape, agents, parameters.rank)
         if isinstance(parameters, CorePlusParameters) and is_matrix(layer):
-            held += curvature.held(layer.shape, agents)
-        return (agents + 2) * layer.itemsize * math.prod(shape) + 8 * held + extra + WIDENED
+            numbers += curvature.workspace(layer.shape, agents)
+        return (agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers + extra + WIDENING_BYTES
 
     def solves(self, layer: Layer, parameters: CoreP) -> bool:
         return True

@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
-from ramerge.core.kernels.elementwise import Element, Given
+from ramerge.core.kernels.elementwise import Argument, Element
 from ramerge.core.methods.base import (
     Agents,
     Parameters,
@@ -25,7 +25,7 @@ from ramerge.core.methods.base import (
 from ramerge.core.methods.drop_mask import DropMask
 from ramerge.core.methods.formula import ElementMethod
 from ramerge.core.methods.task_arithmetic import task_arithmetic
-from ramerge.core.methods.ties import TiesParameters, Trimmed
+from ramerge.core.methods.ties import TiesParameters, TrimmedElection
 
 _RATES = per_agent(0.0, 1.0, below=True)
 RATE: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _RATES[0], _RATES[1]]
@@ -66,27 +66,27 @@ class _Dropping(ElementMethod[DroppingP]):
         return any(parameters.p.values() if isinstance(parameters.p, Mapping) else (parameters.p,))
 
 
-_DIFFERS = "`dare_{}` drops other elements in each run, and rescales each tensor to its l1 norm, not by 1 / (1 - p)"
+_DIFFERENCE = "`dare_{}` drops other elements in each run, and rescales each tensor to its l1 norm, not by 1 / (1 - p)"
 
 
 class Dare(_Dropping[DareParameters]):
     name = "dare"
     title = "DARE with Task Arithmetic"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t"
-    differs = _DIFFERS.format("linear")
+    differs = _DIFFERENCE.format("linear")
     parameters = DareParameters
     element: Element = staticmethod(task_arithmetic.element)
 
-    def numbers(self, parameters: DareParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+    def numbers(self, parameters: DareParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
         return task_arithmetic.numbers(parameters, agents, results)
 
 
-class DareTies(_Dropping[DareTiesParameters], Trimmed[DareTiesParameters]):
+class DareTies(_Dropping[DareTiesParameters], TrimmedElection[DareTiesParameters]):
     name = "dare_ties"
     title = "DARE with TIES"
     source: str = f"{_Dropping.source}; arXiv 2306.01708"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES"
-    differs = f"{_DIFFERS.format('ties')}; it does not trim, as `density: 1` here, and its own density is 1 - p"
+    differs = f"{_DIFFERENCE.format('ties')}; it does not trim, as `density: 1` here, and its own density is 1 - p"
     parameters = DareTiesParameters
 
 

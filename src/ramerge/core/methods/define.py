@@ -31,7 +31,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 from pydantic import Field, SerializeAsAny, create_model, model_validator
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.elementwise import Element, Given
+from ramerge.core.kernels.elementwise import Argument, Element
 from ramerge.core.methods.base import (
     IMPORTANCE,
     Agents,
@@ -45,7 +45,7 @@ from ramerge.core.methods.base import (
 )
 from ramerge.core.methods.formula import ElementMethod
 
-Derived = Callable[[Any, Agents], Mapping[str, Given]]
+Derivation = Callable[[Any, Agents], Mapping[str, Argument]]
 """From parameters and names of agents to further numbers of a formula, by name."""
 
 
@@ -99,13 +99,13 @@ class _FormulaParameter:
         limits: dict[str, Any] = {**lower, **upper, **finite}
         return self.kind, Field(self.default, description=self.description, **limits)
 
-    def value(self, parameters: object, agents: Agents) -> Given:
-        given = getattr(parameters, self.name)
+    def value(self, parameters: object, agents: Agents) -> Argument:
+        value = getattr(parameters, self.name)
         if self.kind is _ChosenAgent:
-            return tuple(float(name == (given or agents[0])) for name in agents)
+            return tuple(float(name == (value or agents[0])) for name in agents)
         if self.kind is _PerAgent:
-            return for_each(given, agents)
-        return given if isinstance(given, bool) else float(given)
+            return for_each(value, agents)
+        return value if isinstance(value, bool) else float(value)
 
 
 def merge_method(
@@ -114,7 +114,7 @@ def merge_method(
     source: str,
     title: str = "",
     formula: str = "",
-    derived: Derived | None = None,
+    derived: Derivation | None = None,
     check: Callable[[Any], None] | None = None,
     needs_base: bool = True,
     needs_importance: bool = False,
@@ -150,18 +150,18 @@ def merge_method(
     """
 
     def decorate(function: Element) -> FormulaMethod:
-        described = inspect.getdoc(function) or name
-        shown = title or described.partition("\n")[0].rstrip(".")
-        stated = _stated(function)
+        description = inspect.getdoc(function) or name
+        shown_title = title or description.partition("\n")[0].rstrip(".")
+        formula_parameters = _parameters_of(function)
         return (kind or FormulaMethod)(
             function,
             derived,
-            stated,
+            formula_parameters,
             name=name,
-            title=shown,
+            title=shown_title,
             source=source,
-            formula=formula or shown,
-            parameters=_model(name, stated, check),
+            formula=formula or shown_title,
+            parameters=_model(name, formula_parameters, check),
             needs_base=needs_base,
             side=IMPORTANCE if needs_importance else None,
             interface=interface,
@@ -175,7 +175,11 @@ class FormulaMethod(ElementMethod[Any]):
     """A method that `merge_method` makes; its parameters are made of the formula's keywords."""
 
     def __init__(
-        self, function: Element, derived: Derived | None, stated: Sequence[_FormulaParameter], **attributes: object
+        self,
+        function: Element,
+        derived: Derivation | None,
+        formula_parameters: Sequence[_FormulaParameter],
+        **attributes: object,
     ) -> None:
         # kernels call it by position
         assert isinstance(function, FunctionType)
@@ -183,53 +187,55 @@ class FormulaMethod(ElementMethod[Any]):
         if code.co_freevars:
             names = ", ".join(code.co_freevars)
             raise TypeError(f"{function.__qualname__}: uses {names} of the function around it; {native.FORMULAS}")
-        moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
-        self.element: Element = FunctionType(moved, function.__globals__, function.__name__)
+        positional_code = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+        self.element: Element = FunctionType(positional_code, function.__globals__, function.__name__)
         self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it
-        self._keywords, self._stated, self._derived = _keywords(function), stated, derived
+        self._keywords, self._formula_parameters, self._derivation = _keywords(function), formula_parameters, derived
         for name, value in attributes.items():
             if name not in Method.__annotations__:
                 raise TypeError(f"{function.__qualname__}: methods have no attribute {name!r}")
             setattr(self, name, value)
 
-    def numbers(self, parameters: Any, agents: Agents, results: Results) -> tuple[Given, ...]:
-        values = {each.name: each.value(parameters, agents) for each in self._stated}
-        values |= self._derived(parameters, agents) if self._derived is not None else {}
+    def numbers(self, parameters: Any, agents: Agents, results: Results) -> tuple[Argument, ...]:
+        values = {each.name: each.value(parameters, agents) for each in self._formula_parameters}
+        values |= self._derivation(parameters, agents) if self._derivation is not None else {}
         return tuple(values[keyword] for keyword in self._keywords)
 
 
 def _keywords(function: Element) -> tuple[str, ...]:
-    found = inspect.signature(function).parameters.values()
-    return tuple(parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
 
 
-def _stated(function: Element) -> list[_FormulaParameter]:
+def _parameters_of(function: Element) -> list[_FormulaParameter]:
     hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
-    found = []
+    result = []
     for name in _keywords(function):
         hint, default = hints.get(name), signature[name].default
         if default is inspect.Parameter.empty:
             continue
         kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        marked = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
+        marker = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
         description = next((each for each in metadata if isinstance(each, str)), "")
-        if marked not in (float, int, bool, _PerAgent, _ChosenAgent) or not description:
+        if marker not in (float, int, bool, _PerAgent, _ChosenAgent) or not description:
             where = f"{function.__module__}.{function.__qualname__}: {name}"
             raise TypeError(f'{where}: annotate it as Annotated[TYPE, "what it means"], where TYPE is {_KINDS}')
         span = next((each for each in metadata if isinstance(each, Range)), Range())
-        found.append(_FormulaParameter(name, marked, default, span, description))
-    return found
+        result.append(_FormulaParameter(name, marker, default, span, description))
+    return result
 
 
-def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any], None] | None) -> type[Parameters]:
-    def checked(self: Parameters) -> Parameters:
+def _model(
+    name: str, formula_parameters: Sequence[_FormulaParameter], check: Callable[[Any], None] | None
+) -> type[Parameters]:
+    def check_values(self: Parameters) -> Parameters:
         if check is not None:
             check(self)
         return self
 
     title = "".join(part.capitalize() for part in name.replace("+", "_plus").split("_"))
-    fields: dict[str, Any] = {each.name: each.field for each in stated}
-    validators: dict[str, Any] = {"checked": model_validator(mode="after")(checked)}
+    fields: dict[str, Any] = {each.name: each.field for each in formula_parameters}
+    validators: dict[str, Any] = {"checked": model_validator(mode="after")(check_values)}
     return create_model(
         f"{title}Parameters",
         __base__=Parameters,

@@ -105,10 +105,12 @@ class Dropping:
             rows = slice(first, first + step)
             with np.errstate(all="ignore"):
                 taus = [agent[rows] - base[rows] for agent in agents]
-                kept = [self._kept(t, tau, piece, piece.start + first * width) for t, tau in enumerate(taus)]
-            yield rows, base[rows], taus, kept
+                rescaled_taus = [
+                    self._survivors(t, tau, piece, piece.start + first * width) for t, tau in enumerate(taus)
+                ]
+            yield rows, base[rows], taus, rescaled_taus
 
-    def _kept(self, t: int, tau: Numbers, piece: Piece, start: int) -> Numbers:
+    def _survivors(self, t: int, tau: Numbers, piece: Piece, start: int) -> Numbers:
         """Rows of a task vector, with 0 for what is dropped."""
         if self.densities[t] >= 1:
             return tau
@@ -117,18 +119,18 @@ class Dropping:
         chances = _probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
         order = _ascending(tau)
         draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
-        stays = draws.reshape(tau.shape) >= _placed(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
-        grown = tau * _placed((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
+        stays = draws.reshape(tau.shape) >= _in_order(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
+        rescaled_tau = tau * _in_order((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
         # a number that is not finite is not dropped, so that it is found
-        return np.where(stays | ~np.isfinite(tau), grown, tau.dtype.type(0))
+        return np.where(stays | ~np.isfinite(tau), rescaled_tau, tau.dtype.type(0))
 
 
 def _probabilities(n: int, density: float, epsilon: float) -> Floats:
     """Probabilities that the entries of a row are kept, from the smallest entry to the largest."""
     if n == 1:
         return np.full(1, density)
-    made: Floats = density - epsilon + 2 * epsilon * (np.arange(n) / (n - 1))
-    return made
+    probabilities: Floats = density - epsilon + 2 * epsilon * (np.arange(n) / (n - 1))
+    return probabilities
 
 
 def _ascending(rows: Numbers) -> NDArray[np.intp]:
@@ -143,11 +145,11 @@ def _ascending(rows: Numbers) -> NDArray[np.intp]:
     return order
 
 
-def _placed(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
+def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
     """Values that belong to ranks, where the entries of these ranks are."""
-    made = np.empty(order.shape, by_rank.dtype)
-    np.put_along_axis(made, order, np.broadcast_to(by_rank, order.shape), -1)
-    return made
+    result = np.empty(order.shape, by_rank.dtype)
+    np.put_along_axis(result, order, np.broadcast_to(by_rank, order.shape), -1)
+    return result
 
 
 @dataclass(frozen=True)
@@ -164,13 +166,13 @@ class RowMagnitudes(Sums[Floats]):
         return []
 
     def count(self, piece: Piece, required: object, counts: Counts) -> bool:
-        flagged = False
-        for _, _, taus, kept in self.dropping.groups(piece):
+        is_nonfinite = False
+        for _, _, taus, survivors in self.dropping.groups(piece):
             # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
-            found = np.stack([np.abs(each).sum(-1, dtype=np.float64) for each in (*taus, *kept)], 1)
-            self.enter(found, counts)
-            flagged |= not bool(np.isfinite(found).all())
-        return flagged
+            magnitudes = np.stack([np.abs(each).sum(-1, dtype=np.float64) for each in (*taus, *survivors)], 1)
+            self.enter(magnitudes, counts)
+            is_nonfinite |= not bool(np.isfinite(magnitudes).all())
+        return is_nonfinite
 
     def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Floats:
         return self.read(total).reshape(2, -1)
@@ -191,21 +193,21 @@ def _dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
     return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
 
 
-def _sum(b: Numbers, kept: Sequence[Numbers], prepared: PreparedDella) -> Numbers:
+def _sum(b: Numbers, survivors: Sequence[Numbers], prepared: PreparedDella) -> Numbers:
     real, parameters = b.dtype.type, prepared.parameters
-    pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
+    pairs = zip(prepared.weights, prepared.factors, survivors, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
-    total, below = _added(terms), real(divisor_of(prepared.weights) if parameters.normalize else 1)
+    total, below = _sum_of(terms), real(divisor_of(prepared.weights) if parameters.normalize else 1)
     if isinstance(parameters, DellaParameters):
         agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
-        voices = _added([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
-        lost = np.isnan(total)  # where there is no sign, and must not pass for 0
-        total = _added([np.where(yes | lost, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
+        voices = _sum_of([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
+        undefined = np.isnan(total)  # where there is no sign, and must not pass for 0
+        total = _sum_of([np.where(yes | undefined, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
         below = np.where(parameters.normalize & (voices != 0), voices, real(1))
     return np.where(total == 0, b, b + real(parameters.scale) * (total / below))
 
 
-def _added(terms: Sequence[Numbers]) -> Numbers:
+def _sum_of(terms: Sequence[Numbers]) -> Numbers:
     total: Numbers = np.zeros_like(terms[0])
     for term in terms:
         total = total + term
@@ -235,20 +237,20 @@ class _RowDropping(RowMethod[DellaP, PreparedDella]):
 
     def rows(self, piece: Piece, prepared: PreparedDella, base: Numbers, *agents: Numbers) -> Numbers:
         result = np.empty_like(base)
-        for rows, b, _, kept in prepared.dropping.groups(piece):
+        for rows, b, _, survivors in prepared.dropping.groups(piece):
             with np.errstate(all="ignore"):
-                result[rows] = _sum(b, kept, prepared)
+                result[rows] = _sum(b, survivors, prepared)
         return result
 
 
-_DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
+_DIFFERENCE = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
 
 
 class Della(_RowDropping[DellaParameters]):
     name = "della"
     title = "DELLA with TIES's election"
     formula = "drop elements with probabilities by rank in their row; then the mean of those that agree in sign"
-    differs = _DIFFERS.format("della")
+    differs = _DIFFERENCE.format("della")
     parameters = DellaParameters
 
 
@@ -256,7 +258,7 @@ class DellaLinear(_RowDropping[DellaLinearParameters]):
     name = "della_linear"
     title = "DELLA with Task Arithmetic"
     formula = "drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t"
-    differs = _DIFFERS.format("della_linear")
+    differs = _DIFFERENCE.format("della_linear")
     parameters = DellaLinearParameters
 
 

@@ -36,5 +36,5 @@ def fisher(
         total = total + importance * taus[t]
         mass = mass + importance
     overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 otherwise
-    merged = b + scale * (total / mass) if overflow == ZERO else overflow
-    return merged if mass > ZERO else b
+    result = b + scale * (total / mass) if overflow == ZERO else overflow
+    return result if mass > ZERO else b

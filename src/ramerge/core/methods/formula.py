@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ramerge.core.kernels import elementwise
-from ramerge.core.kernels.elementwise import Each, Element, Given, Inputs
+from ramerge.core.kernels.elementwise import Argument, Each, Element, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods.base import Agents, Counts, Method, P, Results, Statistic
 from ramerge.core.methods.drop_mask import DropMask
@@ -30,7 +30,7 @@ class ElementMethod(Method[P, Formula]):
     element: Element
 
     @abstractmethod
-    def numbers(self, parameters: P, agents: Agents, results: Results) -> tuple[Given, ...]:
+    def numbers(self, parameters: P, agents: Agents, results: Results) -> tuple[Argument, ...]:
         """Numbers that the formula takes besides its inputs."""
 
     def beyond(self, parameters: P, results: Results) -> Each:

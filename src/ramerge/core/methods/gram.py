@@ -46,21 +46,21 @@ class Gram(Sums[Floats]):
         return [Summand(every)]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Floats:
-        return _squared(self.read(total))
+        return _square_matrices(self.read(total))
 
 
-def _squared(rows: Floats) -> Floats:
+def _square_matrices(rows: Floats) -> Floats:
     """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms).
 
     A vector shorter than 2^-130 counts as 0: its square would not be exact.
     """
     agents = math.isqrt(2 * rows.shape[-1])  # of n (n + 1) / 2 terms
-    made = np.empty((*rows.shape[:-1], agents, agents))
+    matrices = np.empty((*rows.shape[:-1], agents, agents))
     for index, (i, j) in enumerate(products(agents)):
-        made[..., i, j] = made[..., j, i] = rows[..., index]
-    gone = np.diagonal(made, axis1=-2, axis2=-1) < _LEAST_SQUARE
-    made[gone[..., :, None] | gone[..., None, :]] = 0
-    return made
+        matrices[..., i, j] = matrices[..., j, i] = rows[..., index]
+    tiny = np.diagonal(matrices, axis1=-2, axis2=-1) < _LEAST_SQUARE
+    matrices[tiny[..., :, None] | tiny[..., None, :]] = 0
+    return matrices
 
 
 # --- combining ---------------------------------------------------------------------------------------------------
@@ -98,33 +98,33 @@ class CombinationMethod(Method[P, Combination]):
             return self.coefficients(parameters, agents, gram)
 
         per = self.per(parameters)
-        found = solve(results[Gram("tensor")]) if per == "tensor" else np.empty(0)
-        return Combination(len(agents), per, tuple(found.tolist()), solve)
+        coefficients = solve(results[Gram("tensor")]) if per == "tensor" else np.empty(0)
+        return Combination(len(agents), per, tuple(coefficients.tolist()), solve)
 
     def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        based, coefficients, agents = piece.which.base, prepared.coefficients, prepared.agents
+        has_base, coefficients, agents = piece.which.base, prepared.coefficients, prepared.agents
         if prepared.per == "row":
             shape = (-1, row_of(piece.shape))
-            return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape)
+            return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, has_base), shape)
         if prepared.per == "column":
             shape = (piece.shape[0] if piece.shape else 1, -1)
 
             def columns(*numbers: Numbers) -> Numbers:
-                return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, based).T
+                return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, has_base).T
 
             return piece.compute_numbers(columns, shape)
-        nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
-        excess = 0.0 if based else math.fsum(coefficients) - 1
+        nearest = 0 if has_base else int(np.argmax(np.abs(coefficients)))
+        excess = 0.0 if has_base else math.fsum(coefficients) - 1
         if agents > FEW:  # as the formulas of one element below
 
             def finish(origin: Numbers, total: Numbers) -> Numbers:
                 return np.where(total == 0, origin, origin + total)
 
             return merge_many(piece, coefficients, finish, origin=nearest, start=excess)
-        if based:
+        if has_base:
             return merge_formula(piece, Formula(_task_element, (coefficients,), Inputs(agents)))
-        chosen = tuple(float(t == nearest) for t in range(agents))
-        return merge_formula(piece, Formula(_agent_element, (coefficients, chosen, excess), Inputs(agents, base=False)))
+        marks = tuple(float(t == nearest) for t in range(agents))
+        return merge_formula(piece, Formula(_agent_element, (coefficients, marks, excess), Inputs(agents, base=False)))
 
 
 class CombinationByPart(CombinationMethod[P]):
@@ -145,18 +145,20 @@ class CombinationByPart(CombinationMethod[P]):
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 
-def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based: bool) -> Numbers:
+def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, has_base: bool) -> Numbers:
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
     words = [row.reshape(-1).view(loop.out.word) for row in rows]
-    found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
+    products_of_rows, _ = sums(
+        every, loop, words, Inputs(agents, base=has_base), products(agents), length, rows[0].size
+    )
     with np.errstate(all="ignore"):
-        coefficients = combination.solve(_squared(found))
+        coefficients = combination.solve(_square_matrices(products_of_rows))
         # without a base, differences from the agent of the largest coefficient
-        nearest = rows[0] if based else np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
-        origin, *others = rows if based else (nearest, *rows)
+        nearest = rows[0] if has_base else np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+        origin, *others = rows if has_base else (nearest, *rows)
         total = np.zeros_like(origin)
-        if not based:
+        if not has_base:
             total = (np.sum(coefficients, -1) - 1).astype(real)[:, None] * origin
         for t, agent in enumerate(others):
             total = total + coefficients[:, t, None].astype(real) * (agent - origin)

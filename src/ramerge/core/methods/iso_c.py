@@ -22,8 +22,8 @@ def _isotropic(delta: Array) -> Array:
     if len(delta) > delta.shape[1]:
         return _isotropic(delta.T).T
     values, vectors = spectral.spectrum(spectral.gram(delta))
-    kept = spectral.rank(values, spectral.noise(delta.shape))
-    u, sigma = vectors[:, :kept], np.sqrt(values[:kept])
+    rank = spectral.rank(values, spectral.noise(delta.shape))
+    u, sigma = vectors[:, :rank], np.sqrt(values[:rank])
     return (spectral.scale_columns(u, sigma.sum() / len(delta) / sigma) @ u.T) @ delta
 
 
@@ -47,7 +47,7 @@ class IsoC(Isotropic[WeightedParameters]):
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
         return _isotropic(spectral.total(taus))
 
-    def held(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 6 * r * r + 2 * r * long
 

@@ -56,11 +56,11 @@ class IsoCts(Isotropic[IsoCtsParameters]):
         r = min(taus[0].shape)
         own = _own_directions(r, len(taus), parameters.common_space_fraction)
         common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
-        found = [*[_outside(tau, common.u, own) for tau in taus if own], common]
-        sigma = sum(float(one.s.sum()) for one in found) / r
-        return spectral.aligned([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in found])
+        parts = [*[_outside(tau, common.u, own) for tau in taus if own], common]
+        sigma = sum(float(one.s.sum()) for one in parts) / r
+        return spectral.align([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in parts])
 
-    def held(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * r * (r + long) + max(6 * r * r, 2 * r * long)
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ONE, ZERO, Each, Given
+from ramerge.core.kernels.elementwise import ONE, ZERO, Argument, Each
 from ramerge.core.methods.base import Agents, Column, Figure, Results, ScaledParameters, Statistic, agent_field, present
 from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.moved import (
@@ -68,18 +68,18 @@ class Isolate(CountedMethod[IsolateParameters]):
     def beyond(self, parameters: IsolateParameters, results: Results) -> Each:
         return thresholds_of(parameters.epsilon, results)
 
-    def numbers(self, parameters: IsolateParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
-        chosen, beyond = parameters.agent or agents[0], self.beyond(parameters, results)
-        mine = tuple(float(name == chosen) for name in agents)
+    def numbers(self, parameters: IsolateParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
+        agent, beyond = parameters.agent or agents[0], self.beyond(parameters, results)
+        mine = tuple(float(name == agent) for name in agents)
         return mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale
 
     @staticmethod
     def element(b: float, taus: Each, mine: Each, epsilons: Each, region: float, scale: float) -> float:
         tau, own, movers = ZERO, ZERO, ZERO
         for t in range(len(taus)):
-            moved = abs(taus[t]) > epsilons[t]
-            movers = movers + (ONE if moved else ZERO)
-            own = own + (mine[t] if moved else ZERO)
+            is_update = abs(taus[t]) > epsilons[t]
+            movers = movers + (ONE if is_update else ZERO)
+            own = own + (mine[t] if is_update else ZERO)
             tau = taus[t] if mine[t] > ZERO else tau
         alone = movers == ONE
         inside = own > ZERO and (region == ZERO or (region == ONE and alone) or (region > ONE and not alone))

@@ -35,13 +35,13 @@ def _shared_basis(taus: Sequence[Array]) -> Array:
     if out <= joint[1]:
         values, vectors = spectral.spectrum(spectral.total(spectral.gram(tau) for tau in taus))
         return vectors[:, : spectral.rank(values, spectral.noise(joint))]
-    stacked = wide(arrays.concat(taus, 1))
-    values, vectors = spectral.spectrum(spectral.gram(stacked.T))
-    kept = spectral.rank(values, spectral.noise(joint))
-    return stacked @ spectral.scale_columns(vectors[:, :kept], 1 / np.sqrt(values[:kept]))
+    stack = wide(arrays.concat(taus, 1))
+    values, vectors = spectral.spectrum(spectral.gram(stack.T))
+    rank = spectral.rank(values, spectral.noise(joint))
+    return stack @ spectral.scale_columns(vectors[:, :rank], 1 / np.sqrt(values[:rank]))
 
 
-def _trimmed(coordinates: Array, density: float) -> Array:
+def _trim(coordinates: Array, density: float) -> Array:
     """Coordinates without the smallest; those that equal the least that is kept stay."""
     count = math.prod(coordinates.shape)
     if density >= 1 or not count:
@@ -53,14 +53,14 @@ def _trimmed(coordinates: Array, density: float) -> Array:
     return coordinates
 
 
-def elected(values: Sequence[Array]) -> Array:
+def elect(values: Sequence[Array]) -> Array:
     """The mean of those coordinates in the shared basis that have the sign of their sum; 0 where that is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:
-        agrees = one * sign > 0
-        total += one * agrees
-        voices += agrees
+        agreement = one * sign > 0
+        total += one * agreement
+        voices += agreement
     voices[voices < 1] = 1
     return total / voices
 
@@ -77,9 +77,9 @@ class Knots(SpectralMethod[KnotsParameters]):
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
         basis = _shared_basis(taus)
-        return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
+        return basis @ elect([_trim(basis.T @ wide(tau), parameters.density) for tau in taus])
 
-    def held(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
         out, width = shape
         side = min(out, agents * width)
         return 6 * side * side + (agents + 7) * side * width + out * side + agents * out * width

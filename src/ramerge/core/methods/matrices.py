@@ -34,7 +34,7 @@ from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
-WIDENED = 1 << 24  # blocks that are widened, and small things
+WIDENING_BYTES = 1 << 24  # blocks that are widened, and small things
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv))(.*\.?(weight|in_proj_weight)|.+\[\d+\])$")
 
 Shape = tuple[int, ...]
@@ -56,7 +56,7 @@ def is_matrix(layer: Layer) -> bool:
     return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
 
 
-def oriented(matrix: Numbers, transposed: bool) -> Numbers:
+def orient(matrix: Numbers, transposed: bool) -> Numbers:
     """A linear weight as (out, in), from how it is stored; or what it is stored as, from one as (out, in)."""
     return np.ascontiguousarray(matrix.T) if transposed else matrix
 
@@ -108,15 +108,15 @@ class MatrixMethod(Method[P, PreparedMatrices]):
         if not is_matrix(Layer(piece.tensor, piece.shape)):
             return merge_formula(piece, prepared.formula)
 
-        def merged(base: Numbers, *agents: Numbers) -> Numbers:
+        def merge_numbers(base: Numbers, *agents: Numbers) -> Numbers:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
                 solver = piece.solver or CPU
-                taus = [oriented(agent - base, piece.transposed) for agent in agents]
-                tau = oriented(prepared.solve(piece.tensor, taus, solver), piece.transposed)
+                taus = [orient(agent - base, piece.transposed) for agent in agents]
+                tau = orient(prepared.solve(piece.tensor, taus, solver), piece.transposed)
                 tau += base
             return tau
 
-        return piece.compute_numbers(merged)
+        return piece.compute_numbers(merge_numbers)
 
 
 class SpectralMethod(MatrixMethod[ScaledP]):
@@ -130,7 +130,7 @@ class SpectralMethod(MatrixMethod[ScaledP]):
     differs = "has no such method"
 
     @abstractmethod
-    def held(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
         """The float64 numbers that solving holds besides the task vectors and the result."""
 
     def others(self, parameters: ScaledP, agents: Agents) -> Formula:
@@ -139,7 +139,7 @@ class SpectralMethod(MatrixMethod[ScaledP]):
     def merged(
         self, tensor: str, taus: list[Numbers], parameters: ScaledP, agents: Agents, solver: Solver = CPU
     ) -> Numbers:
-        return scaled(
+        return scale_solution(
             taus,
             _weights(parameters, agents),
             parameters.scale,
@@ -149,14 +149,14 @@ class SpectralMethod(MatrixMethod[ScaledP]):
 
     def memory(self, layer: Layer, parameters: ScaledP, agents: int) -> int:
         vectors = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
-        return vectors + 8 * self.held(layer.shape, parameters, agents) + WIDENED
+        return vectors + 8 * self.workspace(layer.shape, parameters, agents) + WIDENING_BYTES
 
 
 def _weights(parameters: ScaledParameters, agents: Agents) -> Each:
     return for_each(parameters.weights if isinstance(parameters, WeightedParameters) else 1.0, agents)
 
 
-def scaled(
+def scale_solution(
     taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], solver: Solver
 ) -> Numbers:
     """The result of `solve` by a solver, in the dtype of the task vectors, which are overwritten.

@@ -43,10 +43,10 @@ class MeanMethod(Method[P, Formula]):
 
 def one_of(index: int, means: int) -> Formula:
     """Arguments of `merge` that write one of several means."""
-    return Formula(_chosen, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
+    return Formula(_marked_value, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
 
 
-def _chosen(_b: float, values: Each, marks: Each) -> float:
+def _marked_value(_b: float, values: Each, marks: Each) -> float:
     result = values[0]
     for t in range(len(values)):
         result = values[t] if marks[t] > ZERO else result

@@ -84,15 +84,15 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
             length * float(_factors_of(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)
         ]
         total = math.fsum(lengths)
-        kept = math.sqrt(math.fsum(squares) / total) if total > 0 else None
-        return [{"ratio": kept} for _ in agents]
+        ratio = math.sqrt(math.fsum(squares) / total) if total > 0 else None
+        return [{"ratio": ratio} for _ in agents]
 
     def warning(self, figures: Sequence[Figures]) -> str:
-        kept = figures[0].get("ratio")
-        if kept is None or kept >= _LITTLE:
+        ratio = figures[0].get("ratio")
+        if ratio is None or ratio >= _LITTLE:
             return ""
         return (
-            f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task "
+            f"model_stock leaves {ratio:.1%} of the agents' mean, so the merge is nearly the base: the agents' task "
             f"vectors are nearly orthogonal, as those of different tasks are. {WHERE_TO_BEGIN}"
         )
 

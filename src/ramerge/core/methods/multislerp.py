@@ -22,7 +22,7 @@ from ramerge.core.methods.gram import Combination, CombinationMethod
 from ramerge.core.methods.sums import Floats
 
 # Shorter sums of unit vectors cannot be distinguished from 0 by dot products in float64.
-_RESOLVED = 1e-7
+_RESOLUTION = 1e-7
 
 
 class MultislerpParameters(Parameters):
@@ -47,12 +47,12 @@ def _mean_direction(products: Floats, weights: Each, eps: float) -> Floats:
         return np.ones(len(weights)) / len(weights)
     w: Floats = np.array(weights)
     # sums and no products of matrices, whose order is up to the linear algebra library
-    squared = float((w[:, None] * w * gram.cosines(products)).sum())
-    if not math.isfinite(squared):
+    square = float((w[:, None] * w * gram.cosines(products)).sum())
+    if not math.isfinite(square):
         return np.full(len(weights), np.nan)
-    if math.sqrt(max(squared, 0)) >= max(eps, _RESOLVED * float(np.abs(w).sum())):
+    if math.sqrt(max(square, 0)) >= max(eps, _RESOLUTION * float(np.abs(w).sum())):
         along: Floats = np.divide(w, lengths, out=np.zeros_like(w), where=lengths > 0)
-        return along * float((w * lengths).sum()) / math.sqrt(squared)
+        return along * float((w * lengths).sum()) / math.sqrt(square)
     return w if np.count_nonzero(lengths) <= 2 else np.full(len(weights), np.nan)
 
 

@@ -60,27 +60,27 @@ OtherName: TypeAlias = Annotated[str, AfterValidator(_checked_name)]
 def fits(of: str) -> AfterValidator:
     """Validator of a `parameters_field`: the method that the field `of` names takes these parameters."""
 
-    def check(given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def check(values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         name = info.data.get(of)
-        if name in SUMS and given:
-            raise ValueError(f"{name} takes none, so remove {', '.join(given)}")
+        if name in SUMS and values:
+            raise ValueError(f"{name} takes none, so remove {', '.join(values)}")
         if name is None or name in SUMS:
-            return given
+            return values
         try:
-            _method_of(name, given)
+            _method_of(name, values)
         except ValidationError as error:
             texts = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
             raise ValueError(f"of {name}: {'; '.join(texts)}") from error
-        return given
+        return values
 
     return AfterValidator(check)
 
 
-def _method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:
+def _method_of(name: str, values: Mapping[str, Any]) -> tuple[Method, Any] | None:
     """The method of a name and its parameters; None for one of `SUMS`."""
     from ramerge.core.methods.registry import METHODS
 
-    return None if name in SUMS else (METHODS[name], METHODS[name].parameters(**given))
+    return None if name in SUMS else (METHODS[name], METHODS[name].parameters(**values))
 
 
 @dataclass(frozen=True)

@@ -55,30 +55,30 @@ class Psa(SpectralMethod[PsaParameters]):
     def solve(self, tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Array:
         if taus[0].shape[0] > taus[0].shape[1]:
             return self.solve(tensor, [tau.T for tau in taus], parameters).T
-        found = [
+        truncations = [
             spectral.leading(tau, lambda squares: _holding(squares, parameters.energy), exact=False) for tau in taus
         ]
-        lefts, rights = spectral.side_by_side(found)
+        lefts, rights = spectral.side_by_side(truncations)
         lefts = spectral.polar(lefts)
         if rights.shape[1] > len(rights):
             rights, root = spectral.polar(rights), None
         else:  # polar(V) is V root, but only what there is of it in each agent's part is needed
             root = spectral.inverse_root(rights.T)
         factors, start = [], 0
-        for one, tau in zip(found, taus, strict=True):
+        for one, tau in zip(truncations, taus, strict=True):
             part = slice(start, start := start + one.s.size)
             share = spectral.scale_columns(lefts[:, part], one.s)
-            within = _gram_of(rights[:, part]) if root is None else root.projected(part)
-            gained = (
+            within = _gram_of(rights[:, part]) if root is None else root.projection(part)
+            energy = (
                 spectral.squares(share) if within is None else spectral.inner(share, spectral.matmul(share, within))
             )
-            factors.append(one.s * (math.sqrt(spectral.squares(tau) / gained) if gained > 0 else 0.0))
+            factors.append(one.s * (math.sqrt(spectral.squares(tau) / energy) if energy > 0 else 0.0))
         operator = spectral.scale_columns(lefts, np.concatenate(factors))
         if root is not None:
             operator = spectral.matmul(operator, root.root)
         return spectral.matmul(operator, rights.T)
 
-    def held(self, shape: Shape, parameters: PsaParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: PsaParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)
 

@@ -44,7 +44,7 @@ class Values(ABC):
         """
 
     @abstractmethod
-    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+    def ranks(self, row: int, count: int) -> tuple[int, ...]:
         """The ranks to find among so many values, counted from the largest, which is 1; as many for each row.
 
         0 stands for infinity, and ranks beyond the last one for 0.
@@ -66,15 +66,15 @@ class Rank:
 
     Attributes:
         value: the value of that rank.
-        asked: the rank.
-        kept: how many values are not 0 and at least as large: more than `asked` where several equal `value`, which
-            formats of few bits make many.
+        target: the rank.
+        survivors: how many values are not 0 and at least as large: more than `target` where several equal
+            `value`, which formats of few bits make many.
         elements: elements that were counted.
     """
 
     value: float
-    asked: int
-    kept: int
+    target: int
+    survivors: int
     elements: int
 
 
@@ -96,13 +96,13 @@ class _CoarseRanks(Statistic["tuple[tuple[tuple[_Bin, ...], ...], Any]"]):
             total[:, _INFINITE_BIN] = 0
         rows = []
         for row, counts in enumerate(total):
-            counted = min(int(counts.sum()), elements)  # what fills the last word up is counted, too
-            rows.append(tuple(_find(counts, rank) for rank in self.values.ranks(row, counted)))
+            value_count = min(int(counts.sum()), elements)  # what fills the last word up is counted, too
+            rows.append(tuple(_find(counts, rank) for rank in self.values.ranks(row, value_count)))
         return tuple(rows), required
 
 
 @dataclass(frozen=True)
-class Ranked(Statistic[tuple[tuple[Rank, ...], ...]]):
+class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
     """The values of ranks, `after` the bins that they lie in. The result has a `Rank` for each rank of each row."""
 
     after: _CoarseRanks
@@ -114,21 +114,21 @@ class Ranked(Statistic[tuple[tuple[Rank, ...], ...]]):
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         rows, before = required
         flags = [
-            self.after.values.tally(piece, of_rank, [found.index for found in bins], before)
+            self.after.values.tally(piece, of_rank, [bin.index for bin in bins], before)
             for of_rank, bins in zip(counts, zip(*rows, strict=True), strict=True)
         ]
         return any(flags)
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[tuple[Rank, ...], ...]:
         return tuple(
-            tuple(_refined(upper, total[rank, row], elements) for rank, upper in enumerate(bins))
+            tuple(_refine(upper, total[rank, row], elements) for rank, upper in enumerate(bins))
             for row, bins in enumerate(required[0])
         )
 
 
-def ranked(values: Values, scope: str = "tensor", after: Statistic | None = None) -> Ranked:
+def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | None = None) -> RankStatistic:
     """The statistic of the values of all that one result is counted over, where `after` may be required first."""
-    return Ranked(scope, _CoarseRanks(scope, after, values=values))
+    return RankStatistic(scope, _CoarseRanks(scope, after, values=values))
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:
@@ -136,13 +136,13 @@ def _find(row: NDArray[np.int64], rank: int) -> _Bin:
     if not rank:
         return _Bin(_INFINITE_BIN, 0, 0)
     from_top = np.cumsum(row[::-1])
-    passed = min(int(np.searchsorted(from_top, rank)), row.size - 1)
-    above = int(from_top[passed - 1]) if passed else 0
-    return _Bin(row.size - 1 - passed, rank - above, above)
+    bins_above = min(int(np.searchsorted(from_top, rank)), row.size - 1)
+    above = int(from_top[bins_above - 1]) if bins_above else 0
+    return _Bin(row.size - 1 - bins_above, rank - above, above)
 
 
-def _refined(upper: _Bin, counts: NDArray[np.int64], elements: int) -> Rank:
+def _refine(upper: _Bin, counts: NDArray[np.int64], elements: int) -> Rank:
     lower = _find(counts, upper.rank).index if upper.rank else 0
     bits = upper.index << 16 | lower
-    kept = upper.above + int(counts[lower if bits else 1 :].sum()) if upper.rank else 0
-    return Rank(float(np.uint32(bits).view(np.float32)), upper.above + upper.rank, kept, elements)
+    survivors = upper.above + int(counts[lower if bits else 1 :].sum()) if upper.rank else 0
+    return Rank(float(np.uint32(bits).view(np.float32)), upper.above + upper.rank, survivors, elements)

@@ -52,8 +52,8 @@ from ramerge.core.methods.moved import (
     thresholds,
     thresholds_of,
 )
-from ramerge.core.methods.quantiles import Ranked
-from ramerge.core.methods.trim import least_kept, trimming
+from ramerge.core.methods.quantiles import RankStatistic
+from ramerge.core.methods.trim import least_magnitudes, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
 
@@ -173,8 +173,8 @@ class Moved(Statistic[tuple[AgentCounts, ...]]):
         return f"moved and unique, epsilon {self.epsilon!r}" if self.after is None else None
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[AgentCounts, ...]:
-        found = thresholds(self.epsilon, required)
-        epsilons = found * (total.shape[1] // len(found))
+        limits = thresholds(self.epsilon, required)
+        epsilons = limits * (total.shape[1] // len(limits))
         return tuple(
             AgentCounts(elements, active, unique, epsilon)
             for (active, unique), epsilon in zip(total.T.tolist(), epsilons, strict=True)
@@ -188,15 +188,15 @@ class PreparedRam:
     Attributes:
         epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
         lambdas: factors of unique elements, one for each agent; None for plain RAM.
-        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`.
+        combination: what becomes of shared elements, a key of `kernels.ram.SHARED`.
     """
 
     epsilons: Each
     lambdas: Each | None
-    shared: str
+    combination: str
 
 
-def _trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
+def _trim_statistic(parameters: RamParameters, agents: Agents) -> RankStatistic | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
     if parameters.shared != "ties":
         return None
@@ -207,20 +207,20 @@ def _element(b: float, taus: Each, lambdas: Each, thresholds: Each, epsilons: Ea
     """Equation 7 with TIES in the shared region, for one element."""
     total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
     for t in range(len(taus)):
-        moved = abs(taus[t]) > epsilons[t]
-        movers = movers + (ONE if moved else ZERO)
-        total = total + (taus[t] if moved else ZERO)
-        scale = lambdas[t] if moved else scale
-        kept = moved and np.float32(abs(taus[t])) >= thresholds[t]
-        mass = mass + (taus[t] if kept else ZERO)
-    agreed, voices = ZERO, ZERO
+        is_update = abs(taus[t]) > epsilons[t]
+        movers = movers + (ONE if is_update else ZERO)
+        total = total + (taus[t] if is_update else ZERO)
+        scale = lambdas[t] if is_update else scale
+        is_survivor = is_update and np.float32(abs(taus[t])) >= thresholds[t]
+        mass = mass + (taus[t] if is_survivor else ZERO)
+    agreement, voices = ZERO, ZERO
     for t in range(len(taus)):
-        kept = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
-        agrees = kept and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
-        agreed = agreed + (taus[t] if agrees else ZERO)
-        voices = voices + (ONE if agrees else ZERO)
+        is_survivor = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
+        in_agreement = is_survivor and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
+        agreement = agreement + (taus[t] if in_agreement else ZERO)
+        voices = voices + (ONE if in_agreement else ZERO)
     alone = b + scale * total
-    together = b + agreed / (voices if voices > ZERO else ONE)
+    together = b + agreement / (voices if voices > ZERO else ONE)
     unmoved = movers == ZERO or (movers > ONE and voices == ZERO)
     return b if unmoved else (alone if movers == ONE else together)
 
@@ -229,7 +229,7 @@ RamP = TypeVar("RamP", bound=RamParameters)
 _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
 
-class _Reinforced(Method[RamP, PreparedRam | Formula]):
+class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
     """Equation 7, with lambdas where the parameters rescale."""
 
     family = "RAM"
@@ -249,7 +249,7 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
     def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
         """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes; RAM nothing."""
         counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
-        return present(measured(parameters.epsilon), counts, _trimmed(parameters, agents))
+        return present(measured(parameters.epsilon), counts, _trim_statistic(parameters, agents))
 
     def prepare(self, parameters: RamP, agents: Agents, results: Results) -> PreparedRam | Formula:
         epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
@@ -257,7 +257,7 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
             lambdas = tuple(parameters.rescaling(counts) for counts in results[self.reported(parameters, agents)])
         if parameters.shared != "ties":
             return PreparedRam(epsilons, lambdas, parameters.shared)
-        n, least = len(agents), least_kept(_trimmed(parameters, agents), agents, results)
+        n, least = len(agents), least_magnitudes(_trim_statistic(parameters, agents), agents, results)
         numbers = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
         return Formula(_element, numbers, Inputs(n), beyond=epsilons)
 
@@ -266,10 +266,10 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
     ) -> PieceResult:
         if isinstance(prepared, Formula):
             return merge_formula(piece, prepared)
-        epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared
+        epsilons, lambdas, combination = prepared.epsilons, prepared.lambdas, prepared.combination
         return piece.compute(
             lambda loop, inputs, out, rounding: kernel.merge(
-                loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, shared
+                loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, combination
             ),
             beyond=epsilons,
         )
@@ -302,7 +302,7 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
         return rows
 
 
-class Ram(_Reinforced[RamParameters]):
+class Ram(_ReinforcedMethod[RamParameters]):
     name = "ram"
     title = "Reinforced Agent Merging"
     source = f"{SOURCE}, equation 7"
@@ -312,7 +312,7 @@ class Ram(_Reinforced[RamParameters]):
     presets: ClassVar[Presets] = {"paper": _MEAN}
 
 
-class RamPlus(_Reinforced[ClippedParameters]):
+class RamPlus(_ReinforcedMethod[ClippedParameters]):
     name = "ram+"
     title = "Reinforced Agent Merging with clipped rescaling"
     source = f"{SOURCE}, equations 6 and 7"
@@ -326,7 +326,7 @@ class RamPlus(_Reinforced[ClippedParameters]):
     }
 
 
-class RamPlusS(_Reinforced[RescaledParameters]):
+class RamPlusS(_ReinforcedMethod[RescaledParameters]):
     name = "ram+s"
     title = "Reinforced Agent Merging with saturated rescaling"
     source = f"{SOURCE}, equations 7 and 8"

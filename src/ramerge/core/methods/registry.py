@@ -30,12 +30,12 @@ def unknown_method(name: str) -> str:
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
     titles = {_letters(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)}
-    found = titles.get(_letters(name))
-    if found is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
-        found = titles.get(nearest(_letters(name), titles, cutoff=_ALIKE) or "")
-    if found is None:
+    match = titles.get(_letters(name))
+    if match is None and nearest(name, METHODS, cutoff=_ALIKE) is None:
+        match = titles.get(nearest(_letters(name), titles, cutoff=_ALIKE) or "")
+    if match is None:
         return unknown("method", name, list(METHODS))
-    return f"unknown method {quoted(name)}; did you mean {found!r}?"
+    return f"unknown method {quoted(name)}; did you mean {match!r}?"
 
 
 _COMMANDS = {"greedy": "ramerge soup RUN OUT --strategy greedy --score FILE.py:FUNCTION"}
@@ -56,9 +56,9 @@ def all_parameters() -> frozenset[str]:
     return frozenset(name for method in METHODS.usable().values() for name in method.parameters.model_fields)
 
 
-def complete(method: Method, preset: str | None, given: Mapping[str, object]) -> dict[str, object]:
+def complete(method: Method, preset: str | None, values: Mapping[str, object]) -> dict[str, object]:
     """The parameters of a preset, with those that are given in their place."""
-    return {**(method.presets[preset] if preset else {}), **given}
+    return {**(method.presets[preset] if preset else {}), **values}
 
 
 def describe(method: Method) -> dict[str, Any]:
@@ -66,13 +66,13 @@ def describe(method: Method) -> dict[str, Any]:
 
     `reads` are those of the inputs that a merge with default parameters takes.
     """
-    counted = method.statistics(method.parameters(), ("code", "tool")[: method.most])
+    statistics = method.statistics(method.parameters(), ("code", "tool")[: method.most])
     schema = method.parameters.model_json_schema()["properties"]
     return {
         "title": method.title,
         "formula": method.formula,
         "source": method.source,
-        "reads": 1 + max((statistic.reads for statistic in counted), default=0),
+        "reads": 1 + max((statistic.reads for statistic in statistics), default=0),
         "differs": method.differs,
         "parameters": {
             name: {

@@ -40,7 +40,7 @@ from ramerge.core.methods.base import (
     SideInput,
     Statistic,
 )
-from ramerge.core.methods.matrices import WIDENED
+from ramerge.core.methods.matrices import WIDENING_BYTES
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _GROUP = 128
@@ -157,18 +157,16 @@ class RegMean(Method[RegMeanParameters, Start]):
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
         return parameters.other.statistics(agents)
 
-    def operator(
-        self, layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters
-    ) -> Operator | None:
+    def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
         """Prepared form of the recorded inputs of a weight; None if they are all 0."""
-        weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
-        power = sum(float(np.vdot(x, x)) for x in weighted)
+        weighted_inputs = [each.inputs * np.sqrt(each.weights)[:, None] for each in records]
+        power = sum(float(np.vdot(x, x)) for x in weighted_inputs)
         if not power:
             return None
-        share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
+        share = sum(float(each.weights.sum()) for each in records) / len(records)
         mu = max(parameters.ridge, _LEAST) * power / share / layer.width
         real = np.float32 if layer.itemsize == 4 else np.float64
-        factors = _maps(weighted, mu, layer, parameters)
+        factors = _maps(weighted_inputs, mu, layer, parameters)
         maps = [tuple(each.astype(real) for each in product) for product in factors]
         return Operator(maps, layer.transposed)
 
@@ -176,26 +174,26 @@ class RegMean(Method[RegMeanParameters, Start]):
         return parameters.other.start(parameters.share, agents, results)
 
     def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        made: Operator | None = piece.operator
-        if made is None:
+        operator: Operator | None = piece.operator
+        if operator is None:
             return prepared.merge(piece, counts, allow_nonfinite)
         shape = (-1, piece.shape[1])
         start = prepared.task_vector(piece, allow_nonfinite, shape)
 
-        def merged(base: Array, *agents: Array) -> Array:
-            if made.transposed:
+        def merge_numbers(base: Array, *agents: Array) -> Array:
+            if operator.transposed:
                 base, agents = base.T, tuple(agent.T for agent in agents)
-            others = start.T if start is not None and made.transposed else start
+            others = start.T if start is not None and operator.transposed else start
             result = np.empty_like(base)
             for row in range(0, len(base), _GROUP):
                 part = slice(row, row + _GROUP)
                 taus = [agent[part] - base[part] for agent in agents]
                 towards = prepared(taus) if others is None else others[part]
-                result[part] = base[part] + (towards + made.correction(towards, taus))
-            return result.T if made.transposed else result
+                result[part] = base[part] + (towards + operator.correction(towards, taus))
+            return result.T if operator.transposed else result
 
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            return piece.compute_numbers(merged, shape)
+            return piece.compute_numbers(merge_numbers, shape)
 
     def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
         """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
@@ -213,9 +211,9 @@ class RegMean(Method[RegMeanParameters, Start]):
             return prior
         n, d = sum(layer.rows), layer.width
         few = all(_few(rows, layer, parameters) for rows in layer.rows)
-        made = 5 * n * d + (4 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
+        operator_numbers = 5 * n * d + (4 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
         result = math.prod(layer.shape) if layer.transposed else 0
-        return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
+        return 8 * (operator_numbers + result + _GROUP * ((agents + 4) * d + n)) + WIDENING_BYTES + prior
 
     def solves(self, layer: Layer, parameters: RegMeanParameters) -> bool:
         return parameters.other.solves(layer)

@@ -59,8 +59,8 @@ class _Split:
 
 
 def _split(tau: Array, k: int) -> _Split:
-    found = spectral.leading(tau, lambda _squares: k)
-    head = spectral.scale_columns(wide(found.u), found.s) @ wide(found.v).T
+    triples = spectral.leading(tau, lambda _squares: k)
+    head = spectral.scale_columns(wide(triples.u), triples.s) @ wide(triples.v).T
     residual = wide(tau) - head
     norms = [spectral.norm(x) for x in (head, residual)]
     return _Split(head, residual, norms[0], norms[1] if norms[1] > _EQUAL * norms[0] else 0.0)
@@ -111,17 +111,17 @@ class Resmerge(SpectralMethod[ResmergeParameters]):
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
         parts = [_split(tau, parameters.rank_topk) for tau in taus]
-        merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
+        residual = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
         heads = [one for one in parts if one.head_norm]
         head = spectral.total(one.head for one in parts)
         size = spectral.norm(head)
         agreement = _agreement(heads)
         if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
-            head *= parameters.head_ratio_budget * agreement * spectral.norm(merged) / size
-            merged += head
-        return merged
+            head *= parameters.head_ratio_budget * agreement * spectral.norm(residual) / size
+            residual += head
+        return residual
 
-    def held(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> int:
         r, long = sorted(shape)
         return (2 * agents + 3) * r * long + 6 * r * r
 

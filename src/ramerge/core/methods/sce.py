@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import INFINITY, ZERO, Each, Given, Inputs, histogram
+from ramerge.core.kernels.elementwise import INFINITY, ZERO, Argument, Each, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import squares
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.quantiles import Values, ranked
+from ramerge.core.methods.quantiles import Values, rank_statistic
 from ramerge.core.methods.sums import Floats, Summand, Sums
 
 LEAST_WEIGHT = cast(float, np.float32(1e-6))
@@ -47,8 +47,8 @@ class Variances(Values):
             lambda loop, inputs: histogram(_counted_variance, loop, inputs, which, counts, bins, rows=1)
         )
 
-    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        return (int(self.topk * counted),)
+    def ranks(self, row: int, count: int) -> tuple[int, ...]:
+        return (int(self.topk * count),)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SquareMeans(Sums[tuple[Floats, float]]):
     terms = staticmethod(squares)
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(_selected, common=(_bound(required),))]
+        return [Summand(_selected_square, common=(_bound(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
         """The sums, and the bound of what is selected."""
@@ -84,18 +84,18 @@ def _variance(taus: Each) -> np.float32:
 
 
 def _counted_variance(_t: int, taus: Each) -> float | np.float32:
-    found = _variance(taus)
-    return found if found > ZERO else INFINITY
+    variance = _variance(taus)
+    return variance if variance > ZERO else INFINITY
 
 
-def _selected(own: int, taus: Each, least: float) -> float:
+def _selected_square(own: int, taus: Each, least: float) -> float:
     return taus[own] if _variance(taus) >= least else ZERO
 
 
 def _sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
     before = None
     if parameters.select_topk < 1:
-        before = ranked(Variances(len(agents), parameters.select_topk))
+        before = rank_statistic(Variances(len(agents), parameters.select_topk))
     return SquareMeans("tensor", before)
 
 
@@ -114,10 +114,10 @@ class Sce(CountedMethod[SceParameters]):
     def statistics(self, parameters: SceParameters, agents: Agents) -> tuple[SquareMeans]:
         return (_sizes(parameters, agents),)
 
-    def numbers(self, parameters: SceParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
-        found, least = results[_sizes(parameters, agents)]
-        total = found.sum()
-        weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
+    def numbers(self, parameters: SceParameters, agents: Agents, results: Results) -> tuple[Argument, ...]:
+        squares, least = results[_sizes(parameters, agents)]
+        total = squares.sum()
+        weights = squares / total if total != 0 else np.full(len(agents), 1 / len(agents))
         return tuple(weights.tolist()), least
 
     @staticmethod
@@ -127,9 +127,9 @@ class Sce(CountedMethod[SceParameters]):
             mass = mass + taus[t]
         total, voices = ZERO, ZERO
         for t in range(len(taus)):
-            agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
-            total = total + (weights[t] * taus[t] if agrees else ZERO)
-            voices = voices + (weights[t] if agrees else ZERO)
+            in_agreement = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
+            total = total + (weights[t] * taus[t] if in_agreement else ZERO)
+            voices = voices + (weights[t] if in_agreement else ZERO)
         stays = total == ZERO or _variance(taus) < least
         return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
 

@@ -62,23 +62,23 @@ class Sums(Statistic[S]):
         which, terms = Inputs(agents, piece.which.base), self.terms(agents)
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:
-            found = [
+            results = [
                 sums(each.value, loop, inputs, which, terms, CHUNK, piece.elements, each.each, each.common)
                 for each in self.summands(required)
             ]
-            self.enter(np.concatenate([terms_of for terms_of, _ in found], 1), counts)
-            return found[0][1]
+            self.enter(np.concatenate([terms_of for terms_of, _ in results], 1), counts)
+            return results[0][1]
 
         return piece.observe(kernel)
 
-    def enter(self, found: Floats, counts: Counts) -> None:
+    def enter(self, values: Floats, counts: Counts) -> None:
         """Add sums of shape (chunks, terms)."""
-        usable = np.abs(found) < _LARGEST  # false for NaN, too
+        usable = np.abs(values) < _LARGEST  # false for NaN, too
         counts[-1, 0] += np.count_nonzero(~usable)
-        for row in np.where(usable, found, 0):
+        for row in np.where(usable, values, 0):
             encode(row, counts[:-1])
 
     def read(self, total: NDArray[np.int64]) -> Floats:
         """The sums, in the order of terms; NaN if one was out of range."""
-        found = decode(total[:-1])
-        return np.full_like(found, np.nan) if total[-1, 0] else found
+        sums = decode(total[:-1])
+        return np.full_like(sums, np.nan) if total[-1, 0] else sums

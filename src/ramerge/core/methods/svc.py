@@ -24,7 +24,7 @@ from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
 from ramerge.core.linalg.solver import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, oriented_bytes, scaled
+from ramerge.core.methods.matrices import WIDENING_BYTES, is_matrix, orient, oriented_bytes, scale_solution
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _NULL = 1e-12
@@ -48,24 +48,24 @@ class SvcParameters(ScaledParameters):
         return OtherResult(self.start, self.start_parameters)
 
 
-def _calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
+def _calibrated(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
     """Scale the directions of a merged task vector by how often agents have added to them."""
-    found = spectral.leading(merged, lambda squares: len(squares))
-    if not found.s.size:
-        return 0 * merged
-    u = wide(found.u)
-    shares = u.T @ wide(merged)
-    squares = found.s**2
-    least = spectral.noise(merged.shape) * squares[0]
+    triples = spectral.leading(merged_tau, lambda squares: len(squares))
+    if not triples.s.size:
+        return 0 * merged_tau
+    u = wide(triples.u)
+    shares = u.T @ wide(merged_tau)
+    squares = triples.s**2
+    least = spectral.noise(merged_tau.shape) * squares[0]
     starts = np.flatnonzero(np.append(True, squares[:-1] - squares[1:] > least))
     null = _NULL * max(spectral.squares(tau) for tau in taus)
-    counted = np.zeros(len(starts))
+    projections = np.zeros(len(starts))
     for tau in taus:
         own = u.T @ wide(tau)
         dots, norms = (np.add.reduceat(to_host((own * other).sum(1)), starts) for other in (shares, own))
         s = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > null)
-        counted += np.maximum(alpha, s)
-    factors = np.repeat(len(taus) / counted, np.diff(np.append(starts, len(squares))))
+        projections += np.maximum(alpha, s)
+    factors = np.repeat(len(taus) / projections, np.diff(np.append(starts, len(squares))))
     return spectral.scale_columns(u, factors) @ shares
 
 
@@ -95,20 +95,20 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
             return replace(start, factor=start.factor * parameters.scale).merge(piece, counts, allow_nonfinite)
         other = start.task_vector(piece, allow_nonfinite, piece.shape)
 
-        def merged(base: Array, *agents: Array) -> Array:
-            taus = [oriented(agent - base, piece.transposed) for agent in agents]
-            first = start(taus) if other is None else oriented(other, piece.transposed)
-            result = scaled(
+        def merge_numbers(base: Array, *agents: Array) -> Array:
+            taus = [orient(agent - base, piece.transposed) for agent in agents]
+            first = start(taus) if other is None else orient(other, piece.transposed)
+            result = scale_solution(
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
                 parameters.scale,
                 lambda ones: _calibrated(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
-            return np.asarray(oriented(result, piece.transposed) + base)
+            return np.asarray(orient(result, piece.transposed) + base)
 
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            return piece.compute_numbers(merged)
+            return piece.compute_numbers(merge_numbers)
 
     def unit(self, layer: Layer, parameters: SvcParameters) -> int:
         """All of a linear weight."""
@@ -120,7 +120,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         first = parameters.other.scratch(layer, agents)
         if not is_matrix(layer):
             return first
-        first += oriented_bytes(layer) + WIDENED
+        first += oriented_bytes(layer) + WIDENING_BYTES
         side, elements = min(layer.shape), math.prod(layer.shape)
         return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2
 

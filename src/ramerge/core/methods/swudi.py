@@ -142,16 +142,16 @@ _FORMULA = "matrices: scale * WUDI's minimum from theta_0 in the leading directi
 _OTHERS = "others: scale * mean of tau_t"
 
 
-class _Curved(SpectralMethod[ScaledP]):
+class _CurvatureMethod(SpectralMethod[ScaledP]):
     """A method that solves in leading directions of the curvature of WUDI's objective."""
 
     source = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
 
-    def held(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
-        return curvature.held(shape, agents)
+    def workspace(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+        return curvature.workspace(shape, agents)
 
 
-class Swudi(_Curved[SwudiParameters]):
+class Swudi(_CurvatureMethod[SwudiParameters]):
     name = "swudi"
     title = "SWUDI"
     formula = _FORMULA.format(", for a time", _OTHERS)
@@ -171,7 +171,7 @@ class Swudi(_Curved[SwudiParameters]):
 SWUDI = Swudi()
 
 
-class Aswudi(_Curved[AswudiParameters]):
+class Aswudi(_CurvatureMethod[AswudiParameters]):
     name = "aswudi"
     title = "ASWUDI"
     formula = _FORMULA.format(", as many as its spectrum says", _OTHERS)

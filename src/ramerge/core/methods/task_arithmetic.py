@@ -22,7 +22,7 @@ def divisor_of(weights: Each) -> float:
     return total if abs(total) >= 1e-8 else 1.0
 
 
-def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
+def _derive(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
@@ -41,8 +41,8 @@ class _TaskArithmetic(FormulaMethod):
 
         def finish(b: Numbers, total: Numbers) -> Numbers:
             kind = total.dtype.type
-            merged: Numbers = b + kind(scale) * (total / kind(divisor) if normalize else total)
-            return merged
+            result: Numbers = b + kind(scale) * (total / kind(divisor) if normalize else total)
+            return result
 
         assert isinstance(weights, tuple)
         return merge_many(piece, weights, finish, origin=0)
@@ -55,7 +55,7 @@ class _TaskArithmetic(FormulaMethod):
     source="Editing Models with Task Arithmetic, arXiv 2212.04089; RAM paper, appendix D",
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
-    derived=_derived,
+    derived=_derive,
     kind=_TaskArithmetic,
     limit=MANY,
 )

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ONE, ZERO, Each, Given
+from ramerge.core.kernels.elementwise import ONE, ZERO, Argument, Each
 from ramerge.core.methods.base import (
     FRACTIONS,
     Agents,
@@ -29,8 +29,8 @@ from ramerge.core.methods.base import (
     present,
 )
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.quantiles import Rank, Ranked
-from ramerge.core.methods.trim import least_kept, trimming
+from ramerge.core.methods.quantiles import Rank, RankStatistic
+from ramerge.core.methods.trim import least_magnitudes, trimming
 
 # What is kept beyond what was asked for is worth a word from here on.
 _MUCH_MORE = 1.05
@@ -65,9 +65,11 @@ class Election(CountedMethod[P]):
         total, voices = ZERO, ZERO
         for t in range(len(taus)):
             term = weights[t] * (factors[t] * taus[t])
-            agrees = lies(taus[t], low[t], high[t]) and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
-            total = total + (term if agrees else ZERO)
-            voices = voices + (weights[t] if agrees else ZERO)
+            in_agreement = lies(taus[t], low[t], high[t]) and (
+                (term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO)
+            )
+            total = total + (term if in_agreement else ZERO)
+            voices = voices + (weights[t] if in_agreement else ZERO)
         divisor = voices if normalize and voices != ZERO else ONE
         return b if total == ZERO else b + scale * (total / divisor)
 
@@ -75,7 +77,7 @@ class Election(CountedMethod[P]):
 TiesP = TypeVar("TiesP", bound=TiesParameters)
 
 
-class Trimmed(Election[TiesP]):
+class TrimmedElection(Election[TiesP]):
     """TIES of task vectors from which `drop_mask` may drop elements first."""
 
     family = "sparse"
@@ -88,13 +90,13 @@ class Trimmed(Election[TiesP]):
     def statistics(self, parameters: TiesP, agents: Agents) -> tuple[Statistic, ...]:
         return present(self.reported(parameters, agents))
 
-    def reported(self, parameters: TiesP, agents: Agents) -> Ranked | None:
+    def reported(self, parameters: TiesP, agents: Agents) -> RankStatistic | None:
         """The statistic that finds thresholds, if anything is trimmed."""
         densities = for_each(parameters.density, agents)
         return trimming(parameters.trim, densities, self.drop_mask(parameters, agents))
 
-    def numbers(self, parameters: TiesP, agents: Agents, results: Results) -> tuple[Given, ...]:
-        n, least = len(agents), least_kept(self.reported(parameters, agents), agents, results)
+    def numbers(self, parameters: TiesP, agents: Agents, results: Results) -> tuple[Argument, ...]:
+        n, least = len(agents), least_magnitudes(self.reported(parameters, agents), agents, results)
         each = (for_each(parameters.weights, agents), (1.0,) * n, least, (math.inf,) * n)
         return (*each, parameters.scale, parameters.normalize)
 
@@ -106,30 +108,32 @@ class Trimmed(Election[TiesP]):
             return [{} for _ in agents]  # nothing is trimmed
         rows: list[dict[str, Figure]] = []
         for ranks in zip(*parts, strict=True):
-            kept, asked, elements = (
+            survivors, target, elements = (
                 sum(getattr(rank, part) for (rank,) in ranks) for part in ("kept", "asked", "elements")
             )
             rows.append(
                 {
                     "threshold": ranks[0][0].value if len(parts) == 1 else None,
-                    "kept": kept,
-                    "kept_share": kept / max(elements, 1),
-                    "asked_share": asked / max(elements, 1),
+                    "kept": survivors,
+                    "kept_share": survivors / max(elements, 1),
+                    "asked_share": target / max(elements, 1),
                 }
             )
         return rows
 
     def remarks(self, figures: Figures) -> str:
         """Say so where equal magnitudes make much more of an agent stay than was asked for."""
-        kept, asked = figures.get("kept_share", 0), figures.get("asked_share", 0)
+        share, target_share = figures.get("kept_share", 0), figures.get("asked_share", 0)
         if not math.isfinite(figures.get("threshold") or 0.0):
             return "has no threshold, because too many of its numbers are NaN or Inf"
-        if kept <= _MUCH_MORE * asked:
+        if share <= _MUCH_MORE * target_share:
             return ""
-        return f"{kept:.1%} are kept where {asked:.1%} were asked for, because many magnitudes equal the threshold"
+        return (
+            f"{share:.1%} are kept where {target_share:.1%} were asked for, because many magnitudes equal the threshold"
+        )
 
 
-class Ties(Trimmed[TiesParameters]):
+class Ties(TrimmedElection[TiesParameters]):
     name = "ties"
     title = "TIES-Merging"
     source = "TIES-Merging: Resolving Interference When Merging Models, arXiv 2306.01708; RAM paper, appendix D"

@@ -14,7 +14,7 @@ from ramerge.core.kernels.piece import Piece
 from ramerge.core.methods.base import Agents, Counts, Results
 from ramerge.core.methods.drop_mask import DropMask
 from ramerge.core.methods.moved import Epsilon, factor, measured, thresholds
-from ramerge.core.methods.quantiles import Ranked, Values, ranked
+from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
 
 
 @dataclass(frozen=True)
@@ -42,27 +42,27 @@ class Magnitudes(Values):
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, required: Any) -> bool:
         drop = self.drop_mask.drop(piece) if self.drop_mask else None
-        value, which = every if self.shared_beyond is None else _shared, Inputs(self.rows)
-        found = thresholds(self.shared_beyond, required) if self.shared_beyond is not None else ()
-        beyond = found * (self.rows // max(len(found), 1))
+        value, which = every if self.shared_beyond is None else _shared_magnitude, Inputs(self.rows)
+        epsilons = thresholds(self.shared_beyond, required) if self.shared_beyond is not None else ()
+        beyond = epsilons * (self.rows // max(len(epsilons), 1))
         return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
 
-    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
-        return (max(1, int(self.densities[row] * counted)) if self.densities[row] else 0,)
+    def ranks(self, row: int, count: int) -> tuple[int, ...]:
+        return (max(1, int(self.densities[row] * count)) if self.densities[row] else 0,)
 
 
 def trimming(
     scope: str, densities: Each, drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
-) -> Ranked | None:
+) -> RankStatistic | None:
     """The statistic that finds thresholds; None if all agents keep everything."""
     if min(densities) >= 1:
         return None
     if shared_beyond is None:
-        return ranked(Magnitudes(densities, drop_mask), scope)
-    return ranked(Magnitudes(densities, None, factor(shared_beyond)), scope, measured(shared_beyond))
+        return rank_statistic(Magnitudes(densities, drop_mask), scope)
+    return rank_statistic(Magnitudes(densities, None, factor(shared_beyond)), scope, measured(shared_beyond))
 
 
-def least_kept(statistic: Ranked | None, agents: Agents, results: Results) -> Each:
+def least_magnitudes(statistic: RankStatistic | None, agents: Agents, results: Results) -> Each:
     """Each agent's threshold; 0 if all of it is kept."""
     if statistic is None:
         return (0.0,) * len(agents)
@@ -73,7 +73,7 @@ def every(t: int, taus: Each) -> float:
     return taus[t]
 
 
-def _shared(t: int, taus: Each, *epsilons: float) -> float:
+def _shared_magnitude(t: int, taus: Each, *epsilons: float) -> float:
     """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
     movers = ZERO
     for s in range(len(taus)):

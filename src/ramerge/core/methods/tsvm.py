@@ -32,9 +32,9 @@ class Tsvm(SpectralMethod[WeightedParameters]):
         k = min(taus[0].shape) // len(taus)
         if not k:
             return spectral.total(taus) / len(taus)
-        return spectral.aligned([spectral.leading(tau, lambda _squares: k) for tau in taus])
+        return spectral.align([spectral.leading(tau, lambda _squares: k) for tau in taus])
 
-    def held(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
+    def workspace(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * (r // agents * agents) * (r + long) + max(6 * r * r, r * long)
 

@@ -64,8 +64,8 @@ class Wudi(MatrixMethod[WudiParameters]):
     def memory(self, layer: Layer, parameters: WudiParameters, agents: int) -> int:
         """Task vectors in the arithmetic's type, the result, and what the solver takes."""
         out, width = layer.shape
-        held = (agents + 2) * out * width * 8
-        return held + kernel.scratch_bytes((out, width), agents)
+        vectors = (agents + 2) * out * width * 8
+        return vectors + kernel.scratch_bytes((out, width), agents)
 
     def harms_adapters(self, parameters: WudiParameters) -> str:
         return "goes to a minimum that amplifies directions that adapters have almost in common"

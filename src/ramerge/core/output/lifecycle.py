@@ -39,7 +39,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
     """
     output, guard = output_dir(out), Guard()
     failure: BaseException | None = None
-    said = ""
+    why = ""
     try:
         try:
             guard.install()
@@ -53,10 +53,10 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
             guard.hold()
     except BaseException as error:
         failure = error
-        said = output.reason(error) if isinstance(error, OSError) else ""  # before what fills the disk is removed
+        why = output.reason(error) if isinstance(error, OSError) else ""  # before what fills the disk is removed
     output.close(failure)
-    if output.placed:
-        StoppedError.finished[output.named] = None
+    if output.is_in_place:
+        StoppedError.finished[output.label] = None
     try:
         guard.release()
     except BaseException as stop:
@@ -66,7 +66,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
     if isinstance(failure, StoppedError):
         failure.kept = output.fate()
     elif isinstance(failure, OSError):
-        raise OutputError(output.words(said)) from failure
+        raise OutputError(output.words(why)) from failure
     elif isinstance(failure, OutputError | PlanError) and output.is_begun:
         kind = PlanError if isinstance(failure, PlanError) else OutputError
         raise kind(f"{failure}; {output.fate()}") from failure
@@ -90,7 +90,7 @@ def discard(out: OutputTarget) -> list[str]:
         try:
             return output.discard()
         except OSError as error:
-            raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
+            raise OutputError(f"{output.label}: what is left cannot be removed: {output.reason(error)}") from error
 
 
 def tidy(out: OutputTarget | None) -> None:

@@ -46,18 +46,18 @@ class RemoteStagingDir(StagingDir):
 
     sends = True
 
-    def __init__(self, folder: Path, kept: Collection[str], upload: UploadTarget, run: UploadRun) -> None:
-        super().__init__(folder, kept, reserves=False)
+    def __init__(self, folder: Path, names_to_keep: Collection[str], upload: UploadTarget, run: UploadRun) -> None:
+        super().__init__(folder, names_to_keep, reserves=False)
         self.needs_index: bool = upload.needs_index
         self._upload, self._run = upload, run
 
     def __reduce__(self) -> tuple[object, ...]:
         """On another node, the folder: it writes, and this process uploads."""
-        return StagingDir, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
+        return StagingDir, (self.folder, self._names_to_keep), {"_files": self.__getstate__()["_files"]}
 
     @property
     def arrived(self) -> Collection[str]:
-        return self._run.arrived.keys()
+        return self._run.receipts.keys()
 
     def upload(self, name: str) -> None:
         self._run.add(name, self._upload.put(self._run, name, self.folder / name))
@@ -77,8 +77,8 @@ class RemoteOutputDir(OutputDir):
             self._words += f" --staging-dir {shlex.quote(str(upload.staging))}"
 
     @property
-    def _arrived(self) -> Collection[str]:
-        return self._run.arrived.keys()
+    def _uploaded_files(self) -> Collection[str]:
+        return self._run.receipts.keys()
 
     def problems(self, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
         staging = self._upload.staging
@@ -103,8 +103,8 @@ class RemoteOutputDir(OutputDir):
     def bytes_at_once(self, size: int, largest: int) -> int:
         return min(size, _SHARDS * largest)
 
-    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
-        fits = bool(self._run.name) and super()._fits(policy, built)
+    def _fits(self, policy: ResumePolicy, inode: int | None) -> bool:
+        fits = bool(self._run.name) and super()._fits(policy, inode)
         if fits and not self._upload.resumes(self._run):
             policy.reason = "what an earlier run had uploaded has changed there, or another job has completed since"
             fits = False
@@ -115,11 +115,11 @@ class RemoteOutputDir(OutputDir):
         self._run.read()  # now that no other process writes it
         return descriptor
 
-    def _open_staging(self, kept: Collection[str]) -> StagingDir:
-        return RemoteStagingDir(self._new, kept, self._upload, self._run)
+    def _open_staging(self, names_to_keep: Collection[str]) -> StagingDir:
+        return RemoteStagingDir(self._new, names_to_keep, self._upload, self._run)
 
-    def _refuse_occupied(self, overwrite: bool) -> None:
-        if not self._continues:
+    def _refuse_occupied_place(self, overwrite: bool) -> None:
+        if not self._is_resumption:
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
@@ -128,11 +128,11 @@ class RemoteOutputDir(OutputDir):
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
         self._upload.commit(self._run, {path.relative_to(self._new).as_posix(): path for path in paths})
-        self.placed = True
+        self.is_in_place = True
 
     def _remove(self) -> None:
         """Remove what is no longer needed, at the place first, because the log says what is there."""
-        if self._run.name and not self.placed:
+        if self._run.name and not self.is_in_place:
             self._upload.abort(self._run)
         super()._remove()
         self._run.log.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarn
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
-from ramerge.core.output.targets import EXISTS, STAGING, folder_problems, free_bytes, is_replaceable
+from ramerge.core.output.targets import ALREADY_THERE, STAGING, folder_problems, free_bytes, is_replaceable
 from ramerge.core.storage.location import Location
 
 SPOOL = "spool"
@@ -71,9 +71,9 @@ class ResumePolicy(Protocol):
     @property
     def share(self) -> str: ...
 
-    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool: ...
+    def fits(self, work: Path, inode: int | None, uploads: Collection[str] = ()) -> bool: ...
 
-    def begin(self, work: Path, built: int | None) -> None: ...
+    def begin(self, work: Path, inode: int | None) -> None: ...
 
     def keeps(self, failure: BaseException | None) -> bool: ...
 
@@ -94,10 +94,10 @@ class StagingDir:
     needs_index = False
     sends = False
 
-    def __init__(self, folder: Path, kept: Collection[str] = (), *, reserves: bool = True) -> None:
+    def __init__(self, folder: Path, names_to_keep: Collection[str] = (), *, reserves: bool = True) -> None:
         self.folder = folder
         self.reserves = reserves
-        self._kept = frozenset(kept)
+        self._names_to_keep = frozenset(names_to_keep)
         self._files: dict[str, tuple[_Inode, int]] = {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -136,8 +136,8 @@ class StagingDir:
         """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = NO_LINK if name in self._kept else os.O_CREAT | os.O_EXCL
-        descriptor = os.open(path, os.O_RDWR | made | PRIVATE, 0o666)
+        flags = NO_LINK if name in self._names_to_keep else os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | flags | PRIVATE, 0o666)
         self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
         return descriptor
 
@@ -184,17 +184,19 @@ class StagingDir:
             OutputError: another program has changed the folder.
             OSError: the disk fails.
         """
-        found: dict[str, tuple[_Inode, int]] = {}
+        present_files: dict[str, tuple[_Inode, int]] = {}
         for folder, _folders, files in os.walk(self.folder, onerror=_refuse_all_but_absence):
             for name in files:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):
                     status = path.lstat()
-                    found[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
+                    present_files[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
             sync_folder(Path(folder))
-        changed = sorted(name for name in found | self._files if found.get(name) != self._files.get(name))
-        if changed or not self.folder.is_dir():
-            what = f"{self.folder / changed[0]}" if changed else f"{self.folder}"
+        changes = sorted(
+            name for name in present_files | self._files if present_files.get(name) != self._files.get(name)
+        )
+        if changes or not self.folder.is_dir():
+            what = f"{self.folder / changes[0]}" if changes else f"{self.folder}"
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
@@ -202,37 +204,37 @@ class OutputDir:
     """OUT, and the hidden folder alongside it.
 
     Attributes:
-        named: OUT for messages.
+        label: OUT for messages.
         work: the hidden folder.
         sends: whether what is built is uploaded.
-        placed: whether the folder that was built is at OUT; None if that is unknown.
+        is_in_place: whether the folder that was built is at OUT; None if that is unknown.
         notices: what the user should know besides the result.
     """
 
     sends = False
 
-    def __init__(self, out: Path, named: str = "") -> None:
-        self.named: str = named or str(out)
-        self.placed: bool | None = False
+    def __init__(self, out: Path, label: str = "") -> None:
+        self.label: str = label or str(out)
+        self.is_in_place: bool | None = False
         self.notices: list[str] = []
         self._out = out
         self.work: Path = hidden_beside(out, STAGING)
         self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
-        self._words = shlex.quote(self.named)
+        self._words = shlex.quote(self.label)
         self._policy: ResumePolicy | None = None
-        self._continues = self._keeps = False
-        self._made: list[Path] = []
+        self._is_resumption = self._is_resumable = False
+        self._new_parents: list[Path] = []
         self._staging: StagingDir | None = None
-        self._built: _Inode | None = None
+        self._inode: _Inode | None = None
 
     @property
     def is_begun(self) -> bool:
         """Whether the folder to build in has been made."""
-        return self._built is not None
+        return self._inode is not None
 
     @property
-    def _arrived(self) -> Collection[str]:
+    def _uploaded_files(self) -> Collection[str]:
         """Files that were uploaded, and are not here any more."""
         return ()
 
@@ -265,39 +267,39 @@ class OutputDir:
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
         """Make the folder to build in. First repairs what a killed run left."""
         self._policy = policy
-        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._new_parents = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
         there = _at(self._new)
-        self._continues = policy is not None and self._fits(policy, there[1] if there else None)
-        if not self._continues:
+        self._is_resumption = policy is not None and self._fits(policy, there[1] if there else None)
+        if not self._is_resumption:
             self._remove()
-        self._refuse_occupied(overwrite)
+        self._refuse_occupied_place(overwrite)
         self._refuse_immovable()
-        if not self._continues:
+        if not self._is_resumption:
             self._new.mkdir()
-        self._built = _at(self._new)
-        assert self._built is not None
-        write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
-        if policy is not None and not self._continues:
-            policy.begin(self.work, self._built[1])
-        kept = policy.files.keys() - self._arrived if policy is not None and self._continues else ()
+        self._inode = _at(self._new)
+        assert self._inode is not None
+        write_all(self._lock, memoryview(f"{self._inode[1]:>20}".encode()), 0)
+        if policy is not None and not self._is_resumption:
+            policy.begin(self.work, self._inode[1])
+        names_to_keep = policy.files.keys() - self._uploaded_files if policy is not None and self._is_resumption else ()
         for folder, _folders, files in os.walk(self._new):
             for path in (Path(folder, name) for name in files):
-                if path.relative_to(self._new).as_posix() not in kept:
+                if path.relative_to(self._new).as_posix() not in names_to_keep:
                     path.unlink()
-        self._staging = self._open_staging(kept)
+        self._staging = self._open_staging(names_to_keep)
         return self._staging
 
     def opening_notes(self) -> Iterator[OutputWarning]:
         """Notes for the user at the beginning: whether the work of an interrupted run is continued, or why not."""
-        if self._policy is not None and self._continues:
-            yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
+        if self._policy is not None and self._is_resumption:
+            yield ContinueNote(f"{self.label}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:
-            yield ContinueNote(f"{self.named}: restarts from scratch: {self._policy.reason}")
+            yield ContinueNote(f"{self.label}: restarts from scratch: {self._policy.reason}")
 
     def _own(self) -> int:
         if self.work.is_symlink():
@@ -312,26 +314,26 @@ class OutputDir:
                     return lock(self._lock_file, wait=False)
         except BlockingIOError as error:
             raise OutputError(
-                f"{self.named}: another process is writing it, in {self.work}; wait for it, or choose another folder"
+                f"{self.label}: another process is writing it, in {self.work}; wait for it, or choose another folder"
             ) from error
 
-    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
+    def _fits(self, policy: ResumePolicy, inode: int | None) -> bool:
         """Whether the files of an earlier run can be continued: not links, nor those of another user."""
         for path in (self.work / name for name in _LEFT):
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if stat.S_ISLNK(status.st_mode) or status.st_uid != self.work.lstat().st_uid:
                     return False
-        return policy.fits(self.work, built, self._arrived)
+        return policy.fits(self.work, inode, self._uploaded_files)
 
-    def _open_staging(self, kept: Collection[str]) -> StagingDir:
-        return StagingDir(self._new, kept)
+    def _open_staging(self, names_to_keep: Collection[str]) -> StagingDir:
+        return StagingDir(self._new, names_to_keep)
 
-    def _refuse_occupied(self, overwrite: bool) -> None:
+    def _refuse_occupied_place(self, overwrite: bool) -> None:
         if _at(self._out) is None:
             return
         if not overwrite:
-            raise PlanError(f"{self._out}: {EXISTS}")
+            raise PlanError(f"{self._out}: {ALREADY_THERE}")
         if not is_replaceable(self._out):
             raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
@@ -359,19 +361,19 @@ class OutputDir:
         """Move what was built to OUT."""
         assert self._staging is not None
         self._staging.check()
-        self._refuse_occupied(overwrite)
-        self.placed = None
+        self._refuse_occupied_place(overwrite)
+        self.is_in_place = None
         if _at(self._out) is None:
             self._new.rename(self._out)
-        elif not self._exchanged():
+        elif not self._exchange():
             self._out.rename(self._old)
             self._new.rename(self._out)
-        self.placed = self._is_placed()
-        if not self.placed:
+        self.is_in_place = self._is_placed()
+        if not self.is_in_place:
             raise OSError(errno.EIO, "the file system did not move the folder that was built")
         sync_folder(self._out.parent)
 
-    def _exchanged(self) -> bool:
+    def _exchange(self) -> bool:
         """Exchange `new` and OUT in one step. Return whether the file system did so."""
         with suppress(AttributeError, TypeError):  # no such call, or a system without one library of its own
             library = ctypes.CDLL(None, use_errno=True)
@@ -379,16 +381,16 @@ class OutputDir:
         return self._is_placed()  # a file server may report a failure although it did the exchange
 
     def _is_placed(self) -> bool:
-        return self._built is not None and _at(self._out) == self._built
+        return self._inode is not None and _at(self._out) == self._inode
 
     def close(self, failure: BaseException | None) -> None:
         """Remove the folders alongside OUT, or move the previous OUT back."""
         if self._lock >= 0:
-            if self.placed is None:
+            if self.is_in_place is None:
                 with suppress(OSError):
-                    self.placed = self._is_placed()
-            if self._policy is not None and self.placed is False:
-                self._keeps = self._policy.keeps(failure) if self._staging is not None else self._continues
+                    self.is_in_place = self._is_placed()
+            if self._policy is not None and self.is_in_place is False:
+                self._is_resumable = self._policy.keeps(failure) if self._staging is not None else self._is_resumption
             try:
                 if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
                     self._settle()
@@ -398,13 +400,13 @@ class OutputDir:
             except OSError as error:
                 self.notices.append(
                     f"{self.work}: is left over and cannot be removed: {reason(error)}; "
-                    f"the next run to {self.named} removes it"
+                    f"the next run to {self.label} removes it"
                 )
             finally:
                 os.close(self._lock)
         with suppress(OSError):
             if _at(self._out) is None:
-                for folder in self._made:
+                for folder in self._new_parents:
                     folder.rmdir()
 
     def discard(self) -> list[str]:
@@ -420,15 +422,15 @@ class OutputDir:
                 self._leave()
             finally:
                 os.close(self._lock)
-        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
-        return [*found, f"{self.work}: removed"] if left or not back else found
+        notes = [f"{self._out}: has been moved back from {self._old}"] if back else []
+        return [*notes, f"{self.work}: removed"] if left or not back else notes
 
     # --- what is on the disk ------------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
         """Put back, and remove what is not kept. Return whether an old output was moved back."""
         back = self._put_back()
-        if not self._keeps:
+        if not self._is_resumable:
             self._remove()
         return back
 
@@ -470,11 +472,11 @@ class OutputDir:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def words(self, said: str) -> str:
+    def words(self, why: str) -> str:
         """The message about an error of the operating system, and what it means for the output."""
-        if self.placed:
-            return f"{self.named}: is the new one and complete, but the file system reported an error: {said}"
-        return f"{self.named}: cannot be written: {said}; {self.fate()}"
+        if self.is_in_place:
+            return f"{self.label}: is the new one and complete, but the file system reported an error: {why}"
+        return f"{self.label}: cannot be written: {why}; {self.fate()}"
 
     def reason(self, error: OSError) -> str:
         """An error of the operating system, with what is free now if the disk is full."""
@@ -485,21 +487,21 @@ class OutputDir:
 
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
-        if self.placed:
-            return f"{self.named} is the new one and complete"
+        if self.is_in_place:
+            return f"{self.label} is the new one and complete"
         try:
             out, old = _at(self._out), _at(self._old)
         except OSError:
-            self.placed = None
-        if self.placed is None:
+            self.is_in_place = None
+        if self.is_in_place is None:
             return f"it is unknown whether {self._out} is the new one: look there, and in {self.work}"
         if old is not None and self._lock >= 0:
             back = "" if out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        return f"{self._kept()}; {self._out} is as it was" if out and self._lock >= 0 else self._kept()
+        return f"{self._fate_of_work()}; {self._out} is as it was" if out and self._lock >= 0 else self._fate_of_work()
 
-    def _kept(self) -> str:
-        if not self._keeps or self._policy is None:
+    def _fate_of_work(self) -> str:
+        if not self._is_resumable or self._policy is None:
             return "nothing was kept"
         return (
             f"{self._policy.share} of the work is kept: the same command resumes from there, "

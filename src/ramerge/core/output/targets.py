@@ -21,7 +21,7 @@ from ramerge.core.storage.location import Location, PathStyle, here
 from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
-EXISTS = f"exists; choose another folder, or pass {in_both_forms('overwrite')}"
+ALREADY_THERE = f"exists; choose another folder, or pass {in_both_forms('overwrite')}"
 """What is wrong with an output folder that is there, whenever that is found."""
 
 OWN_RECIPE = "ramerge.yaml"
@@ -93,13 +93,13 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     if is_remote(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
-        given = Path(path).expanduser()
-        if not is_unicode(str(given)):
+        location = Path(path).expanduser()
+        if not is_unicode(str(location)):
             raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
         with suppress(FileNotFoundError, NotADirectoryError):
-            given.stat()  # refuses impossible paths, and links that lead round
-        target = given.resolve()
-        return target if given.is_symlink() else given
+            location.stat()  # refuses impossible paths, and links that lead round
+        target = location.resolve()
+        return target if location.is_symlink() else location
     except FileNotFoundError:
         raise  # the working folder was removed, so the path is not at fault
     except (ValueError, RuntimeError, OSError) as error:
@@ -135,12 +135,12 @@ def _ancestor(out: Path) -> Path:
 
 def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
     """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can."""
-    resolved = out.resolve()
-    if Path.cwd().is_relative_to(resolved):
+    real_path = out.resolve()
+    if Path.cwd().is_relative_to(real_path):
         return "is the working folder, or holds it; choose another folder"
-    if resolved.is_mount():
+    if real_path.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
-    own = resolved / OWN_RECIPE  # merged again, the output has one, too
+    own = real_path / OWN_RECIPE  # merged again, the output has one, too
     if text := _overlap(out, [path for path in _local(inputs) if path.resolve() != own], holds=True):
         return text
     if not os.path.lexists(out):
@@ -155,7 +155,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
     names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
     if inside := model_inside(names, _record(out / SWEEP)):
         return holds_another(out / inside)
-    return None if overwrite else EXISTS
+    return None if overwrite else ALREADY_THERE
 
 
 def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
@@ -193,10 +193,10 @@ def claim_files(
             builds; two options name the same; or as for `check_file`.
         OutputError: the disk fails.
     """
-    printed = [flag for flag, path in files.items() if path == STANDARD_OUTPUT]
-    if len(printed) > 1:
-        raise RecipeError(f"{' and '.join(printed)}: both name -, which is standard output; give one a file")
-    files = {flag: path for flag, path in files.items() if flag not in printed}
+    flags_of_stdout = [flag for flag, path in files.items() if path == STANDARD_OUTPUT]
+    if len(flags_of_stdout) > 1:
+        raise RecipeError(f"{' and '.join(flags_of_stdout)}: both name -, which is standard output; give one a file")
+    files = {flag: path for flag, path in files.items() if flag not in flags_of_stdout}
     if any(path == STANDARD_OUTPUT for path in folders.values()):
         raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
     for path in files.values():
@@ -242,14 +242,14 @@ def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
 
     With `holds`, all that is in `out` may be replaced, so no input may lie there.
     """
-    resolved = out.resolve()
+    real_path = out.resolve()
     for path in inputs:
         whole = path.resolve()
-        if resolved == whole or (out.exists() and path.exists() and out.samefile(path)):
+        if real_path == whole or (out.exists() and path.exists() and out.samefile(path)):
             return f"is one of the inputs; choose another {'folder' if holds else 'place'}"
-        if whole.is_dir() and resolved.is_relative_to(whole):
+        if whole.is_dir() and real_path.is_relative_to(whole):
             return f"is inside the input {_from_here(path)}; choose a place outside of it"
-        if holds and whole.is_relative_to(resolved):
+        if holds and whole.is_relative_to(real_path):
             return f"holds the input {_from_here(whole)}; choose another folder"
     return None
 

@@ -74,11 +74,11 @@ class Writer:
         pause: float = 0.0,
     ) -> None:
         self._staging = staging
-        self._opened = lru_cache(MOST_OPEN)(lambda name: OpenFile(staging.reopen(name)))
+        self._open = lru_cache(MOST_OPEN)(lambda name: OpenFile(staging.reopen(name)))
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._syncing = threading.Lock()
-        self._released: set[str] = set()
+        self._uploaded_names: set[str] = set()
         self._before_sync = before_sync or (lambda: lambda: None)
         self._sizes = {shard.name: shard.file_bytes for shard in shards or ()}
         self._pause = pause
@@ -109,7 +109,7 @@ class Writer:
         Raises:
             OSError: the disk is full or fails, or another program has removed the file.
         """
-        file = self._opened(shard)
+        file = self._open(shard)
         write_all(file.descriptor, data.data, offset)
         with self._lock:
             self._dirty.add(shard)
@@ -120,11 +120,11 @@ class Writer:
         Raises:
             OSError: the disk fails, or the file ends early.
         """
-        view, file = out.data, self._opened(shard)
+        view, file = out.data, self._open(shard)
         while view:
-            if (got := read_into(file.descriptor, [view], offset)) == 0:
+            if (nbytes := read_into(file.descriptor, [view], offset)) == 0:
                 raise OSError(errno.EIO, "the file ends early", shard)
-            view, offset = view[got:], offset + got
+            view, offset = view[nbytes:], offset + nbytes
 
     def sync(self) -> bool:
         """Bring what was written so far to the disk. Returns whether there was anything.
@@ -136,8 +136,8 @@ class Writer:
             dirty, self._dirty = self._dirty, set()
         for name in dirty:
             with self._syncing:
-                if not self._stop.is_set() and name not in self._released:
-                    file = self._opened(name)
+                if not self._stop.is_set() and name not in self._uploaded_names:
+                    file = self._open(name)
                     sync_data(file.descriptor)
         return bool(dirty)
 
@@ -161,7 +161,7 @@ class Writer:
         self._end_flusher()
         self.check()
         for name, size in self._sizes.items():
-            file = self._opened(name)
+            file = self._open(name)
             self._staging.finish(name, file.descriptor, size)
 
     def release(self, name: str) -> None:
@@ -171,15 +171,15 @@ class Writer:
             OSError: the disk is full or fails.
         """
         with self._syncing:
-            file = self._opened(name)
+            file = self._open(name)
             self._staging.finish(name, file.descriptor, self._sizes.pop(name))
-            self._released.add(name)
-            self._opened.cache_clear()
+            self._uploaded_names.add(name)
+            self._open.cache_clear()
 
     def close(self) -> None:
         """Close the writer's files without waiting for the disk."""
         self._end_flusher()
-        self._opened.cache_clear()
+        self._open.cache_clear()
 
     def _end_flusher(self) -> None:
         if self._flusher is not None:
@@ -190,11 +190,11 @@ class Writer:
         while not self._stop.wait(self._pause):
             after = self._before_sync()
             try:
-                found = self.sync()
+                any_writes = self.sync()
                 if not self._stop.is_set():
                     after()
             except OSError as error:
                 self._failure = error
                 return
-            if not found:
+            if not any_writes:
                 self._stop.wait(0.02)

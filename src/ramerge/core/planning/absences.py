@@ -27,7 +27,7 @@ _FURTHER_TOKENS = re.compile(r"(^|\.)(?:mtp|nextn)\w*\.")
 _KEYS_AND_VALUES = re.compile(r".*\.(?:self_attn|attn|attention)\.(?:k|v|kv)_(?:proj|norm)\.\w+")
 
 BUFFERS = "buffers that follow from config.json"
-SHARED = "keys and values of layers that share those of earlier layers"
+SHARING = "keys and values of layers that share those of earlier layers"
 FURTHER = "heads for several tokens at once, which transformers does not load"
 BEYOND = "layers beyond those that config.json counts, which transformers does not load"
 PARTS = "parts next to the text model, for example for images and sound"
@@ -54,39 +54,39 @@ def known_absences(
     layers = _text_layers(tensors)
     numbers = {name: layer for name, layer in layers.items() if name in names}
     for config in configs:
-        total, shared = (_number(config, key) for key in ("num_hidden_layers", "num_kv_shared_layers"))
-        if total and shared:
+        total, sharing_layers = (_number(config, key) for key in ("num_hidden_layers", "num_kv_shared_layers"))
+        if total and sharing_layers:
             yield (
-                SHARED,
+                SHARING,
                 [
                     name
                     for name, layer in numbers.items()
-                    if total - shared <= layer < total and _KEYS_AND_VALUES.fullmatch(name)
+                    if total - sharing_layers <= layer < total and _KEYS_AND_VALUES.fullmatch(name)
                 ],
             )
-    counted = _number(configs[0], "num_hidden_layers") or max(counts_of(configs[0]), default=0)
+    layer_count = _number(configs[0], "num_hidden_layers") or max(counts_of(configs[0]), default=0)
     further = [name for name in tensors if _FURTHER_TOKENS.search(name)]
-    beyond = [name for name, layer in layers.items() if counted and layer >= counted]
-    for why, found in ((FURTHER, further), (BEYOND, beyond)):
-        if names.issuperset(found):  # a model that has some of them lacks the others by mistake
-            yield why, found
+    beyond = [name for name, layer in layers.items() if layer_count and layer >= layer_count]
+    for why, absences in ((FURTHER, further), (BEYOND, beyond)):
+        if names.issuperset(absences):  # a model that has some of them lacks the others by mistake
+            yield why, absences
     if has_more_than_text(configs[0]):
         yield PARTS, _of_other_parts(tensors, names)
 
 
 def _number(config: Mapping[str, object], key: str) -> int | None:
-    stated = (part.get(key) for part in reversed(text_configs(config)))
-    return next((value for value in stated if type(value) is int), None)
+    candidates = (part.get(key) for part in reversed(text_configs(config)))
+    return next((value for value in candidates if type(value) is int), None)
 
 
 def _text_layers(names: Collection[str]) -> dict[str, int]:
     """The numbers of layers that belong to a text model, which has embeddings next to its layers."""
-    embedded = {name.removesuffix(end) for name in names for end in EMBEDDINGS if name.endswith(end)}
-    found = {name: layer for name in names if (layer := layer_of(name)) is not None and "layers" in layer.stack}
+    stacks = {name.removesuffix(end) for name in names for end in EMBEDDINGS if name.endswith(end)}
+    layers = {name: layer for name in names if (layer := layer_of(name)) is not None and "layers" in layer.stack}
     texts = {
-        name: layer.number for name, layer in found.items() if f"{layer.stack}.".removesuffix("layers.") in embedded
+        name: layer.number for name, layer in layers.items() if f"{layer.stack}.".removesuffix("layers.") in stacks
     }
-    return texts or {name: layer.number for name, layer in found.items()}
+    return texts or {name: layer.number for name, layer in layers.items()}
 
 
 def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
@@ -111,7 +111,7 @@ def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> l
         if name.startswith(parts[part])
     }
     embeddings = [tensor for name, tensor in tensors.items() if name not in absent]
-    found = []
+    others = []
     for name, tensor in tensors.items():
         starts = [name.removesuffix(end) for end in HEADS if name.endswith(end)]
         if name not in absent or any(f"{part}.".startswith(start) for start in starts for part in there):
@@ -122,9 +122,9 @@ def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> l
             continue  # or under another prefix, as a wrapper writes it, where nothing else lies
         part = max((part for part, start in parts.items() if name.startswith(start)), key=len, default=None)
         if part not in there:
-            found.append(name)
+            others.append(name)
         elif part in around:
             rest = name[len(parts[part]) :].split(".")
             if len(rest) != 2 and stacks[name] not in present and parts[part] + rest[0] not in modules:
-                found.append(name)
-    return found
+                others.append(name)
+    return others

@@ -17,12 +17,12 @@ from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
-from ramerge.core.planning.damaged import warn_of_damaged
+from ramerge.core.planning.damaged import warn_of_damaged_files
 from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, fit_inputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
-from ramerge.core.planning.layout import Matched, plan_tensors
+from ramerge.core.planning.layout import Counterparts, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
@@ -48,7 +48,7 @@ def make_plan(
     *,
     in_memory: bool = False,
     kind: PlannedKind = _MODEL,
-    observed: Sequence[Statistic] = (),
+    observations: Sequence[Statistic] = (),
     notes: Sequence[str] = (),
 ) -> MergePlan:
     """Plan a merge, or a sweep over parameters. `problems` of the result says what would make it fail.
@@ -59,7 +59,7 @@ def make_plan(
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         kind: what the output is written as.
-        observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
+        observations: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 
     Raises:
@@ -68,10 +68,10 @@ def make_plan(
     limits = read_limits(options.threads, options.max_memory)
     points, inputs, findings = _models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
-    contents, differences = _contents(points, inputs, observed, cache=options.cache, alone=alone)
+    contents, differences = _contents(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
-    details, decided = kind.details(points, inputs, contents.tensors)
-    findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
+    details, decisions = kind.details(points, inputs, contents.tensors)
+    findings += [*differences, *decisions, *checks.note_rounded_base(contents.tensors)]
     findings += checks.warn_of_coarse_agents(contents.tensors, points)
     resources, too_little = choose_resources(
         points,
@@ -79,8 +79,8 @@ def make_plan(
         contents.tensors,
         limits,
         in_memory=in_memory,
-        observed=observed,
-        sends=output is not None and output.sends,
+        observations=observations,
+        is_remote=output is not None and output.sends,
         fewest=kind.least_block or SMALLEST_BLOCK,
         after=kind.peak_bytes(details),
         smaller=kind.smaller,
@@ -113,12 +113,12 @@ def _models(
         *map(note, recipe.document.notes),
         *checks.warn_of_idle(points),
     ]
-    opened, missing = open_inputs(recipe)
-    fitted, unfit = fit_inputs(opened, needs_base=points[0].uses_base)
-    inputs, unrelated = checks.refuse_other_architectures(fitted, recipe)
-    points, suited = checks.suit_adapters(points, inputs)
+    models, missing = open_inputs(recipe)
+    fitting_models, unfit = fit_inputs(models, needs_base=points[0].uses_base)
+    inputs, unrelated = checks.refuse_other_architectures(fitting_models, recipe)
+    points, suitability = checks.suit_adapters(points, inputs)
     merge = RequestedMerge(points, inputs, in_memory)
-    findings += [*missing, *unfit, *unrelated, *suited, *kind.unmet(merge), *kind.check(merge)]
+    findings += [*missing, *unfit, *unrelated, *suitability, *kind.unmet(merge), *kind.check(merge)]
     return kind.points(points), inputs, findings
 
 
@@ -147,14 +147,14 @@ def _check_output(
 
 
 def _contents(
-    points: Sequence[Point], inputs: OpenedInputs, observed: Sequence[Statistic], *, cache: bool, alone: bool
+    points: Sequence[Point], inputs: OpenedInputs, observations: Sequence[Statistic], *, cache: bool, alone: bool
 ) -> tuple[PlannedContents, list[PlanFinding]]:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents(), []
-    matched, ties, findings = _match(points, base, inputs)
+    matches, ties, findings = _match(points, base, inputs)
     reader = TokenReader()
-    speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matched.rows, reader)
+    speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matches.rows, reader)
     findings += [
         *clashes,
         *check_same_tokens(base, inputs.opened_agents, recipe, reader),
@@ -168,9 +168,9 @@ def _contents(
         findings += checks.check_heads(base)
     if not inputs.are_complete:
         return PlannedContents(), findings
-    shards, tensors = plan_tensors(base, matched, points, observed)
+    shards, tensors = plan_tensors(base, matches, points, observations)
     findings += [
-        *checks.check_like_base(base, recipe, counted=bool(observed)),
+        *checks.check_like_base(base, recipe, only_counts=bool(observations)),
         *checks.warn_of_stacks(points, tensors, base),
         *checks.note_kept_dtypes(tensors, recipe),
         *checks.note_ruled_dtypes(tensors, recipe),
@@ -184,9 +184,9 @@ def _contents(
     if not alone:
         companions, left = checks.find_companions(inputs, recipe, shards, speaker)
         findings += [*left, *checks.note_companions(inputs, recipe, speaker, reader)]
-        if not observed:
+        if not observations:
             findings += [*checks.note_tokenizer(companions, inputs), *checks.check_named_files(inputs, companions)]
-    findings += warn_of_damaged(inputs, recipe, {} if observed else companions, reader, alone=alone)
+    findings += warn_of_damaged_files(inputs, recipe, {} if observations else companions, reader, alone=alone)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     cached = cached_counts.recall(digest, tensors, points)
     contents = PlannedContents(
@@ -196,7 +196,7 @@ def _contents(
         companions=companions,
         counts=PlannedCounts(rounds(tensors, points, cached), cached, digest),
         config=ConfigChanges(
-            max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
+            max((rows[-1].stop for rows in matches.rows.values()), default=base.vocabulary),
             base.untied,
             base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
             stated_dtype(base.config),
@@ -207,27 +207,29 @@ def _contents(
 
 def _match(
     points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs
-) -> tuple[Matched, tuple[Tie, ...], list[PlanFinding]]:
+) -> tuple[Counterparts, tuple[Tie, ...], list[PlanFinding]]:
     recipe, side = points[0].recipe, points[0].method.side
-    fitted, findings = fit_agents(recipe, base, inputs.opened_agents)
-    agents, differences = split({name: match(name, base, agent, recipe.allow) for name, agent in fitted.items()})
+    fitting_agents, findings = fit_agents(recipe, base, inputs.opened_agents)
+    agents, differences = split(
+        {name: match(name, base, agent, recipe.allow) for name, agent in fitting_agents.items()}
+    )
     numbers, sides = recipe.rules_of(base.tensors) if inputs.opened_sides else {}, inputs.opened_sides.items()
     if side is IMPORTANCE:  # they have the names of their agent, or the base's; what does not fit is lacking below
         sides = fit_agents(recipe, base, inputs.opened_sides)[0].items()
-    wanted = {
+    solved_tensors = {
         name: base.tensors[name]
         for name, number in numbers.items()
         if base.tensors[name].is_float and (number == 0 or recipe.rules[number - 1].merges)
     }
     importances, lacking = split(
         {
-            name: match_importance(name, wanted, opened, untied=base.untied)
-            for name, opened in sides
+            name: match_importance(name, solved_tensors, checkpoint, untied=base.untied)
+            for name, checkpoint in sides
             if side is IMPORTANCE
         }
     )
-    recorded, unfit = split(
-        {name: match_inputs(name, wanted, base, opened) for name, opened in sides if side is INPUTS}
+    input_records, unfit = split(
+        {name: match_inputs(name, solved_tensors, base, checkpoint) for name, checkpoint in sides if side is INPUTS}
     )
     findings += [*differences, *lacking, *unfit]
     tensors = {name: agent.tensors for name, agent in agents.items()}
@@ -237,4 +239,4 @@ def _match(
             problem("vocabularies of different sizes cannot be merged with importances; use another method")
         )
     ties = tuple(tie for agent in agents.values() for tie in agent.ties)
-    return Matched(tensors, importances, rows, recorded), ties, findings
+    return Counterparts(tensors, importances, rows, input_records), ties, findings

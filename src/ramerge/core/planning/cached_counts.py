@@ -39,47 +39,50 @@ def digest_of(
 ) -> bytes | None:
     """A digest of everything that counts of these tensors depend on; None if the merges at these points need none, or a
     file was written too recently."""
-    if not _wanted(points):
+    if not _cacheable(points):
         return None
     read: dict[Location, tuple[str, Identity]] = {}
 
-    def named(path: Location) -> tuple[str, Identity]:
+    def identity_of(path: Location) -> tuple[str, Identity]:
         if path not in read:
             read[path] = str(path.resolve()), files[path]
         return read[path]
 
-    seen: dict[int, str] = {}
+    digests: dict[int, str] = {}
     digest = hashlib.sha256(b"4")
-    for tensor in _counted(tensors):
+    for tensor in _counted_tensors(tensors):
         for source in tensor.sources:
-            digest.update(repr((tensor.name, source.is_importance, plain_values(source.tensor, named, seen))).encode())
+            digest.update(
+                repr((tensor.name, source.is_importance, plain_values(source.tensor, identity_of, digests))).encode()
+            )
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def plain_values(value: object, named: Callable[[Location], object], seen: dict[int, str]) -> object:
-    """A value with tensors, their origins, and everything inside of these, as plain values; files as `named` gives
-    them. Tensors become digests, each once, which `seen` collects: those of a chain of deltas are part of each other.
+def plain_values(value: object, identity_of: Callable[[Location], object], digests: dict[int, str]) -> object:
+    """A value with tensors and their origins as plain values; files as `identity_of` gives them.
+
+    Tensors become digests, each once, which `digests` collects: those of a chain of deltas are part of each other.
     """
     if isinstance(value, Tensor):
         chain: list[Tensor] = []
         below: Tensor | None = value
-        while below is not None and id(below) not in seen:
+        while below is not None and id(below) not in digests:
             chain.append(below)
             below = below.origin.below
         for each in reversed(chain):
-            plain = each.name, each.dtype, each.shape, plain_values(each.origin, named, seen)
-            seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
-        return seen[id(value)]
+            plain = each.name, each.dtype, each.shape, plain_values(each.origin, identity_of, digests)
+            digests[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
+        return digests[id(value)]
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, Location):
-        return named(value)
+        return identity_of(value)
     if isinstance(value, tuple):
-        return tuple([plain_values(item, named, seen) for item in value])
+        return tuple([plain_values(item, identity_of, digests) for item in value])
     if is_dataclass(value):
         kind: Any = type(value)
-        return (kind.__name__, *[plain_values(getattr(value, name), named, seen) for name in _names_of(kind)])
+        return (kind.__name__, *[plain_values(getattr(value, name), identity_of, digests) for name in _names_of(kind)])
     return value
 
 
@@ -88,7 +91,7 @@ def _names_of(kind: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _counted(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
+def _counted_tensors(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
     """The tensors that are counted: those that are merged, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
@@ -100,39 +103,39 @@ def recall(
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
-    counted = _counted(tensors)
-    found: dict[tuple[Statistic, str], object] = {}
-    for statistic, rules in _wanted(points).items():
-        shape = len(counted), *statistic.blank(agents).shape
+    counted_tensors = _counted_tensors(tensors)
+    results: dict[tuple[Statistic, str], object] = {}
+    for statistic, rules in _cacheable(points).items():
+        shape = len(counted_tensors), *statistic.blank(agents).shape
         payload = store.read(_KIND, _key(inputs, statistic))
         if payload is not None and len(payload) == 8 * math.prod(shape):
             totals = np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
             sums: dict[str, _Totals] = {}
             elements: Counter[str] = Counter()
-            for tensor, total in zip(counted, totals, strict=True):
+            for tensor, total in zip(counted_tensors, totals, strict=True):
                 if tensor.rule in rules:
                     part = tensor.part(statistic.scope)
                     sums[part] = sums[part] + total if part in sums else total
                     elements[part] += tensor.base.elements
-            found |= {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
-    return found
+            results |= {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
+    return results
 
 
-def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
-    wanted: dict[Statistic, set[int]] = {}
+def _cacheable(points: Sequence[Point]) -> dict[Statistic, set[int]]:
+    rules_by_statistic: dict[Statistic, set[int]] = {}
     for point in points:
         for rule in range(len(point.parameters)):
             for statistic in (*point.statistics(rule), point.reported(rule)):
                 if statistic is not None and statistic.kept is not None:
-                    wanted.setdefault(statistic, set()).add(rule)
-    return wanted
+                    rules_by_statistic.setdefault(statistic, set()).add(rule)
+    return rules_by_statistic
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], _Totals]) -> None:
     """Store the counts of each tensor in the user's cache, by statistic and the tensor's name."""
     if inputs is None:
         return
-    names = [tensor.name for tensor in _counted(tensors)]
+    names = [tensor.name for tensor in _counted_tensors(tensors)]
     for statistic in dict.fromkeys(statistic for statistic, _ in totals):
         if all((statistic, name) in totals for name in names):
             rows = np.array([totals[statistic, name] for name in names], "<i8")

@@ -26,16 +26,16 @@ from ramerge.core.methods.base import conditions
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.output.write import Shard
-from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
+from ramerge.core.planning.configs import are_related, compare_configs, contradictions, is_accepted_by
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import is_statistic, unlike_base
 from ramerge.core.planning.model import (
     TensorPlan,
     Tie,
-    caught,
     dtype_by_rules,
     elements_by_dtype,
+    matches_of_rules,
     most_common,
     rules_with_dtype,
 )
@@ -52,13 +52,13 @@ from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
 from ramerge.core.tensors.paths import climbs_out, is_too_long
-from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.rounded import Rounding
 from ramerge.core.tensors.weighted import is_quantized
 
 _MOST_SHARDS = 10_000
 # Classes of transformers that classify, or that write text; and heads by the names of their tensors.
 _CLASSIFIES = re.compile(r"For(?:Sequence|Token)Classification$")
-_WRITES = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
+_TEXT_ARCHITECTURES = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
 _CLASSIFIER = re.compile(r"(?:score|classifier|classification_head)\.(?:\w+\.)*weight")
 _NAMED_HEAD = re.compile(r"score|classif|head|regression|reward", re.IGNORECASE)
 _COMPARED_BYTES = 16_000_000
@@ -83,30 +83,30 @@ def check_configs(
         if not agent.config:
             yield note(f"{name}: has no config.json to compare with the base's")
             continue
-        found = compare_configs(base.config, agent.config)
-        differing = found.refused | found.warned
-        allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
+        comparison = compare_configs(base.config, agent.config)
+        differing = comparison.refusals | comparison.warnings
+        allowances = {key for key in differing if any(is_accepted_by(pattern, key) for pattern in recipe.allow.config)}
         stores_heads = any(key.endswith(HEADS) for key in agent.tensors)
         # two embeddings are compared, or one is used for both
         if any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores_heads):
-            allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
+            allowances |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
-            allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
-        refused = {key: text for key, text in found.refused.items() if key not in allowed}
-        warned = {key: text for key, text in found.warned.items() if key not in allowed}
-        if refused:
-            text = f"{_config_of(agent)} differs from the base's in what the weights mean: {_pairs(refused)}"
-            accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            if all(key.rpartition(".")[2] == "vocab_size" for key in refused) and _has_other_rows(base, agent):
+            allowances |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
+        refusals = {key: text for key, text in comparison.refusals.items() if key not in allowances}
+        warnings = {key: text for key, text in comparison.warnings.items() if key not in allowances}
+        if refusals:
+            text = f"{_config_of(agent)} differs from the base's in what the weights mean: {_pairs(refusals)}"
+            accept = f"allow.config: [{', '.join(refusals)}] accepts it"
+            if all(key.rpartition(".")[2] == "vocab_size" for key in refusals) and _has_other_rows(base, agent):
                 accept = "what accepts the other shapes accepts this, too"
             yield problem(f"{text} ({accept})", name)
-        if warned:
+        if warnings:
             text = f"{_config_of(agent)} differs from the base's, which may change what the weights mean"
-            accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
-            yield warning(f"{text}: {_pairs(warned)} ({accept})", name)
-        accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
-        if accepted:
-            yield note(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+            accept = f"the output gets the base's; allow.config: [{', '.join(warnings)}] accepts it"
+            yield warning(f"{text}: {_pairs(warnings)} ({accept})", name)
+        acceptances = comparison.harmless | {key: differing[key] for key in sorted(allowances)}
+        if acceptances:
+            yield note(f"{name}: config.json differs, which is accepted: {_pairs(acceptances)}")
 
 
 def _config_of(agent: Checkpoint) -> str:
@@ -128,8 +128,8 @@ def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[Op
     base = inputs.opened_base
     if base is None or "model_type" in recipe.allow.config:
         return inputs, []
-    related = {name: a for name, a in inputs.opened_agents.items() if are_related(base.config, a.config)}
-    return replace(inputs, opened_agents=related), [
+    relatives = {name: a for name, a in inputs.opened_agents.items() if are_related(base.config, a.config)}
+    return replace(inputs, opened_agents=relatives), [
         problem(
             f"{agent.metadata_folder}: is of another architecture: the agent is {_architecture(agent)}, the base "
             f"{_architecture(base)}; give an agent that was trained from this base, or this agent's base "
@@ -137,14 +137,14 @@ def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[Op
             name,
         )
         for name, agent in inputs.opened_agents.items()
-        if name not in related
+        if name not in relatives
     ]
 
 
 def _architecture(checkpoint: Checkpoint) -> str:
     kind, classes = (checkpoint.config.get(key) for key in ("model_type", "architectures"))
-    found = classes[0] if isinstance(classes, list) and classes else kind
-    return brief(one_line(str(found) if found == kind else f"{found} ({kind})"), 200)
+    architecture = classes[0] if isinstance(classes, list) and classes else kind
+    return brief(one_line(str(architecture) if architecture == kind else f"{architecture} ({kind})"), 200)
 
 
 def _pairs(differences: Mapping[str, str]) -> str:
@@ -152,45 +152,45 @@ def _pairs(differences: Mapping[str, str]) -> str:
 
 
 def note_companions(
-    inputs: OpenedInputs, recipe: Recipe, chosen: str | None, reader: TokenReader
+    inputs: OpenedInputs, recipe: Recipe, owner: str | None, reader: TokenReader
 ) -> Iterator[PlanFinding]:
     """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
     output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is None or recipe.companions is not None:
         return
-    whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
-    given = agents[chosen] if chosen else base
+    whose = owner or ("the base" if recipe.base is not None else next(iter(agents)))
+    source = agents[owner] if owner else base
     try:
         for name, agent in agents.items():
-            if agent is not given:
-                for text, what in _other_companions(reader, given, agent, whose):
+            if agent is not source:
+                for text, what in _other_companions(reader, source, agent, whose):
                     yield note(f"{name}: {text}; companions: {name} takes {what} of {name}")
     except CheckpointError as error:
         yield from map(note, error.problems)
 
 
 def _other_companions(
-    reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
+    reader: TokenReader, source: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
     """Differences of an agent, and what `companions` would take from it."""
     # what a damaged file would say is not known: `warn_of_damaged` says so
-    ours, own = reader.template_of(given), reader.template_of(agent)
-    readable = not reader.damaged(given, "chat template") and not reader.damaged(agent, "chat template")
+    ours, own = reader.template_of(source), reader.template_of(agent)
+    readable = not reader.damages(source, "chat template") and not reader.damages(agent, "chat template")
     if readable and own not in (None, ours):
-        gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
-        yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
-    digests = reader.digest_of(given), reader.digest_of(agent)
+        template_effect = "the output gets none" if ours is None else f"the output gets that of {whose}"
+        yield f"has {'a' if ours is None else 'another'} chat template, and {template_effect}", "tokenizer and template"
+    digests = reader.digest_of(source), reader.digest_of(agent)
     if None not in digests and digests[0] != digests[1]:
-        split, other = reader.splitting_of(given), reader.splitting_of(agent)
+        split, other = reader.splitting_of(source), reader.splitting_of(agent)
         if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
             text = (
                 f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
             )
             yield text, "tokenizer and template"
-    if reader.has_generation(agent) and not reader.has_generation(given):
+    if reader.has_generation(agent) and not reader.has_generation(source):
         yield "has a generation_config.json, and the output gets none", "generation config and tokenizer"
-    ends, others = reader.stops_of(given), reader.stops_of(agent)
+    ends, others = reader.stops_of(source), reader.stops_of(agent)
     if ends and others and ends != others:
         text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
         yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
@@ -202,13 +202,13 @@ def _numbers(tokens: Iterable[int]) -> str:
 
 def check_heads(base: Checkpoint) -> Iterator[PlanFinding]:
     """Warn of a class that `architectures` names, if the model has no head of its kind, or has one of another kind."""
-    stated = base.config.get("architectures")
-    names = stated if isinstance(stated, list) else []
+    architectures = base.config.get("architectures")
+    names = architectures if isinstance(architectures, list) else []
     for name in (name for name in names[:1] if isinstance(name, str)):
         heads = [tensor for tensor in base.tensors if _CLASSIFIER.fullmatch(tensor)]
         if _CLASSIFIES.search(name) and not heads and not any(map(_NAMED_HEAD.search, base.tensors)):
             text = f"names {brief(one_line(name), 200)}, and the model has no head of this class, which would be random"
-        elif _WRITES.search(name) and heads:
+        elif _TEXT_ARCHITECTURES.search(name) and heads:
             text = f"names {brief(one_line(name), 200)}, which has no {quoted(heads[0])} and would leave it out"
         else:
             continue
@@ -217,8 +217,8 @@ def check_heads(base: Checkpoint) -> Iterator[PlanFinding]:
 
 def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) -> Iterator[PlanFinding]:
     """Warn of files that the output's JSON files name and that it lacks, and of agents with other statistics."""
-    named = named_files(companions)
-    for name, files in named.items():
+    files_by_name = named_files(companions)
+    for name, files in files_by_name.items():
         if absent := [file for file in files if PurePosixPath(file).as_posix() not in companions]:
             owners = [agent for agent, model in inputs.opened_agents.items() if _has_all(model, absent)]
             advice = f"; {owners[0]} has them" if owners else ""
@@ -230,8 +230,8 @@ def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) 
     for agent, model in inputs.opened_agents.items():
         own = processor_files(model.metadata_folder)
         states = named_files(own)
-        for name in named.keys() & states.keys():
-            pairs = [(ours, theirs) for ours, theirs in zip(named[name], states[name], strict=False)]
+        for name in files_by_name.keys() & states.keys():
+            pairs = [(ours, theirs) for ours, theirs in zip(files_by_name[name], states[name], strict=False)]
             others = [theirs for ours, theirs in pairs if _differ(companions.get(ours), model.metadata_folder, theirs)]
             if others:
                 yield warning(
@@ -242,7 +242,7 @@ def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) 
                 )
         files = [file for several in states.values() for file in several]
         lacking = [name for name in (*own, *files) if name not in companions and _has_all(model, [name])]
-        if lacking and not named.keys() & states.keys():
+        if lacking and not files_by_name.keys() & states.keys():
             names = brief_list(list(map(quoted, lacking)))
             yield note(f"{agent}: has {names}, which the output does not get; copy what it needs into the output")
 
@@ -283,7 +283,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[
 
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[PlanFinding]:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
-    counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
+    counts, names = matches_of_rules(recipe, tensors), [tensor.name for tensor in tensors]
     each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
     if origin and counts:
@@ -303,8 +303,8 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
 
 def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
     """Note which methods give other results in mergekit with the same parameters."""
-    noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
-    return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)]
+    methods = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
+    return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in methods)]
 
 
 def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
@@ -353,12 +353,12 @@ def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
     }
     for key, rules in keys.items():
         first, name = points[0].parameters[rules[0]], key[-1]
-        needed = conditions(type(first), name)
-        if not needed or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):
+        requirements = conditions(type(first), name)
+        if not requirements or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):
             continue
         now, then = (
             ", ".join(f"{other}: {value}" for other, value in values.items())
-            for values in ({other: getattr(first, other) for other in needed}, needed)
+            for values in ({other: getattr(first, other) for other in requirements}, requirements)
         )
         yield warning(f"has no effect with {now}; only {then} uses it", key)
 
@@ -374,10 +374,11 @@ def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
     names = list(points[0].recipe.agents)
     if points[0].method.combines or len(names) == 1:
         return
-    for taken in dict.fromkeys(point.parameters[0].in_effect().get("agent") or names[0] for point in points):
-        others = brief_list([name for name in names if name != taken])
+    for chosen_agent in dict.fromkeys(point.parameters[0].in_effect().get("agent") or names[0] for point in points):
+        others = brief_list([name for name in names if name != chosen_agent])
         yield note(
-            f"{points[0].method.name} takes one agent: {taken}; it leaves out {others} (parameters.agent names another)"
+            f"{points[0].method.name} takes one agent: {chosen_agent}; it leaves out {others} (parameters.agent names "
+            "another)"
         )
 
 
@@ -417,32 +418,32 @@ def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[
     """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
     if len(inputs.adapters) < 2:
         return tuple(points), []
-    suited = tuple(point.for_adapters for point in points)
+    points_for_adapters = tuple(point.for_adapters for point in points)
     ranks = [str(rank) for rank in sorted(set(inputs.ranks.values()))]
     are = f"{enumerated(inputs.adapters)} are LoRA adapters{' of rank ' if ranks else ''}{enumerated(ranks)}"
     notes, warnings = [], []
-    for point, given in zip(suited, points, strict=True):
-        for now, before in zip(point.parameters, given.parameters, strict=True):
-            changed = {name: value for name, value in now.in_effect().items() if value != getattr(before, name)}
+    for point, original in zip(points_for_adapters, points, strict=True):
+        for now, before in zip(point.parameters, original.parameters, strict=True):
+            changes = {name: value for name, value in now.in_effect().items() if value != getattr(before, name)}
             notes += [
                 f"{are}, so {point.method.name} takes {name}: {value} as its default, not {getattr(before, name)} "
                 f"({_ADAPTERS})"
-                for name, value in changed.items()
+                for name, value in changes.items()
             ]
             if harm := point.method.harms_adapters(now):
                 warnings.append(warning(f"{are}, and {point.method.name} {harm} ({_ADAPTERS}). {WHERE_TO_BEGIN}"))
-    return suited, [*warnings, *map(note, dict.fromkeys(notes))]
+    return points_for_adapters, [*warnings, *map(note, dict.fromkeys(notes))]
 
 
 def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[PlanFinding]:
     """Refuse slices that do not hold all layers of the base."""
-    asked = recipe.document.layers
-    if asked is None:
+    layers = recipe.document.layers
+    if layers is None:
         return
-    stated = counts_of(base.config)
-    if asked not in stated:
-        known = f"the base has {', '.join(map(str, sorted(stated)))}" if stated else "config.json states no number"
-        yield problem(f"take layers 0 to {asked}, but {known}; only whole models can be merged", ("slices",))
+    counts = counts_of(base.config)
+    if layers not in counts:
+        fact = f"the base has {', '.join(map(str, sorted(counts)))}" if counts else "config.json states no number"
+        yield problem(f"take layers 0 to {layers}, but {fact}; only whole models can be merged", ("slices",))
 
 
 def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
@@ -453,7 +454,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Plan
         yield problem(text, ("shard_size",))
 
 
-def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Iterator[PlanFinding]:
+def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> Iterator[PlanFinding]:
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
@@ -468,11 +469,11 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Itera
             "rounding: nearest"
         )
         yield problem(text, ("rounding",))
-    others = unlike_base(base, counted=counted)
-    if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
+    others = unlike_base(base, only_counts=only_counts)
+    if changed_tensors := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
-            f"like base: an adapter changes {brief_list(changed)}, and codes and scales are those of the model without "
-            f"it; write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
+            f"like base: an adapter changes {brief_list(changed_tensors)}, and codes and scales are those of the model "
+            f"without it; write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
         )
         yield problem(text, ("dtype",))
     elif others:
@@ -492,27 +493,27 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Itera
 
 def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
     """Note which tensors stay wider than the dtype that the recipe asks for."""
-    asked = FROM_FULL_NAME.get(recipe.dtype or "")
-    ruled = rules_with_dtype(recipe)
-    kept = {
+    narrow_dtype = FROM_FULL_NAME.get(recipe.dtype or "")
+    rules = rules_with_dtype(recipe)
+    exceptions = {
         tensor.parts[0].name: full_name(tensor.dtype)
         for tensor in tensors
-        if asked and tensor.base.is_float and tensor.dtype != asked and tensor.rule not in ruled
+        if narrow_dtype and tensor.base.is_float and tensor.dtype != narrow_dtype and tensor.rule not in rules
     }
-    if kept:
-        are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
+    if exceptions:
+        are = "1 tensor is" if len(exceptions) == 1 else f"{len(exceptions):,} tensors are"
         yield note(
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
-            f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
+            f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in exceptions.items()])}; a rule with "
             f"`dtype: {recipe.dtype}` narrows them"
         )
 
 
 def note_statistics(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Note which tensors are statistics of layers' inputs, which are not merged."""
-    copied = [tensor for tensor in tensors if is_statistic(tensor.name) and tensor.action == "copy" and not tensor.rule]
-    if copied:
-        names = brief_list([quoted(tensor.name) for tensor in copied])
+    copies = [tensor for tensor in tensors if is_statistic(tensor.name) and tensor.action == "copy" and not tensor.rule]
+    if copies:
+        names = brief_list([quoted(tensor.name) for tensor in copies])
         yield note(
             f"statistics of inputs are no weights, so they are not merged, and the output gets the base's: {names}; a "
             "rule with `take: AGENT` takes an agent's"
@@ -524,9 +525,9 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
 
     Not those that are as in the base, which stores them wider than its other weights.
     """
-    ruled = rules_with_dtype(recipe)
+    rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
-    if not plain or not ruled:
+    if not plain or not rules:
         return
     usual = most_common(elements_by_dtype(plain))
     usual_of_base = most_common(elements_by_dtype(plain, of_base=True))
@@ -534,7 +535,7 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
     wider = {
         tensor.parts[0].name: full_name(tensor.dtype)
         for tensor in plain
-        if by_rules or tensor.rule in ruled
+        if by_rules or tensor.rule in rules
         if tensor.dtype != tensor.base.usual_dtype or tensor.dtype == usual_of_base
         if widest({tensor.dtype, usual}) == tensor.dtype != usual
     }
@@ -548,12 +549,12 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
 
 
 def find_companions(
-    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], chosen: str | None
+    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], owner: str | None
 ) -> tuple[dict[str, Location], list[PlanFinding]]:
-    """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
+    """Relative name to source of the files to copy; the tokenizer is that of the agent `owner`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
-    agent = inputs.opened_agents.get(chosen) if chosen else None
+    agent = inputs.opened_agents.get(owner) if owner else None
     names = [shard.name for shard in shards]
     ours = {*names, index_of(names), "README.md", "ramerge.json", "ramerge.yaml"}
     findings = [
@@ -562,32 +563,32 @@ def find_companions(
         if (base / name).is_dir()
     ]
     try:
-        found = companion_files(inputs.opened_base, agent)
+        files = companion_files(inputs.opened_base, agent)
         left = left_out(base, inputs.opened_base.files)
         if inputs.opened_base.quantized is not None and recipe.dtype != LIKE_BASE:
-            left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
+            left += [name for name in _OF_QUANTIZATION if files.pop(name, None) is not None]
         if left:
             text = "not copied, because they are or belong to weights that are not read, or not as they are"
             findings.append(note(f"{base}: {brief_list(list(map(quoted, left)))}: {text}"))
-        if modules := modules_with_weights(found):
+        if modules := modules_with_weights(files):
             text = f"have weights of their own, which are the base's and are not merged: {brief_list(modules)}"
             findings.append(note(f"{base}: modules {text}"))
-        return found, findings
+        return files, findings
     except CheckpointError as error:
         return {}, findings + problems_of(error, None)
 
 
 def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
-    made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
-    if made:
-        first = made[0]
+    rounded_tensors = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounding)]
+    if rounded_tensors:
+        first = rounded_tensors[0]
         kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
         names = [source.owner for source in first.sources if source.owner != BASE and not is_quantized(source.tensor)]
         are = "is" if len(names) == 1 else "are"
         yield note(
             f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
-            f"{len(made):,} of its tensors are compared as rounded to {dtype}"
+            f"{len(rounded_tensors):,} of its tensors are compared as rounded to {dtype}"
         )
 
 

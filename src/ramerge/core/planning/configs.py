@@ -33,7 +33,7 @@ _MEANING = re.compile(
     r"|sliding_window|attention_bias|mlp_bias|.*logit_softcapping|.*_multiplier|.*_rank"
 )
 # Refused even if only one side has them, because their absence is a statement.
-_NEVER_IMPLIED = ("quantization_config", "rope_scaling")
+_EXPLICIT_KEYS = ("quantization_config", "rope_scaling")
 # Used only where `use_sliding_window` is not false.
 _OF_WINDOWS = ("sliding_window", "max_window_layers")
 _ROTARY = ("rope_theta", "rope_scaling", "rope_parameters")
@@ -50,13 +50,13 @@ class ConfigDifferences:
     """Differences between two configurations, as key to "base has this, agent has that".
 
     Attributes:
-        refused: change what the weights mean.
-        warned: may change what the weights mean.
+        refusals: change what the weights mean.
+        warnings: may change what the weights mean.
         harmless: concern training, generation or labels.
     """
 
-    refused: dict[str, str] = field(default_factory=dict)
-    warned: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
     harmless: dict[str, str] = field(default_factory=dict)
 
 
@@ -67,7 +67,7 @@ class _KeyTable:
     Attributes:
         unimportant: keys that every tool writes differently.
         harmless: keys that do not change what the weights mean.
-        derived: keys that follow from others where they are left out or null.
+        derived_keys: keys that follow from others where they are left out or null.
         lists: model type to the rules by which its lists are derived; see `derived.layers`.
         defaults: key to the value that most model types give it.
         models: model type to the defaults that it has instead.
@@ -75,7 +75,7 @@ class _KeyTable:
 
     unimportant: re.Pattern[str]
     harmless: re.Pattern[str]
-    derived: frozenset[str]
+    derived_keys: frozenset[str]
     lists: dict[str, dict[str, dict[str, Any]]]
     defaults: dict[str, object]
     models: dict[str, dict[str, object]]
@@ -94,10 +94,10 @@ def key_table() -> _KeyTable:
 
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
-    found = ConfigDifferences()
+    differences = ConfigDifferences()
     left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
     if left == right:
-        return found
+        return differences
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
@@ -108,15 +108,15 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
             or _has_part(key, table.unimportant)
         ):
             continue
-        one_sided = key not in left or key not in right
-        text = f"base has {_shown(left, key)}, agent has {_shown(right, key)}"
+        is_on_one_side = key not in left or key not in right
+        text = f"base has {_description(left, key)}, agent has {_description(right, key)}"
         if _has_part(key, table.harmless):
-            found.harmless[key] = text
-        elif _has_part(key, _MEANING) and (not one_sided or key.startswith(_NEVER_IMPLIED)):
-            found.refused[key] = text
+            differences.harmless[key] = text
+        elif _has_part(key, _MEANING) and (not is_on_one_side or key.startswith(_EXPLICIT_KEYS)):
+            differences.refusals[key] = text
         else:
-            found.warned[key] = text
-    return found
+            differences.warnings[key] = text
+    return differences
 
 
 def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool:
@@ -148,11 +148,11 @@ def _comparable(
     nested = [len(text_configs(config)) > 1 for config in (base, agent)]
     if bool(part_configs(base)) == bool(part_configs(agent)) and nested[0] == nested[1]:
         return base, agent
-    left, right = _lifted(base), _lifted(agent)
+    left, right = _flat_text_config(base), _flat_text_config(agent)
     if part_configs(base) and part_configs(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
         return left, right
-    dropped = (*_NAMES, *_OF_IMAGES, *part_configs(base), *part_configs(agent))
-    return _without(left, dropped), _without(right, dropped)
+    irrelevant_keys = (*_NAMES, *_OF_IMAGES, *part_configs(base), *part_configs(agent))
+    return _without(left, irrelevant_keys), _without(right, irrelevant_keys)
 
 
 _NAMES = ("architectures", "model_type", "auto_map")
@@ -163,8 +163,8 @@ _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 def _writes_text(config: Mapping[str, object]) -> bool:
     """Whether a configuration is that of a model with output embeddings, or without a head, and not of a classifier."""
     names = config.get("architectures")
-    named = names if isinstance(names, list) else []
-    return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in named)
+    architectures = names if isinstance(names, list) else []
+    return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in architectures)
 
 
 def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
@@ -172,29 +172,29 @@ def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object
     part: Any = config
     for key in path:
         part = part[key]
-    tied = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
-    return _without({**part, **tied}, _NAMES)
+    tie = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
+    return _without({**part, **tie}, _NAMES)
 
 
-def _lifted(config: Mapping[str, object]) -> dict[str, object]:
+def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
     """A configuration with that of its text model in the place of its own."""
     outer, *inner = text_configs(config)
     names = {key for part in (outer, *inner) for key, value in part.items() if any(value is text for text in inner)}
-    merged: dict[str, object] = {}
+    flat: dict[str, object] = {}
     for part in (outer, *inner, {key: outer[key] for key in (*_NAMES, "tie_word_embeddings") if key in outer}):
-        merged |= {key: value for key, value in part.items() if key not in names}
-    return merged
+        flat |= {key: value for key, value in part.items() if key not in names}
+    return flat
 
 
 def _without(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
     """A configuration without some keys, at any depth."""
-    kept = {key: value for key, value in config.items() if key not in keys}
-    return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in kept.items()}
+    others = {key: value for key, value in config.items() if key not in keys}
+    return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
 
 
-def accepts(given: str, key: str) -> bool:
-    """Whether `given` in `allow.config` accepts a difference in `key`, or in a mapping that holds it."""
-    owner, dot, name = given.rpartition(".")
+def is_accepted_by(pattern: str, key: str) -> bool:
+    """Whether `pattern` in `allow.config` accepts a difference in `key`, or in a mapping that holds it."""
+    owner, dot, name = pattern.rpartition(".")
     names = ("rope_theta", "rope_scaling", "partial_rotary_factor") if name == "rope_parameters" else (name,)
     return any(f"{key}.".startswith(f"{owner}{dot}{one}.") for one in names)
 
@@ -203,13 +203,13 @@ def _has_part(key: str, names: re.Pattern[str]) -> bool:
     return any(len(part) <= _LONGEST_KEY and names.fullmatch(part) for part in key.split("."))
 
 
-def _shown(flat: Mapping[str, object], key: str) -> str:
+def _description(flat: Mapping[str, object], key: str) -> str:
     value = _value(flat, key)
     if value is _UNKNOWN:
         return "none, and what that means is not known"
     text = brief(json.dumps(value, ensure_ascii=False), 200)
-    stated = key in flat and (flat[key] is not None or value is None)
-    return text if stated else "none" if value is None else f"none, which means {text}"
+    is_explicit = key in flat and (flat[key] is not None or value is None)
+    return text if is_explicit else "none" if value is None else f"none, which means {text}"
 
 
 _UNKNOWN = object()
@@ -220,11 +220,11 @@ def _value(flat: Mapping[str, object], key: str) -> object:
     """The value of a key as transformers understands it; None also for empty lists."""
     owner, dot, name = key.rpartition(".")
     prefix = owner + dot
-    if name in _OF_WINDOWS and _stated(flat, prefix, "use_sliding_window") is False:
+    if name in _OF_WINDOWS and _effective_value(flat, prefix, "use_sliding_window") is False:
         return None
-    value = _stated(flat, prefix, name)
-    if value is None and name in key_table().derived:
-        kind, value_of = flat.get(f"{prefix}model_type"), partial(_stated, flat, prefix)
+    value = _effective_value(flat, prefix, name)
+    if value is None and name in key_table().derived_keys:
+        kind, value_of = flat.get(f"{prefix}model_type"), partial(_effective_value, flat, prefix)
         rule = key_table().lists.get(kind, {}).get(name) if isinstance(kind, str) else None
         if rule is None:
             value = derived.number(name, value_of)
@@ -234,7 +234,7 @@ def _value(flat: Mapping[str, object], key: str) -> object:
     return None if value == [] else value
 
 
-def _stated(flat: Mapping[str, object], prefix: str, name: str) -> object:
+def _effective_value(flat: Mapping[str, object], prefix: str, name: str) -> object:
     """The value in the file, or otherwise the model type's default; None if neither is known."""
     if prefix + name in flat:
         return flat[prefix + name]
@@ -249,8 +249,8 @@ def canonical(config: Mapping[str, object]) -> dict[str, object]:
     result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
     if isinstance(names := result.get("architectures"), list):  # FSDP names the classes that it wraps
         result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
-    given = [config[key] for key in _ROTARY if key in config]
-    if not given:
+    rotary_configs = [config[key] for key in _ROTARY if key in config]
+    if not rotary_configs:
         return result
     parameters, scaling = (_mapping(config.get(key)) for key in ("rope_parameters", "rope_scaling"))
     main, local = (_mapping(parameters.get(key)) for key in ("full_attention", "sliding_attention"))
@@ -286,11 +286,11 @@ def _flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 def contradictions(model: Checkpoint) -> list[str]:
     """Contradictions between `config.json` and the shapes of weights, human-readable; only of what both have."""
-    found = next((found for name in model.tensors if (found := _EMBEDDINGS.fullmatch(name))), None)
-    if found is None:
+    embedding = next((embedding for name in model.tensors if (embedding := _EMBEDDINGS.fullmatch(name))), None)
+    if embedding is None:
         return []
     parts = reversed(text_configs(model.config))
-    stem, config = found[1] or "", dict(next((part for part in parts if "hidden_size" in part), model.config))
+    stem, config = embedding[1] or "", dict(next((part for part in parts if "hidden_size" in part), model.config))
     heads = [tensor for name, tensor in model.tensors.items() if name.endswith("lm_head.weight")]
     if model.vocabulary is not None or any(head.shape[:1] == (config.get("vocab_size"),) for head in heads):
         config.pop("vocab_size", None)  # an adapter adds rows, and some models embed tokens that they never write
@@ -300,11 +300,11 @@ def contradictions(model: Checkpoint) -> list[str]:
         if layer := _LAYER.match(name, len(stem)) if name.startswith(stem) else None:
             layers.add(int(layer[1]))
             first.setdefault(name[layer.end() :], tensor)
-    misfits = list(_sizes(config, {"embed_tokens.weight": model.tensors[found[0]], **first}))
+    misfits = list(_sizes(config, {"embed_tokens.weight": model.tensors[embedding[0]], **first}))
     # the weights may have some more that predict further tokens
-    stated, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
-    if stated and layers and not stated <= len(layers) <= stated + further:
-        misfits.append(f"num_hidden_layers is {stated:,}, but the weights have {len(layers):,} layers")
+    layer_count, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
+    if layer_count and layers and not layer_count <= len(layers) <= layer_count + further:
+        misfits.append(f"num_hidden_layers is {layer_count:,}, but the weights have {len(layers):,} layers")
     return misfits
 
 
@@ -313,14 +313,14 @@ def _sizes(config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Itera
     if any(_OTHER_HEADS.match(key) for key in config):
         heads = groups = None
     width = _number(config, "head_dim") or (size // heads if size and heads else None)
-    expected = [
+    expectations = [
         ("vocab_size", _number(config, "vocab_size"), "embed_tokens.weight", 0),
         ("hidden_size", size, "embed_tokens.weight", 1),
         ("intermediate_size", _number(config, "intermediate_size"), "mlp.gate_proj.weight", 0),
         ("num_attention_heads x head_dim", heads and width and heads * width, "self_attn.q_proj.weight", 0),
         ("num_key_value_heads x head_dim", groups and width and groups * width, "self_attn.k_proj.weight", 0),
     ]
-    for what, number, name, axis in expected:
+    for what, number, name, axis in expectations:
         tensor = tensors.get(name)
         if number and tensor is not None and len(tensor.shape) == 2 and tensor.shape[axis] != number:
             kind = ("rows", "columns")[axis]

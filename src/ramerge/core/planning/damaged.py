@@ -15,7 +15,7 @@ from ramerge.core.foundation.text import enumerated
 from ramerge.core.planning.findings import PlanFinding, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.owners import BASE
-from ramerge.core.planning.tokens import Compared, TokenReader
+from ramerge.core.planning.tokens import Comparison, TokenReader
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -31,10 +31,10 @@ _OBJECTS = (
     "*_config.json",
     "*/config.json",
 )
-_ALL: Sequence[Compared] = ("tokens", "chat template", "end tokens")
+_ALL: Sequence[Comparison] = ("tokens", "chat template", "end tokens")
 
 
-def warn_of_damaged(
+def warn_of_damaged_files(
     inputs: OpenedInputs, recipe: Recipe, companions: Mapping[str, Location], reader: TokenReader, *, alone: bool
 ) -> Iterator[PlanFinding]:
     """Warn of damaged files that the output gets, or that say what would be compared.
@@ -54,23 +54,23 @@ def warn_of_damaged(
     for name, model in models.items():
         for what in _ALL[:1] if alone or recipe.companions is not None else _ALL:
             with suppress(CheckpointError):  # it is a problem of its own
-                for path, reason in reader.damaged(model, what).items():
+                for path, reason in reader.damages(model, what).items():
                     reasons[path] = reason
                     if owners.setdefault(path, name) == name and len(models) > 1:
                         uncompared.setdefault(path, []).append(what)
-    copied = {path: name for name, path in companions.items()}
-    for path, name in copied.items():
-        if path not in reasons and (found := _damage_of(reader, path, name)) is not None:
-            reasons[path] = found
+    names_by_path = {path: name for name, path in companions.items()}
+    for path, name in names_by_path.items():
+        if path not in reasons and (damage := _damage_of(reader, path, name)) is not None:
+            reasons[path] = damage
     for path, reason in reasons.items():
         kinds = uncompared.get(path, [])
-        effects = ["the output gets it as it is"] if path in copied else []
+        effects = ["the output gets it as it is"] if path in names_by_path else []
         if kinds:
             are = "are" if len(kinds) > 1 or kinds[0].endswith("s") else "is"
             whose = owners[path] or "the base"
             effects.append(f"{enumerated(kinds)} of {whose} {are} not compared with those of others")
         if effects:
-            advice = _advice(reader, models, copied[path]) if is_tokenizer(copied.get(path, "")) else ""
+            advice = _advice(reader, models, names_by_path[path]) if is_tokenizer(names_by_path.get(path, "")) else ""
             yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))
 
 

@@ -18,8 +18,8 @@ def number(key: str, value_of: _Lookup) -> int | None:
     if key in _EXPERTS:
         return next((value for name in _EXPERTS if type(value := value_of(name)) is int), None)
     names, compute = _FORMULAS.get(key, ((), None))
-    given = [value_of(name) for name in names]
-    return compute(*given) if compute and all(type(value) is int and value > 0 for value in given) else None
+    values = [value_of(name) for name in names]
+    return compute(*values) if compute and all(type(value) is int and value > 0 for value in values) else None
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -59,19 +59,19 @@ def layers(rule: Mapping[str, Any], value_of: _Lookup, is_stated: Callable[[str]
         begin = (
             value_of("max_window_layers") if value_of("use_sliding_window") and value_of("sliding_window") else count
         )
-        return _marked(rule, count, lambda layer: layer >= begin) if type(begin) is int else None
+        return _layer_marks(rule, count, lambda layer: layer >= begin) if type(begin) is int else None
     size = rule.get("every", rule.get("first"))
-    if "key" in rule and (stated := value_of(rule["key"])) is not None:
-        size = stated
+    if "key" in rule and (number_in_key := value_of(rule["key"])) is not None:
+        size = number_in_key
     if type(size) is not int or size < ("every" in rule):
         return None
     if "first" in rule:
-        return _marked(rule, count, lambda layer: layer < size)
-    return _marked(rule, count, lambda layer: (layer + rule["plus"]) % size == 0)
+        return _layer_marks(rule, count, lambda layer: layer < size)
+    return _layer_marks(rule, count, lambda layer: (layer + rule["plus"]) % size == 0)
 
 
 _MOST_LAYERS = 10_000
 
 
-def _marked(rule: Mapping[str, Any], count: int, hits: Callable[[int], bool]) -> list[object]:
+def _layer_marks(rule: Mapping[str, Any], count: int, hits: Callable[[int], bool]) -> list[object]:
     return [rule["hit" if hits(layer) else "miss"] for layer in range(count)]

@@ -32,7 +32,7 @@ def place_matrices(
     """
     read_device(text)
     matrices = matrices_of(points, tensors)
-    large = len(points) * sum(_multiply_adds(each.matrix) for each in matrices) >= LARGE
+    large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE
     if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
         return resources, []
     try:
@@ -52,8 +52,10 @@ def place_matrices(
         "the CPU solves for them"
     )
     precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
-    placed = replace(resources, device=str(device), device_name=device_name(device) + precision, device_bytes=room)
-    return placed, [note(text)] if too_large else []
+    resources_on_device = replace(
+        resources, device=str(device), device_name=device_name(device) + precision, device_bytes=room
+    )
+    return resources_on_device, [note(text)] if too_large else []
 
 
 def _room(device: str) -> int:
@@ -64,7 +66,7 @@ def _room(device: str) -> int:
     return int(_SHARE * free / SIDE_BY_SIDE)
 
 
-def _multiply_adds(shape: Sequence[int]) -> int:
+def _operations(shape: Sequence[int]) -> int:
     """Those of a matrix times its own transpose, the smaller of both products."""
     short, long = sorted((math.prod(shape[:-1]), shape[-1]))
     return short * short * long

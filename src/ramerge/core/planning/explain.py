@@ -184,7 +184,7 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     if not wide:
         return ()
     names = [name for name in plan.inputs.agents if name in wide]
-    counted = (
+    count_description = (
         "and the merge counts them"
         if plan.rounds_updates
         else f"and not counted, because {plan.method.name} does not look at the base"
@@ -192,8 +192,8 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     on_average = "on average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or "
     return (
         f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
-        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
-        f"{'' if plan.is_quantized else on_average}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
+        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {count_description}. Keep "
+        f"them {'' if plan.is_quantized else on_average}exactly with `--dtype {plan.exact_dtype}` (in a recipe "
         f"`dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 

@@ -75,14 +75,14 @@ def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
 
 def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:
     """The results of a step of planning by name, and the findings of all of them."""
-    found = [each for _, findings in results.values() for each in findings]
-    return {name: result for name, (result, _) in results.items()}, found
+    all_findings = [each for _, findings in results.values() for each in findings]
+    return {name: result for name, (result, _) in results.items()}, all_findings
 
 
-def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
+def collect(findings: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
     """All findings of planning as messages, each once. With `strict`, warnings are problems."""
     messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
-    for one in found:
+    for one in findings:
         messages[one.kind].append(one.message(document))
     problems, warnings = messages["problem"], messages["warning"]
     # notes that say the same of several agents become one: `code and tool: ...`

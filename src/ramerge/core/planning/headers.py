@@ -61,25 +61,25 @@ def read_headers(document: Document) -> list[ModelHeader]:
     models = {BASE: (inputs.base, inputs.opened_base)} if inputs.has_base else {}
     models |= {name: (model, inputs.opened_agents.get(name)) for name, model in inputs.agents.items()}
     return [
-        _header(label_of(name), model, opened)
-        if opened
+        _header(label_of(name), model, checkpoint)
+        if checkpoint
         else ModelHeader(label_of(name), model.written, problems=tuple(problems.get(name, ())))
-        for name, (model, opened) in models.items()
+        for name, (model, checkpoint) in models.items()
     ]
 
 
-def _header(label: str, model: FoundModel, opened: Checkpoint) -> ModelHeader:
+def _header(label: str, model: FoundModel, checkpoint: Checkpoint) -> ModelHeader:
     elements: Counter[str] = Counter()
-    for tensor in opened.tensors.values():
+    for tensor in checkpoint.tensors.values():
         elements[tensor.encoding or tensor.dtype] += tensor.elements
-    stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
+    leaves = {leaf for tensor in checkpoint.tensors.values() for leaf in tensor.origin.leaves()}
     dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
     return ModelHeader(
         name=label,
         where=model.written,
-        form=opened.title,
-        tensors=f"{len(opened.tensors):,}",
+        form=checkpoint.title,
+        tensors=f"{len(checkpoint.tensors):,}",
         parameters=f"{elements.total():,}",
-        size=decimal(sum(leaf.nbytes for leaf in stored)),
+        size=decimal(sum(leaf.nbytes for leaf in leaves)),
         dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
     )

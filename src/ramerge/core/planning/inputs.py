@@ -11,7 +11,7 @@ from pathlib import Path
 from ramerge.core.formats.encodings.decode import ADVICE
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.format import ADAPTER, MissingBaseError
-from ramerge.core.formats.open import not_a_directory, open_stacked
+from ramerge.core.formats.open import not_a_directory, open_stack
 from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
@@ -74,13 +74,13 @@ class OpenedInputs(FoundModels):
     @property
     def ranks(self) -> dict[str, int]:
         """The largest rank of each LoRA adapter."""
-        found = {
+        ranks_by_agent = {
             name: [
                 one.origin.ranks for one in self.opened_agents[name].tensors.values() if isinstance(one.origin, LowRank)
             ]
             for name in self.adapters
         }
-        return {name: max(ranks) for name, ranks in found.items() if ranks}
+        return {name: max(ranks) for name, ranks in ranks_by_agent.items() if ranks}
 
     @property
     def are_complete(self) -> bool:
@@ -99,9 +99,9 @@ class OpenedInputs(FoundModels):
         base = {"base": self.opened_base.title} if self.opened_base is not None and self.has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
-    def planned(self, copied: Iterable[Location]) -> PlannedInputs:
+    def planned(self, companions: Iterable[Location]) -> PlannedInputs:
         """The models without their tensors, and the identities of all files, those that are copied included."""
-        files = {**identify(copied), **self.files}
+        files = {**identify(companions), **self.files}
         return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)
 
     @property
@@ -131,11 +131,11 @@ def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
 def _tensors_of_base(document: Document, options: Options) -> list[str]:
     """Names of the floating-point tensors of a recipe's base, or if it has none, of its first agent."""
     first = document.stated("base") or next(iter(document.agents.values()))
-    stated = document.stated("allow")
-    links = isinstance(stated, Mapping) and stated.get("outside_links") is True
+    allow_document = document.stated("allow")
+    links = isinstance(allow_document, Mapping) and allow_document.get("outside_links") is True
     allow = Allow(outside_links=links or options.allow_outside_links)
-    opened = _open_checkpoint(resolve(first, document.folder), allow)
-    return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
+    checkpoint = _open_checkpoint(resolve(first, document.folder), allow)
+    return [tensor.name for tensor in checkpoint.tensors.values() if tensor.is_float]
 
 
 def missing_folders(document: Document) -> list[str]:
@@ -143,11 +143,11 @@ def missing_folders(document: Document) -> list[str]:
 
     Models of the hub, remote ones and sums of adapters are not looked at.
     """
-    named: dict[Key, object] = {("base",): document.stated("base")}
+    places: dict[Key, object] = {("base",): document.stated("base")}
     for name, agent in document.agents.items():
-        named["agents", name] = agent.get("model") if isinstance(agent, Mapping) else agent
+        places["agents", name] = agent.get("model") if isinstance(agent, Mapping) else agent
     problems = []
-    for key, text in named.items():
+    for key, text in places.items():
         if isinstance(text, str) and text and not (is_remote(text) or is_hub_id(text) or "+" in text):
             with suppress(ValueError, RuntimeError, OSError):  # no path, which opening it would say
                 folder = document.folder / Path(text).expanduser()
@@ -191,15 +191,15 @@ def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
     base, opened_base = next(iter(agents.values())), None
     if recipe.base is not None:
         base, missing = _find([recipe.base], recipe, BASE)
-        opened_base, found = _open(BASE, base, recipe)
-        findings += missing + found
-    opened_agents, found = _open_all(agents, recipe.agents, recipe, opened_base)
-    findings += found
+        opened_base, new_findings = _open(BASE, base, recipe)
+        findings += missing + new_findings
+    opened_agents, new_findings = _open_all(agents, recipe.agents, recipe, opened_base)
+    findings += new_findings
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
-    opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
-    opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
-    return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides), findings + found
+    checkpoints, new_findings = split({name: _open(name, model, recipe) for name, model in sides.items()})
+    opened_sides = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None}
+    return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides), findings + new_findings
 
 
 def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs, list[PlanFinding]]:
@@ -209,12 +209,12 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
         inputs: the models.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
-    named = [(BASE, inputs.opened_base)] if inputs.has_base else []
-    named += [*inputs.opened_agents.items(), *inputs.opened_sides.items()]
-    findings = [finding for name, each in named if each is not None for finding in _check_arithmetic(name, each)]
+    checkpoints = [(BASE, inputs.opened_base)] if inputs.has_base else []
+    checkpoints += [*inputs.opened_agents.items(), *inputs.opened_sides.items()]
+    findings = [finding for name, each in checkpoints if each is not None for finding in _check_arithmetic(name, each)]
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is not None:
-        findings += _check_gathered("" if inputs.has_base else next(iter(agents)), base)
+        findings += _check_ranks("" if inputs.has_base else next(iter(agents)), base)
     if base is not None and (apart := [name for name, agent in agents.items() if agent.untied]):
         separate = untied(base)
         untied_by = tuple(apart) if separate.untied and not base.untied else ()
@@ -237,8 +237,8 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
 
 
 def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
-    if (given := recipe.document.models.get(texts[0])) is not None:
-        return FoundModel(texts[0], given), []
+    if (model := recipe.document.models.get(texts[0])) is not None:
+        return FoundModel(texts[0], model), []
     try:
         return resolve_all(texts, recipe.folder), []
     except CheckpointError as error:
@@ -248,23 +248,23 @@ def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, 
 def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     """An agent's side input: of importances, those that are part of what was gathered of it."""
     ((key, folder),) = agent.sides.items()
-    side, found = _find([folder], recipe, name)
+    side, findings = _find([folder], recipe, name)
     if (
         side.directory is not None
         and (side.directory / name).is_dir()
         and not any(side.directory.glob("*.safetensors"))
     ):
         text = f"{side.directory}: holds a folder for each agent; give {side.directory / name}"
-        return replace(side, directory=None), [*found, problem(text, name)]
+        return replace(side, directory=None), [*findings, problem(text, name)]
     inner = None if side.directory is None or key != IMPORTANCE.key else side.directory / IMPORTANCES
-    return (replace(side, directory=inner) if inner is not None and inner.is_dir() else side), found
+    return (replace(side, directory=inner) if inner is not None and inner.is_dir() else side), findings
 
 
 def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     if agent.soup is None:
         return _find(agent.parts, recipe, name)
-    members, found = split({each: _find(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
-    return FoundModel(agent.written, next(iter(members.values())).directory, members=tuple(members.items())), found
+    members, findings = split({each: _find(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
+    return FoundModel(agent.written, next(iter(members.values())).directory, members=tuple(members.items())), findings
 
 
 def _open_all(
@@ -278,27 +278,27 @@ def _open_all(
 
     Findings are about the agent `within`, which is a soup of these.
     """
-    opened: dict[str, Checkpoint] = {}
+    checkpoints: dict[str, Checkpoint] = {}
     findings: list[PlanFinding] = []
     for name, model in models.items():
         agent = agents[name]
-        if agent.over is not None and agent.over not in opened:
+        if agent.over is not None and agent.over not in checkpoints:
             continue  # what is wrong with that one was said
         if agent.soup is None:
-            below = base if agent.over is None else opened[agent.over]
-            checkpoint, found = _open(within or name, model, recipe, below, agent)
-            findings += found
+            below = base if agent.over is None else checkpoints[agent.over]
+            checkpoint, new_findings = _open(within or name, model, recipe, below, agent)
+            findings += new_findings
             if checkpoint is not None:
-                opened[name] = checkpoint
+                checkpoints[name] = checkpoint
             continue
-        members, found = _open_all(dict(model.members), agent.soup.agents, recipe, base, within=name)
-        findings += found
+        members, new_findings = _open_all(dict(model.members), agent.soup.agents, recipe, base, within=name)
+        findings += new_findings
         if len(members) == len(agent.soup.agents):
             try:
-                opened[name] = soup_of(agent.soup, members)
+                checkpoints[name] = soup_of(agent.soup, members)
             except CheckpointError as error:
                 findings += problems_of(error, name)
-    return opened, findings
+    return checkpoints, findings
 
 
 def _open(
@@ -307,22 +307,24 @@ def _open(
     if model.directory is None:
         return None, []
     try:
-        opened = _open_checkpoint(model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None)
+        checkpoint = _open_checkpoint(
+            model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None
+        )
     except MissingBaseError as error:  # where the base could not be opened, that was said
         return None, problems_of(error, name) if recipe.base is None or name == BASE else []
     except CheckpointError as error:
         return None, problems_of(error, name)
-    notes = opened.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them
-    return opened, [
+    notes = checkpoint.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them
+    return checkpoint, [
         *[note(f"{name or 'base'}: {text}") for text in notes],
-        *[warning(text, name) for text in opened.warnings],
+        *[warning(text, name) for text in checkpoint.warnings],
     ]
 
 
 def _open_checkpoint(
     model: FoundModel, allow: Allow, base: Checkpoint | None = None, *, only_deltas: bool = False
 ) -> Checkpoint:
-    return open_stacked(
+    return open_stack(
         [part.folder for part in model.parts],
         base=base,
         only_deltas=only_deltas,
@@ -343,7 +345,7 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding
             yield problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 
-def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
+def _check_ranks(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     """Refuse parameters without elements in the model that all others are compared with."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
@@ -351,11 +353,11 @@ def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:
-    found: dict[tuple[Location, ...], list[str]] = {}
+    names_by_folder: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:
-            found.setdefault(_places(model), []).append(name)
-    for names in found.values():
+            names_by_folder.setdefault(_places(model), []).append(name)
+    for names in names_by_folder.values():
         if len(names) > 1:
             place = "+".join(map(str, _places(agents[names[0]])))
             yield warning(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")

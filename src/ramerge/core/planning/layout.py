@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Literal
 
 from ramerge.core.formats.recorded import expert_of, name_of
-from ramerge.core.formats.series import numbered, renumbered, stem_of
+from ramerge.core.formats.series import by_numbers, renumbered, stem_of
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard, lay_out
-from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, most_common, none_of, recorded_rows
+from ramerge.core.planning.model import InputRecord, OutputPart, Source, TensorPlan, most_common, none_of, recorded_rows
 from ramerge.core.planning.owners import ALL_AGENTS, BASE
 from ramerge.core.planning.vocabulary import Rows
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
@@ -23,10 +23,10 @@ from ramerge.core.recipe.points import Point, means_of
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.origins import reshaped, rows_of
-from ramerge.core.tensors.rounded import rounded
-from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
+from ramerge.core.tensors.rounded import round_tensor
+from ramerge.core.tensors.scaled import Scaling, recountable, requantizable
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted, is_quantized, mean_of
+from ramerge.core.tensors.weighted import WeightedSum, is_quantized, mean_of
 
 _Entry = tuple[str, str, Sequence[int], int]
 
@@ -54,30 +54,33 @@ _STATISTICS = frozenset(
 
 
 @dataclass(frozen=True)
-class Matched:
+class Counterparts:
     """The counterparts of the base's tensors, by name.
 
     Attributes:
         agents: each agent's tensors, in recipe order.
         importances: each agent's importances, for methods that need them; otherwise empty.
         rows: of embeddings that models have with different numbers of rows: which models have which rows.
-        recorded: what was recorded of each agent at the inputs of tensors, for methods that need it; otherwise empty.
+        input_records: recorded inputs of each agent's tensors, for methods that need them; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
     importances: Mapping[str, Mapping[str, Tensor]]
     rows: Mapping[str, Sequence[Rows]] = field(default_factory=dict)
-    recorded: Mapping[str, Mapping[str, Recorded]] = field(default_factory=dict)
+    input_records: Mapping[str, Mapping[str, InputRecord]] = field(default_factory=dict)
 
-    def inputs_of(self, tensor: Tensor) -> tuple[Recorded, ...]:
+    def inputs_of(self, tensor: Tensor) -> tuple[InputRecord, ...]:
         """Statistics recorded for each agent at the input of a tensor; empty if nothing was."""
-        found = [by_tensor.get(tensor.name) for by_tensor in self.recorded.values()]
-        some = next((each for each in found if each is not None), None)
-        return tuple(each or none_of(some) for each in found) if some is not None else ()
+        records = [by_tensor.get(tensor.name) for by_tensor in self.input_records.values()]
+        some = next((each for each in records if each is not None), None)
+        return tuple(each or none_of(some) for each in records) if some is not None else ()
 
-    def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
+    def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Counterparts]:
         """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
-        sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
+        sources = {
+            BASE: tensor,
+            **{name: tensors_of_agent[tensor.name] for name, tensors_of_agent in self.agents.items()},
+        }
         cut = {name: rows_of(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
         if rows.shape is not None:
             cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
@@ -85,10 +88,12 @@ class Matched:
         agents = {agent: {rows.name: cut.get(agent, base)} for agent in self.agents}
         # none are there for a tensor that a rule takes or keeps
         importances = {
-            agent: {rows.name: found[tensor.name]} if tensor.name in found else {}
-            for agent, found in self.importances.items()
+            agent: {rows.name: tensors_of_agent[tensor.name]} if tensor.name in tensors_of_agent else {}
+            for agent, tensors_of_agent in self.importances.items()
         }
-        return base, Matched(agents, importances, recorded=self.recorded if rows.shape is not None else {})
+        return base, Counterparts(
+            agents, importances, input_records=self.input_records if rows.shape is not None else {}
+        )
 
     def experts(self, tensor: Tensor, alone: Sequence[int]) -> Iterator[Rows]:
         """The rows of a tensor that stacks experts: each of some experts `alone`, and what lies between them."""
@@ -101,73 +106,77 @@ class Matched:
             end = expert + 1
 
     @cached_property
-    def seen(self) -> dict[str, list[int]]:
+    def experts_by_tensor(self) -> dict[str, list[int]]:
         """By the name of a tensor that stacks experts, those of which inputs were recorded, in order."""
-        names = {name for by_tensor in self.recorded.values() for name in by_tensor}
+        names = {name for by_tensor in self.input_records.values() for name in by_tensor}
         whole = next(iter(self.agents.values()), {})
-        found: dict[str, list[int]] = {}
+        experts: dict[str, list[int]] = {}
         for tensor, expert in sorted(filter(None, map(expert_of, names - whole.keys()))):
-            found.setdefault(tensor, []).append(expert)
-        return found
+            experts.setdefault(tensor, []).append(expert)
+        return experts
 
 
 def plan_tensors(
-    base: Checkpoint, matched: Matched, points: Sequence[Point], observed: Sequence[Statistic] = ()
+    base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic] = ()
 ) -> tuple[list[Shard], list[TensorPlan]]:
     """The output's files, like the base's or of the requested size, and the tensors in them.
 
     Args:
         base: the base.
-        matched: the agents' counterparts of the base's tensors.
+        counterparts: the agents' counterparts of the base's tensors.
         points: their recipe gives dtype, size of shards and rules; their methods say what they need.
-        observed: what else is counted.
+        observations: what else is counted.
     """
     recipe = points[0].recipe
-    like = recountable if observed else requantizable  # what is only counted is not written
-    stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
+    like = recountable if observations else requantizable  # what is only counted is not written
+    quantized_tensors = (
+        base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, only_counts=bool(observations)) else None
+    )
     wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
     outputs = []
     for tensor in base.tensors.values():
-        quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
+        quantized = like(tensor) if quantized_tensors is not None and tensor.name not in counterparts.rows else None
         if quantized is not None:
             entries = tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
         else:
-            dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, matched)
-            rows = matched.rows.get(tensor.name)  # the output has those that any model has
+            dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, counterparts)
+            rows = counterparts.rows.get(tensor.name)  # the output has those that any model has
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
             entries = (_entry(whole, dtype),)
         is_stack = tensor.name in base.orientation.stacks and quantized is None
         transposed = base.orientation.of(tensor.name)
         outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, is_stack))
-    if stored is not None:
-        extras = stored.extras.values()
+    if quantized_tensors is not None:
+        extras = quantized_tensors.extras.values()
         outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     by_name = {entry[0]: entry for output in outputs for entry in output.entries}
-    files = stored.shards if stored is not None else base.shards
+    files = quantized_tensors.shards if quantized_tensors is not None else base.shards
     groups = {shard: [by_name[name] for name in names if name in by_name] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
         groups = _regroup(list(by_name.values()), recipe.shard_size or _SHARD_BYTES, stem_of(files))
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
-    planned = {id(owners[name]): owners[name] for name in places}.values()
+    outputs_in_order = {id(owners[name]): owners[name] for name in places}.values()
     chunks = [
         math.lcm(
             *(
                 statistic.chunk
                 for point in points
-                for statistic in (*point.statistics(rule), point.reported(rule), *observed)
+                for statistic in (*point.statistics(rule), point.reported(rule), *observations)
                 if statistic is not None
             )
         )
         for rule in range(len(points[0].parameters))
     ]
-    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places)]
+    return shards, [
+        plan for output in outputs_in_order for plan in _plans(output, counterparts, points, chunks, places)
+    ]
 
 
 def _plans(
     output: _Output,
-    matched: Matched,
+    all_counterparts: Counterparts,
     points: Sequence[Point],
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
@@ -178,21 +187,21 @@ def _plans(
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
     )
-    segments: Iterable[Rows | None] = matched.rows.get(tensor.name, (None,))
-    if experts := _alone(output, matched, points):
-        segments = matched.experts(tensor, experts)
+    segments: Iterable[Rows | None] = all_counterparts.rows.get(tensor.name, (None,))
+    if experts := _alone(output, all_counterparts, points):
+        segments = all_counterparts.experts(tensor, experts)
     for rows in segments:
-        piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
+        piece, counterparts = (tensor, all_counterparts) if rows is None else all_counterparts.of_rows(tensor, rows)
         action, sources = _treatment(piece, output, number, counterparts, points)
         if rows is not None:
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
             parts = (parts[0]._replace(begin=rows.start * row, size=(rows.stop - rows.start) * row),)
             if BASE not in rows.owners:
-                taken = rule.take if rule is not None and rule.take in rows.owners else None
-                owner = taken or rows.owners[0]
+                forced_owner = rule.take if rule is not None and rule.take in rows.owners else None
+                owner = forced_owner or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
-        of_parts = rows is not None and (matched.recorded or tensor.name in matched.rows)
-        originals = _treatment(tensor, output, number, matched, points)[1] if of_parts else ()
+        of_parts = rows is not None and (all_counterparts.input_records or tensor.name in all_counterparts.rows)
+        originals = _treatment(tensor, output, number, all_counterparts, points)[1] if of_parts else ()
         plan = TensorPlan(
             piece,
             sources,
@@ -205,11 +214,11 @@ def _plans(
             originals=originals,
         )
         if plan.merged:
-            plan = _merged(plan, points, chunks[number], counterparts.inputs_of(piece), bool(output.transposed))
+            plan = _merge_plan(plan, points, chunks[number], counterparts.inputs_of(piece), bool(output.transposed))
         yield plan
 
 
-def _alone(output: _Output, matched: Matched, points: Sequence[Point]) -> Sequence[int]:
+def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point]) -> Sequence[int]:
     """The experts in a tensor that are merged by themselves: all if a method solves for them, or the recorded ones."""
     tensor, number = output.tensor, output.rule
     if output.quantized is not None or (number and not points[0].recipe.rules[number - 1].merges):
@@ -222,17 +231,17 @@ def _alone(output: _Output, matched: Matched, points: Sequence[Point]) -> Sequen
             for point in points
         ):
             return range(tensor.shape[0])
-    return matched.seen.get(tensor.name, ())
+    return counterparts.experts_by_tensor.get(tensor.name, ())
 
 
-def _merged(
-    plan: TensorPlan, points: Sequence[Point], chunk: int, recorded: tuple[Recorded, ...], transposed: bool
+def _merge_plan(
+    plan: TensorPlan, points: Sequence[Point], chunk: int, records: tuple[InputRecord, ...], transposed: bool
 ) -> TensorPlan:
     """The plan with what the methods need of a tensor that they merge."""
     recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
     alone, agents = Layer(name, shape), tuple(recipe.agents)
-    transposed = any(one.transposed for one in recorded) if recorded else transposed and is_matrix(alone)
-    layer = replace(alone, rows=recorded_rows(recorded), transposed=transposed)
+    transposed = any(one.transposed for one in records) if records else transposed and is_matrix(alone)
+    layer = replace(alone, rows=recorded_rows(records), transposed=transposed)
     merges = [(point.method, point.parameters[plan.rule]) for point in points]
     together = [method.name for method, values in merges if method.together(alone, values, agents)]
     # the elements of a block share a scale
@@ -246,7 +255,7 @@ def _merged(
         chunk=chunk,
         seed=recipe.seed,
         together=tuple(dict.fromkeys(together)) if recipe.allow.non_finite else (),
-        recorded=recorded,
+        recorded=records,
         transposed=transposed,
     )
 
@@ -268,7 +277,7 @@ class _Output:
     tensor: Tensor
     rule: int
     entries: tuple[_Entry, ...]
-    quantized: Scaled | None = None
+    quantized: Scaling | None = None
     transposed: bool | None = False
     is_stack: bool = False
     is_extra: bool = False
@@ -278,9 +287,9 @@ class _Output:
         return "F32" if self.quantized is not None else self.entries[0][1]
 
 
-def unlike_base(base: Checkpoint, *, counted: bool = False) -> list[Tensor]:
+def unlike_base(base: Checkpoint, *, only_counts: bool = False) -> list[Tensor]:
     """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
-    like = recountable if counted else requantizable
+    like = recountable if only_counts else requantizable
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
@@ -302,15 +311,15 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
     return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)
 
 
-def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], matched: Matched) -> str:
+def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], counterparts: Counterparts) -> str:
     """The dtype of a tensor in the output: that of its rule or the recipe, otherwise the base's."""
     own = recipe.rules[rule - 1].dtype if rule else None
-    asked = own or recipe.dtype
-    if asked in (None, LIKE_BASE) or not tensor.is_float:
+    requested_dtype = own or recipe.dtype
+    if requested_dtype in (None, LIKE_BASE) or not tensor.is_float:
         return tensor.usual_dtype
-    if asked == "widest":
-        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
-    dtype = FROM_FULL_NAME[asked]
+    if requested_dtype == "widest":
+        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in counterparts.agents.values()]])
+    dtype = FROM_FULL_NAME[requested_dtype]
     # tensors that the base stores wider than others stay so unless a rule narrows them
     return max(tensor.usual_dtype, dtype, key=itemsize) if own is None and tensor.name in wide else dtype
 
@@ -322,17 +331,17 @@ def _folder(tensor: Tensor) -> Location:
 
 
 def _treatment(
-    tensor: Tensor, output: _Output, number: int, matched: Matched, points: Sequence[Point]
+    tensor: Tensor, output: _Output, number: int, counterparts: Counterparts, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
     rule = points[0].recipe.rules[number - 1] if number else None
     base = Source(BASE, tensor)
     if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
     if rule is not None and rule.take is not None:
-        return "copy", (Source(rule.take, matched.agents[rule.take][tensor.name]),)
+        return "copy", (Source(rule.take, counterparts.agents[rule.take][tensor.name]),)
     if is_statistic(tensor.name):
         return "copy", (base,)
-    agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
+    agents = [Source(name, tensors[tensor.name]) for name, tensors in counterparts.agents.items()]
     if not tensor.is_float:
         return "compare", (base, *agents)
     if means := means_of(points, number):
@@ -340,11 +349,11 @@ def _treatment(
         return "merge", tuple(Source(ALL_AGENTS, mean_of(tensor.name, tensors, weights)) for weights in means)
     if not any(point.uses_base for point in points):
         return "merge", tuple(agents)
-    weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
-    return "merge", (*_as_trained(base, agents), *weighted)
+    importances = [Source(name, tensors[tensor.name], True) for name, tensors in counterparts.importances.items()]
+    return "merge", (*_trained_sources(base, agents), *importances)
 
 
-def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
+def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
     """Base and agents to compare: of a quantized base, its numbers as the agents' trainers have rounded them.
 
     Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
@@ -353,15 +362,19 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
     """
     others = [source.tensor for source in agents if source.tensor is not base.tensor]
     kinds = {
-        tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
+        tensor.usual_dtype if isinstance(tensor.origin, WeightedSum) else tensor.dtype
         for tensor in others
         if not is_quantized(tensor)
     }
     if not base.tensor.encoding or len(kinds) != 1 or itemsize(kind := kinds.pop()) != 2:
         yield from (base, *agents)
         return
-    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if is_quantized(tensor)}
-    yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
+    rounded_tensors = {
+        id(tensor): round_tensor(tensor, kind) for tensor in (base.tensor, *others) if is_quantized(tensor)
+    }
+    yield from (
+        source._replace(tensor=rounded_tensors.get(id(source.tensor), source.tensor)) for source in (base, *agents)
+    )
 
 
 def is_statistic(name: str) -> bool:
@@ -383,4 +396,4 @@ def _regroup(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list
             room = limit
         groups[-1].append(entry)
         room -= entry[3]
-    return numbered(groups, stem)
+    return by_numbers(groups, stem)

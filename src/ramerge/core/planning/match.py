@@ -11,7 +11,7 @@ from ramerge.core.formats.recorded import expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief_list
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
-from ramerge.core.planning.model import Recorded, Tie
+from ramerge.core.planning.model import InputRecord, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.model import Allow
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -45,66 +45,67 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     unknown = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
     # output embeddings that the base stores and the agent only ties, and those that the agent stores and the base ties
-    tied = _tied(absent, agent) if tied_embedding(agent) is not None else {}
-    ties = tuple(Tie(name, agent.tensors[head], embedding) for head, embedding in _tied(unknown, agent).items())
+    ties_of_absent = _tied_tensors(absent, agent) if tied_embedding(agent) is not None else {}
+    ties = tuple(Tie(name, agent.tensors[head], embedding) for head, embedding in _tied_tensors(unknown, agent).items())
     heads = {tie.head.name for tie in ties}
-    missing = [tensor for tensor in absent if tensor.name not in tied]
+    missing = [tensor for tensor in absent if tensor.name not in ties_of_absent]
     extra = [tensor for tensor in unknown if tensor.name not in heads]
     findings = [
-        note(f"{name}: {head!r} is tied to {one.name!r}, which is used in its place") for head, one in tied.items()
+        note(f"{name}: {head!r} is tied to {one.name!r}, which is used in its place")
+        for head, one in ties_of_absent.items()
     ]
     findings += [
         note(f"{name}: {t.head.name!r} must equal {t.embedding.name!r}, because the base ties them; it is dropped")
         for t in ties
     ]
-    refused = []
-    for what, tensors, allowed, policy in (
+    refusals = []
+    for what, tensors, is_allowed, policy in (
         ("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's"),
         ("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them"),
     ):
-        if tensors and allowed:
+        if tensors and is_allowed:
             findings.append(note(f"{name}: {what} {len(tensors)} tensors ({policy})"))
         elif tensors:
             names = brief_list([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
             if agent.format == ADAPTER and tensors is extra:
-                refused.append(
+                refusals.append(
                     f"trained {names}, which the base does not have; give a base that has it, such as a head "
                     "of this kind"
                 )
                 continue
-            refused.append(f"{what} {names} (allow.{policy})")
-    hint = f"; {_RENAME}" if len(refused) > 1 else ""
-    findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refused]
-    found = {**agent.tensors, **tied, **{tensor.name: tensor for tensor in missing}}
-    kept, differences = _compare(name, base, agent, found, allow)
-    sources = {key: kept.get(key, found[key]) for key in base.tensors}
-    return AgentTensors(sources, ties), [*findings, *differences, *_check_used(name, agent, sources)]
+            refusals.append(f"{what} {names} (allow.{policy})")
+    hint = f"; {_RENAME}" if len(refusals) > 1 else ""
+    findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refusals]
+    counterparts = {**agent.tensors, **ties_of_absent, **{tensor.name: tensor for tensor in missing}}
+    like_base, differences = _compare(name, base, agent, counterparts, allow)
+    sources = {key: like_base.get(key, counterparts[key]) for key in base.tensors}
+    return AgentTensors(sources, ties), [*findings, *differences, *_check_usage(name, agent, sources)]
 
 
-def _tied(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:
+def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:
     """The names of output embeddings among the tensors, each with the agent's input embedding."""
     pairs = [(each.name, embedding_of(each.name, each.shape, agent.tensors.values())) for each in tensors]
     return {name: embedding for name, embedding in pairs if embedding is not None}
 
 
 def match_importance(
-    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool = False
+    name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool = False
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
-    """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems.
+    """The importances of every tensor in `tensors`. Missing ones and other shapes or dtypes are problems.
 
     `untied`: the models tied their embeddings before an agent changed them apart, so importances of one serve both.
     """
-    found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
-    for key in wanted.keys() - found.keys() if untied else ():
-        if (embedding := embedding_of(key, wanted[key].shape, importance.tensors.values())) is not None:
-            found[key] = embedding
-    missing = [key for key in wanted if key not in found]
+    importances = {key: importance.tensors[key] for key in tensors if key in importance.tensors}
+    for key in tensors.keys() - importances.keys() if untied else ():
+        if (embedding := embedding_of(key, tensors[key].shape, importance.tensors.values())) is not None:
+            importances[key] = embedding
+    missing = [key for key in tensors if key not in importances]
     shapes = [
-        f"{key!r}: the base has {list(wanted[key].shape)}, the importances {list(tensor.shape)}"
-        for key, tensor in found.items()
-        if tensor.shape != wanted[key].shape
+        f"{key!r}: the base has {list(tensors[key].shape)}, the importances {list(tensor.shape)}"
+        for key, tensor in importances.items()
+        if tensor.shape != tensors[key].shape
     ]
-    integers = [key for key, tensor in found.items() if not tensor.is_float]
+    integers = [key for key, tensor in importances.items() if not tensor.is_float]
     problems = []
     if missing:
         lacking = brief_list([repr(key) for key in missing])
@@ -112,81 +113,81 @@ def match_importance(
     if integers:
         problems.append(f"importances must be floating point, not {brief_list([repr(key) for key in integers])}")
     problems += [f"shapes differ: {brief_list(shapes)}"] if shapes else []
-    complete = {key: found.get(key, tensor) for key, tensor in wanted.items()}
+    complete = {key: importances.get(key, tensor) for key, tensor in tensors.items()}
     return complete, [problem(f"{importance.directory}: {text}", name) for text in problems]
 
 
 def match_inputs(
-    name: str, wanted: Mapping[str, Tensor], base: Checkpoint, recorded: Checkpoint
-) -> tuple[dict[str, Recorded], list[PlanFinding]]:
-    """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
+    name: str, tensors: Mapping[str, Tensor], base: Checkpoint, record: Checkpoint
+) -> tuple[dict[str, InputRecord], list[PlanFinding]]:
+    """The recorded inputs of the matrices in `tensors` that have any, also of experts in one tensor: `NAME[expert]`.
 
     Those of other widths are problems, and those of weights that the base does not have.
     """
     try:
-        places = read_places(recorded.directory)
+        places = read_places(record.directory)
     except CheckpointError as error:
         return {}, problems_of(error, name)
-    found, problems = {}, []
+    records, problems = {}, []
     if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & base.tensors.keys()]:
         problems.append(
-            f"{recorded.directory}: inputs.json names weights that the base does not have: {brief_list(strange)}; were "
+            f"{record.directory}: inputs.json names weights that the base does not have: {brief_list(strange)}; were "
             "the inputs recorded with another model?"
         )
     for key, place in places.items():
-        tensor, expert = (key, None) if key in wanted else expert_of(key) or (key, None)
-        if tensor not in wanted:
+        tensor, expert = (key, None) if key in tensors else expert_of(key) or (key, None)
+        if tensor not in tensors:
             continue
         try:
-            inputs, weights = recorded.tensors[place.rows], recorded.tensors[place.weights]
+            inputs, weights = record.tensors[place.rows], record.tensors[place.weights]
         except KeyError as error:
-            problems.append(f"{recorded.directory}: lacks the tensor {error.args[0]!r}, which inputs.json names")
+            problems.append(f"{record.directory}: lacks the tensor {error.args[0]!r}, which inputs.json names")
             continue
-        shape = matrix = wanted[tensor].shape
+        shape = matrix = tensors[tensor].shape
         if expert is not None:
             matrix = shape[1:] if len(shape) == 3 and expert < shape[0] else ()
         transposed = bool(base.orientation.of(tensor)) if place.transposed is None else place.transposed
         fits = len(matrix) == 2 and inputs.shape[1:] == (matrix[0 if transposed else 1],)
         if not fits or weights.shape != inputs.shape[:1]:
             problems.append(
-                f"{recorded.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
+                f"{record.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
                 f"fit {key!r} of shape {list(shape)}; were they recorded with another model?"
             )
         elif not (inputs.is_float and weights.is_float):
-            problems.append(f"{recorded.directory}: recorded inputs of {key!r} must be floating point")
+            problems.append(f"{record.directory}: recorded inputs of {key!r} must be floating point")
         else:
-            found[key] = Recorded(inputs, weights, transposed)
-    if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
-        problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
-    return found, [problem(text, name) for text in problems]
+            records[key] = InputRecord(inputs, weights, transposed)
+    if not records and not problems and any(len(one.shape) == 2 and one.elements for one in tensors.values()):
+        problems = [f"{record.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
+    return records, [problem(text, name) for text in problems]
 
 
-def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[PlanFinding]:
+def _check_usage(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[PlanFinding]:
     places = {id(tensor) for tensor in sources.values()}
-    stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
-    used = [tensor for tensor in stored if id(tensor) in places]
-    total, taken = (sum(tensor.elements for tensor in tensors) for tensors in (stored, used))
-    if not used:
+    relevant_tensors = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
+    used_tensors = [tensor for tensor in relevant_tensors if id(tensor) in places]
+    total, used_elements = (sum(tensor.elements for tensor in tensors) for tensors in (relevant_tensors, used_tensors))
+    if not used_tensors:
         yield problem(f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge; {_RENAME}", name)
-    elif taken < _LITTLE * total:
-        text = f"only {taken:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped"
+    elif used_elements < _LITTLE * total:
+        text = f"only {used_elements:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped"
         yield warning(f"{agent.directory}: {text}", name)
 
 
 def _compare(
-    name: str, base: Checkpoint, agent: Checkpoint, found: Mapping[str, Tensor], allow: Allow
+    name: str, base: Checkpoint, agent: Checkpoint, tensors: Mapping[str, Tensor], allow: Allow
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The base's tensors of which the agent's has another shape, and which shapes and dtypes differ."""
-    kept: dict[str, Tensor] = {}
+    like_base: dict[str, Tensor] = {}
     findings: list[PlanFinding] = []
     shapes, dtypes, empty, rows = [], [], [], set[int]()
     for tensor in base.tensors.values():
-        other = found[tensor.name]
+        other = tensors[tensor.name]
         if allow.vocabulary is not None and is_vocabulary(tensor, other):
             continue
         if tensor.elements and not other.elements:
             empty.append(f"{tensor.name!r} {list(other.shape)}")
-            kept[tensor.name] = tensor
+            like_base[tensor.name] = tensor
         elif other.shape != tensor.shape:
             more = other.shape[0] - tensor.shape[0] if is_vocabulary(tensor, other) else 0
             text = f"{tensor.name!r}: the base has {list(tensor.shape)}, the agent {list(other.shape)}"
@@ -197,7 +198,7 @@ def _compare(
                 text += " (channels last, as MLX stores convolutions: give the model as its trainer saved it)"
             shapes.append(text)
             rows.add(more)
-            kept[tensor.name] = tensor
+            like_base[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
@@ -219,4 +220,4 @@ def _compare(
         findings.append(problem(f"{agent.directory}: shapes differ: {brief_list(shapes)}{advice}", name))
     if dtypes:
         findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {brief_list(dtypes)}", name))
-    return kept, findings
+    return like_base, findings

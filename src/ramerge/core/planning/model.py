@@ -26,9 +26,9 @@ from ramerge.core.storage.resolve import FoundModel
 from ramerge.core.tensors import scaled
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.arena import room
-from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.scaled import Scaling
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.weighted import Weighted, is_quantized
+from ramerge.core.tensors.weighted import WeightedSum, is_quantized
 
 if TYPE_CHECKING:
     from ramerge.core.planning.kinds import PlannedKind
@@ -50,7 +50,7 @@ class Source(NamedTuple):
         return f"importance of {self.owner}" if self.is_importance else label_of(self.owner)
 
 
-class Recorded(NamedTuple):
+class InputRecord(NamedTuple):
     """Statistics recorded for an agent at the input of a linear layer.
 
     Attributes:
@@ -64,15 +64,15 @@ class Recorded(NamedTuple):
     transposed: bool = False
 
 
-def recorded_rows(recorded: Sequence[Recorded]) -> tuple[int, ...]:
+def recorded_rows(records: Sequence[InputRecord]) -> tuple[int, ...]:
     """How many rows were recorded of each agent."""
-    return tuple(each.inputs.shape[0] for each in recorded)
+    return tuple(each.inputs.shape[0] for each in records)
 
 
-def none_of(recorded: Recorded) -> Recorded:
-    """An empty `Recorded`, for an agent of which nothing was recorded where others have `recorded`."""
-    inputs, weights, transposed = recorded
-    return Recorded(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
+def none_of(record: InputRecord) -> InputRecord:
+    """An empty `Recorded`, for an agent of which nothing was recorded where others have `record`."""
+    inputs, weights, transposed = record
+    return InputRecord(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
 
 
 class OutputPart(NamedTuple):
@@ -141,10 +141,10 @@ class TensorPlan:
     counted: int = 0
     unit: int = 1
     chunk: int = 1
-    quantized: Scaled | None = None
+    quantized: Scaling | None = None
     seed: int | None = None
     together: tuple[str, ...] = ()
-    recorded: tuple[Recorded, ...] = ()
+    recorded: tuple[InputRecord, ...] = ()
     transposed: bool = False
     originals: tuple[Source, ...] = ()
 
@@ -174,13 +174,13 @@ class TensorPlan:
     @property
     def coarse(self) -> dict[str, str]:
         """Safetensors dtypes of the agents that hold the base's numbers only rounded, by agent."""
-        stored, base = {}, self.base.dtype
+        dtypes, base = {}, self.base.dtype
         for source in self.sources:
             if source.owner != BASE and not source.is_importance and self.base.is_float:
                 dtype = source.tensor.dtype
                 if itemsize(dtype) < itemsize(base) or (dtype, base) == ("BF16", "F16"):
-                    stored[source.owner] = dtype
-        return stored
+                    dtypes[source.owner] = dtype
+        return dtypes
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ class TensorPlan:
             if source.owner != BASE and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
             # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
-            if not source.tensor.encoding and not isinstance(source.tensor.origin, Weighted)
+            if not source.tensor.encoding and not isinstance(source.tensor.origin, WeightedSum)
         )
 
     @property
@@ -232,8 +232,10 @@ class TensorPlan:
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
         quantized = 0
         if self.quantized is not None:
-            widened = 0 if self.base.dtype == "F32" else room(4 * elements) + room(itemsize(self.base.dtype) * elements)
-            quantized = room(4 * elements) + widened + scaled.scratch_of(self.quantized, elements)
+            wide_bytes = (
+                0 if self.base.dtype == "F32" else room(4 * elements) + room(itemsize(self.base.dtype) * elements)
+            )
+            quantized = room(4 * elements) + wide_bytes + scaled.scratch_of(self.quantized, elements)
         many = _BYTES_OF_MANY * elements if self.merged and len(self.sources) > 1 + FEW else 0
         return elements * each + arrays + max(scratch, quantized) + many
 
@@ -252,12 +254,12 @@ class TensorPlan:
         if not self.merged:
             return ()
         formats = [source.tensor.dtype for source in self.sources]
-        written, element = (
+        loop_dtype, element = (
             result_format(formats, self.dtype, stochastic=self.seed is not None),
             itemsize(arithmetic(formats)),
         )
-        if self.unit == 1 and loop_of(formats, written) is not None:
-            return () if written == self.dtype else (element,)
+        if self.unit == 1 and loop_of(formats, loop_dtype) is not None:
+            return () if loop_dtype == self.dtype else (element,)
         return (element,) * (len(formats) + 1)
 
 
@@ -283,7 +285,7 @@ def share_of(tensor: TensorPlan, block: Block) -> int:
     return total * block.stop // elements - total * block.start // elements
 
 
-def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
+def matches_of_rules(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     """How many tensors each rule of a recipe catches."""
     counts = Counter({tensor.parts[0].name: tensor.rule for tensor in tensors}.values())
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
@@ -299,8 +301,8 @@ def dtype_by_rules(recipe: Recipe, tensors: Iterable[TensorPlan]) -> str | None:
     rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
     elements = elements_by_dtype(plain)
-    ruled = elements_by_dtype(tensor for tensor in plain if tensor.rule in rules)
-    return most_common(elements) if 2 * ruled.total() > elements.total() else None
+    elements_of_rules = elements_by_dtype(tensor for tensor in plain if tensor.rule in rules)
+    return most_common(elements) if 2 * elements_of_rules.total() > elements.total() else None
 
 
 def elements_by_dtype(tensors: Iterable[TensorPlan], *, of_base: bool = False) -> Counter[str]:
@@ -318,8 +320,8 @@ def most_common(counts: Mapping[str, int]) -> str:
 
 def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
     """For each whole matrix that the method of any point solves for, the tensor that it is, or is stacked in."""
-    solved = [tensor for tensor in tensors if _is_solved_for(points, tensor)]
-    return [tensor for tensor in solved for _ in range(tensor.base.elements // tensor.unit)]
+    solved_tensors = [tensor for tensor in tensors if _is_solved_for(points, tensor)]
+    return [tensor for tensor in solved_tensors for _ in range(tensor.base.elements // tensor.unit)]
 
 
 def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
@@ -335,7 +337,7 @@ def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    if isinstance(tensor.origin, Weighted):
+    if isinstance(tensor.origin, WeightedSum):
         return _stored_dtype(tensor.origin.terms[0]) if is_quantized(tensor) else tensor.usual_dtype
     return tensor.encoding or tensor.dtype
 
@@ -391,9 +393,9 @@ class Resources:
     device_name: str = "cpu"
     device_bytes: int = 0
 
-    def takes(self, needed: int) -> bool:
+    def takes(self, nbytes: int) -> bool:
         """Whether the device has room for a matrix that needs so many bytes."""
-        return self.device != "cpu" and needed <= self.device_bytes
+        return self.device != "cpu" and nbytes <= self.device_bytes
 
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
@@ -459,13 +461,13 @@ class ConfigChanges:
         untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
             output is quantized like it.
-        stated: the dtype that the base's `config.json` states.
+        base_dtype: the dtype that the base's `config.json` states.
     """
 
     vocabulary: int | None = None
     untied: bool = False
     dequantized_to: str | None = None
-    stated: str | None = None
+    base_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -510,9 +512,9 @@ class PlannedContents:
     @property
     def bytes_read(self) -> int:
         """Bytes of weights that are read, in all passes together."""
-        counted = sum(self.tensors[index].bytes_read for read in self.counts.rounds for index in read)
+        counting_bytes = sum(self.tensors[index].bytes_read for read in self.counts.rounds for index in read)
         ties = sum(tie.head.nbytes + tie.embedding.nbytes for tie in self.ties)
-        return ties + counted + sum(tensor.bytes_read for tensor in self.tensors)
+        return ties + counting_bytes + sum(tensor.bytes_read for tensor in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -568,7 +570,7 @@ class MergePlan(PlannedContents):
     @property
     def caught(self) -> list[int]:
         """How many tensors each rule of the recipe catches."""
-        return caught(self.recipe, self.tensors)
+        return matches_of_rules(self.recipe, self.tensors)
 
     @property
     def tensors_count(self) -> int:
@@ -607,49 +609,54 @@ class MergePlan(PlannedContents):
         if self.is_quantized:
             return None
         if most := dtype_by_rules(self.recipe, self.tensors):
-            return most if most != self.config.stated or self.config.dequantized_to else None
-        ruled = rules_with_dtype(self.recipe)
-        plain = [tensor for tensor in self.tensors if tensor.base.is_float and tensor.rule not in ruled]
+            return most if most != self.config.base_dtype or self.config.dequantized_to else None
+        rules = rules_with_dtype(self.recipe)
+        plain = [tensor for tensor in self.tensors if tensor.base.is_float and tensor.rule not in rules]
         floats = elements_by_dtype(plain)
         if not floats:
             return None
-        asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
-        stated = asked or self.config.dequantized_to or self.config.stated or floats.most_common(1)[0][0]
-        wider = [tensor for tensor in plain if widest({tensor.dtype, stated}) != stated]
+        requested_dtype = FROM_FULL_NAME.get(self.recipe.dtype or "")
+        config_dtype = (
+            requested_dtype or self.config.dequantized_to or self.config.base_dtype or floats.most_common(1)[0][0]
+        )
+        wider = [tensor for tensor in plain if widest({tensor.dtype, config_dtype}) != config_dtype]
         config = self.companions.get("config.json")
         as_base = all(
             each.dtype == each.base.usual_dtype
             # it speaks of the files next to it, and not of an adapter's
-            and (asked or (config and {leaf.path.parent for leaf in each.base.origin.leaves()} <= {config.parent}))
+            and (
+                requested_dtype
+                or (config and {leaf.path.parent for leaf in each.base.origin.leaves()} <= {config.parent})
+            )
             for each in wider
         )
-        if self.recipe.dtype != "widest" and stated in floats and as_base:
-            return stated if stated != self.config.stated or self.config.dequantized_to else None
+        if self.recipe.dtype != "widest" and config_dtype in floats and as_base:
+            return config_dtype if config_dtype != self.config.base_dtype or self.config.dequantized_to else None
         return widest(floats)
 
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
-        weighted = [f"importance of {name}" for name in (self.inputs.sides if self.method.needs_importance else ())]
-        owners = [*(["base"] if self.recipe.base is not None else []), *self.inputs.agents, *weighted]
-        found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
+        importances = [f"importance of {name}" for name in (self.inputs.sides if self.method.needs_importance else ())]
+        owners = [*(["base"] if self.recipe.base is not None else []), *self.inputs.agents, *importances]
+        elements_by_owner: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
         for tensor in self.tensors:
             if self.recipe.base is not None and tensor.base.is_float:
-                found["base"][_stored_dtype(tensor.base)] += tensor.base.elements
+                elements_by_owner["base"][_stored_dtype(tensor.base)] += tensor.base.elements
             for source in tensor.sources:
                 # if an agent lacks a tensor, the base's is used instead
-                borrowed = self.recipe.base is not None and source.tensor is tensor.base
+                is_of_base = self.recipe.base is not None and source.tensor is tensor.base
                 stored_as: Iterable[tuple[str, Tensor]] = [(source.label, source.tensor)]
                 if source.owner == ALL_AGENTS:
                     parts, agents = source.tensor.origin.parts or (source.tensor,), self.inputs.agents
                     every = len(agents) == len(parts)  # of a mean that leaves out agents, each has all dtypes
                     stored_as = zip(agents, parts, strict=True) if every else product(agents, parts)
-                for label, stored in stored_as:
-                    if source.owner != BASE and source.tensor.is_float and not borrowed:
-                        found[label][_stored_dtype(stored)] += stored.elements
+                for label, tensor_of_source in stored_as:
+                    if source.owner != BASE and source.tensor.is_float and not is_of_base:
+                        elements_by_owner[label][_stored_dtype(tensor_of_source)] += tensor_of_source.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
-            for owner, counts in found.items()
+            for owner, counts in elements_by_owner.items()
             if counts
         }
 

@@ -62,8 +62,8 @@ def choose_resources(
     limits: ResourceLimits,
     *,
     in_memory: bool = False,
-    observed: Sequence[Statistic] = (),
-    sends: bool = False,
+    observations: Sequence[Statistic] = (),
+    is_remote: bool = False,
     fewest: int = SMALLEST_BLOCK,
     after: int = 0,
     smaller: str = "",
@@ -79,31 +79,33 @@ def choose_resources(
         tensors: of the output.
         limits: the user's limits.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        observed: statistics that are counted instead of a merge.
-        sends: whether the output is sent to a remote place.
+        observations: statistics that are counted instead of a merge.
+        is_remote: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
         after: the most memory of the process after merging.
         smaller: what makes `after` smaller, as an addition to the advice to give more memory.
     """
-    agents, models, observed = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observed)
+    agents, models, observations = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observations)
     # cached counts included, so that blocks are the same with and without them
-    reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observed else 0), observed)]
-    fixed = _fixed(inputs, tensors, reads, _nbytes(observed, agents), sends=sends)
+    reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observations else 0), observations)]
+    fixed_bytes = _fixed_bytes(inputs, tensors, reads, _nbytes(observations, agents), is_remote=is_remote)
     if in_memory:  # the present merged tensor, and the next
-        fixed += 2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
+        fixed_bytes += (
+            2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
+        )
     remote = any(map(is_far, inputs.files))
     deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
     scratch = _scratch(points, tensors, agents)
     own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
     own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
     # of each worker one set of counts that it fills, and one that waits to be added up
-    own += 2 * max(_nbytes(group, agents) for group in {observed}.union(*(read.values() for read in reads)))
-    needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed, own)
+    own += 2 * max(_nbytes(group, agents) for group in {observations}.union(*(read.values() for read in reads)))
+    needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
     # one whole matrix must be possible; several at a time are faster, if they leave room for others
-    budget = limits.memory or max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
+    budget = limits.memory or max(fixed_bytes + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
     # a processor that solves for a matrix has enough to do; others wait for disks, for servers, or for operators
-    solves = scratch and any(each.matrix and not each.recorded for each in tensors)
-    workers = limits.threads or processors() + (0 if solves else _SPARE)
+    solves_matrices = scratch and any(each.matrix and not each.recorded for each in tensors)
+    workers = limits.threads or processors() + (0 if solves_matrices else _SPARE)
     block = _LARGEST_REMOTE_BLOCK if remote else _LARGEST_BLOCK_OF_DELTAS if deltas else _LARGEST_BLOCK
     fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
     least = min(workers, _FEW) if remote and not limits.threads else workers
@@ -111,16 +113,16 @@ def choose_resources(
         block //= 2
     while workers > 1 and needs.resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
-    made, refused = needs.resources(workers, block), list[PlanFinding]()
-    if after > made.peak_memory_bytes:
-        made = replace(made, peak_memory_bytes=after)
-    if limits.memory and made.peak_memory_bytes > limits.memory:
-        why = smaller if after == made.peak_memory_bytes else " (compiling in a first run counts, too)"
-        refused = [problem(f"{too_little(limits.memory, made.peak_memory_bytes)}{why}")]
+    resources, refusals = needs.resources(workers, block), list[PlanFinding]()
+    if after > resources.peak_memory_bytes:
+        resources = replace(resources, peak_memory_bytes=after)
+    if limits.memory and resources.peak_memory_bytes > limits.memory:
+        why = smaller if after == resources.peak_memory_bytes else " (compiling in a first run counts, too)"
+        refusals = [problem(f"{too_little(limits.memory, resources.peak_memory_bytes)}{why}")]
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
-        return made, refused
+        return resources, refusals
     run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
-    return replace(made, run_bytes=run_bytes), refused
+    return replace(resources, run_bytes=run_bytes), refusals
 
 
 @dataclass(frozen=True)
@@ -129,48 +131,55 @@ class _Needs:
 
     Attributes:
         kinds: a tensor of each kind that needs other buffers.
-        fixed: bytes that all workers share.
+        fixed_bytes: bytes that all workers share.
         own: bytes of each worker besides its buffer.
     """
 
     kinds: tuple[TensorPlan, ...]
-    fixed: int
+    fixed_bytes: int
     own: int
 
     def resources(self, workers: int, block: int) -> Resources:
         """Resources of so many workers, with blocks of this size."""
         buffer = max((tensor.buffer_bytes(block) for tensor in self.kinds), default=0)
         each = buffer + self.own
-        return Resources(workers, block, buffer, self.fixed + workers * each, each)
+        return Resources(workers, block, buffer, self.fixed_bytes + workers * each, each)
 
 
-def _fixed(
-    inputs: OpenedInputs, tensors: Sequence[TensorPlan], reads: Sequence[_Round], observed_bytes: int, *, sends: bool
+def _fixed_bytes(
+    inputs: OpenedInputs,
+    tensors: Sequence[TensorPlan],
+    reads: Sequence[_Round],
+    observed_bytes: int,
+    *,
+    is_remote: bool,
 ) -> int:
     """Bytes of the process that its workers share; `observed_bytes` are kept for every tensor."""
     agents = len(inputs.agents)
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
-    compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
-    fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += len(tensors) * observed_bytes + max(_open(tensors, read, agents) for read in reads)
-    fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
-    return fixed + (_BYTES_OF_SENDING if sends else 0)
+    inputs_of_loops = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
+    nbytes = BASELINE_BYTES + _BYTES_PER_AGENT * inputs_of_loops + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    nbytes += len(tensors) * observed_bytes + max(_open(tensors, read, agents) for read in reads)
+    nbytes += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
+    return nbytes + (_BYTES_OF_SENDING if is_remote else 0)
 
 
-def _open(tensors: Sequence[TensorPlan], wanted: _Round, agents: int) -> int:
+def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
     """The most bytes of sums, in 64 bits, of parts of the model that are begun and not complete."""
-    last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
+    last = {
+        (each, tensors[i].part(each.scope)): i for i in sorted(statistics_by_tensor) for each in statistics_by_tensor[i]
+    }
     sizes: dict[Statistic, int] = {}
-    begun: dict[tuple[Statistic, str], int] = {}
+    open_parts: dict[tuple[Statistic, str], int] = {}
     most = 0
-    for i in sorted(wanted):
-        for each in wanted[i]:
+    for i in sorted(statistics_by_tensor):
+        for each in statistics_by_tensor[i]:
             if each not in sizes:
                 sizes[each] = 8 * each.blank(agents).size
-            begun[each, tensors[i].part(each.scope)] = sizes[each]
-        most = max(most, sum(begun.values()))
-        for key in [key for key in begun if last[key] == i]:
-            del begun[key]
+            open_parts[each, tensors[i].part(each.scope)] = sizes[each]
+        most = max(most, sum(open_parts.values()))
+        for key in [key for key in open_parts if last[key] == i]:
+            del open_parts[key]
     return most
 
 

@@ -11,32 +11,34 @@ from ramerge.core.recipe.points import Point
 
 
 def rounds(
-    tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
+    tensors: Sequence[TensorPlan], points: Sequence[Point], cached_results: Container[tuple[Statistic, str]] = ()
 ) -> tuple[dict[int, tuple[Statistic, ...]], ...]:
     """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
 
-    Results in `known`, by statistic and part of the model, are not counted again.
+    Results in `cached_results`, by statistic and part of the model, are not counted again.
     """
-    wanted = {
+    required_statistics = {
         rule: list(dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _chain(last)))
         for rule in {tensor.rule for tensor in tensors if tensor.merged}
     }
-    reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
-    found = []
+    reads = max((statistic.reads for statistics in required_statistics.values() for statistic in statistics), default=0)
+    result = []
     for read in range(1, reads + 1):
         due = {
             rule: [statistic for statistic in statistics if statistic.reads == read]
-            for rule, statistics in wanted.items()
+            for rule, statistics in required_statistics.items()
         }
-        counted = {
+        statistics_by_tensor = {
             index: tuple(
-                statistic for statistic in due[tensor.rule] if (statistic, tensor.part(statistic.scope)) not in known
+                statistic
+                for statistic in due[tensor.rule]
+                if (statistic, tensor.part(statistic.scope)) not in cached_results
             )
             for index, tensor in enumerate(tensors)
             if tensor.merged
         }
-        found.append({index: statistics for index, statistics in counted.items() if statistics})
-    return tuple(read for read in found if read)
+        result.append({index: statistics for index, statistics in statistics_by_tensor.items() if statistics})
+    return tuple(read for read in result if read)
 
 
 def without_cache(plan: MergePlan) -> MergePlan:

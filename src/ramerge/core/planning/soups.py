@@ -20,13 +20,13 @@ def weights_of(soup: Soup) -> tuple[float, ...]:
     return method.weights(method.parameters(**soup.parameters), tuple(soup.agents))
 
 
-def soup_of(soup: Soup, opened: Mapping[str, Checkpoint]) -> Checkpoint:
+def soup_of(soup: Soup, checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
     """The mean of checkpoints, with everything else of the last one. Integer tensors are the last one's, too.
 
     Raises:
         CheckpointError: the checkpoints have different tensors, or tensors of different shapes.
     """
-    weights, models = weights_of(soup), list(opened.values())
+    weights, models = weights_of(soup), list(checkpoints.values())
     last, shapes = models[-1], [{(name, each.shape) for name, each in model.tensors.items()} for model in models]
     problems = [
         f"{model.directory}: has other tensors than {last.directory}, or other shapes, such as {min(different)[0]!r}; "

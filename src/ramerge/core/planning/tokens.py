@@ -27,12 +27,12 @@ _CONFIG, _ENTRY = JsonLimits(size=32_000_000, signs=1_000_000), JsonLimits(size=
 _PARSED = JsonLimits(size=1_000_000, signs=500_000, name=1_000_000)
 # The repetitions are bounded, because the engine remembers each of them.
 _STRING = rb'"([^"\\]{0,4096}(?:\\.[^"\\]{0,4096}){0,512})"'
-_NUMBERED = re.compile(rb"\s*,?\s*" + _STRING + rb"\s*:\s*([0-9]{1,9})(?![0-9.eE])")
-_SCORED = re.compile(rb"\s*,?\s*\[\s*" + _STRING + rb"\s*,[^\[\]\"]{1,64}\]")
+_TOKEN_NUMBER = re.compile(rb"\s*,?\s*" + _STRING + rb"\s*:\s*([0-9]{1,9})(?![0-9.eE])")
+_TOKEN_SCORE = re.compile(rb"\s*,?\s*\[\s*" + _STRING + rb"\s*,[^\[\]\"]{1,64}\]")
 _OBJECT = re.compile(rb'\s*,?\s*(\{[^{}"]*(?:' + _STRING + rb'[^{}"]{0,256}){0,32}\})')
 # No token is followed by a colon and a bracket.
 _VOCABULARY = re.compile(rb'"vocab"\s{0,9}:\s{0,9}([{\[])')
-_ADDED = re.compile(rb'"added_tokens"\s{0,9}:\s{0,9}\[')
+_ADDED_TOKENS = re.compile(rb'"added_tokens"\s{0,9}:\s{0,9}\[')
 _MERGES = re.compile(rb'"merges"\s{0,9}:\s{0,9}\[')
 _MERGE = re.compile(rb"\s*,?\s*(?:" + _STRING + rb"|\[\s*" + _STRING + rb"\s*,\s*" + _STRING + rb"\s*\])")
 _STEPS = {"normalizer": "another normalizer", "pre_tokenizer": "another pre-tokenizer"}
@@ -43,7 +43,7 @@ _UNREAD = ("tokenizer.model", "vocab.txt", "spiece.model", "sentencepiece.bpe.mo
 _JINJA, _TEMPLATES = "chat_template.jinja", ("tokenizer_config.json", "chat_template.json")
 _GENERATION = "generation_config.json"
 
-Compared: TypeAlias = Literal["tokens", "chat template", "end tokens"]
+Comparison: TypeAlias = Literal["tokens", "chat template", "end tokens"]
 """Properties of models that are compared, human-readable."""
 
 
@@ -60,7 +60,7 @@ class TokenReader:
             CheckpointError: a file cannot be read.
         """
         texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
-        if (texts[0] is None and texts[1] is None) or self.damaged(model, "tokens"):
+        if (texts[0] is None and texts[1] is None) or self.damages(model, "tokens"):
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
 
@@ -70,21 +70,21 @@ class TokenReader:
         Raises:
             CheckpointError: a file cannot be read.
         """
-        whole, plain, added, config = (self._text(model, name, _MOST_BYTES) for name in _NAMES)
-        found: dict[int, bytes] = {}
+        whole, plain, added_file, config = (self._text(model, name, _MOST_BYTES) for name in _NAMES)
+        tokens: dict[int, bytes] = {}
         if whole is not None:
-            found.update(_vocabulary(whole))
-            found.update(_added(whole))
+            tokens.update(_vocabulary(whole))
+            tokens.update(_added_tokens(whole))
         else:
-            found.update(_numbered(plain or b"", (plain or b"").find(b"{") + 1))
-            found.update(_numbered(added or b"", (added or b"").find(b"{") + 1))
+            tokens.update(_numbered_tokens(plain or b"", (plain or b"").find(b"{") + 1))
+            tokens.update(_numbered_tokens(added_file or b"", (added_file or b"").find(b"{") + 1))
         decoder = _config(config).get("added_tokens_decoder")
         for row, entry in decoder.items() if isinstance(decoder, Mapping) else ():
             if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
-                found[int(row)] = entry["content"].encode("utf-8", "replace")
-        return found
+                tokens[int(row)] = entry["content"].encode("utf-8", "replace")
+        return tokens
 
-    def damaged(self, model: Checkpoint, what: Compared) -> dict[Location, str]:
+    def damages(self, model: Checkpoint, what: Comparison) -> dict[Location, str]:
         """The files of a model that are no JSON, of those that say one of its properties, each with the reason.
 
         Raises:
@@ -137,11 +137,11 @@ class TokenReader:
         begin = _MERGES.search(whole)
         if begin is None:
             return steps
-        written = (found.groups() for found in _in_turn(_MERGE, whole, begin.end()))
+        pairs = (match.groups() for match in _in_turn(_MERGE, whole, begin.end()))
         # as `left right`, however they are written
         merges = (
             _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
-            for one, left, right in written
+            for one, left, right in pairs
         )
         return {"other merges": _digest(merges), **steps}
 
@@ -151,8 +151,8 @@ class TokenReader:
         Raises:
             CheckpointError: the file cannot be read.
         """
-        stated = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
-        return {token for token in (stated if isinstance(stated, list) else [stated]) if isinstance(token, int)}
+        stops = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
+        return {token for token in (stops if isinstance(stops, list) else [stops]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
         """The name of a tokenizer file that is not read, if the model has one."""
@@ -204,21 +204,21 @@ def _read(path: Location, most: int) -> bytes:
 def _vocabulary(text: bytes) -> Iterator[tuple[int, bytes]]:
     begin = _VOCABULARY.search(text)
     if begin is not None and begin[1] == b"{":
-        yield from _numbered(text, begin.end())
+        yield from _numbered_tokens(text, begin.end())
     elif begin is not None:
-        entries = (_unescaped(found[1]) for found in _in_turn(_SCORED, text, begin.end()))
+        entries = (_unescaped(match[1]) for match in _in_turn(_TOKEN_SCORE, text, begin.end()))
         yield from enumerate(entries)
 
 
-def _numbered(text: bytes, position: int) -> Iterator[tuple[int, bytes]]:
-    for found in _in_turn(_NUMBERED, text, position):
-        yield int(found[2]), _unescaped(found[1])
+def _numbered_tokens(text: bytes, position: int) -> Iterator[tuple[int, bytes]]:
+    for match in _in_turn(_TOKEN_NUMBER, text, position):
+        yield int(match[2]), _unescaped(match[1])
 
 
-def _added(text: bytes) -> Iterator[tuple[int, bytes]]:
-    begin = _ADDED.search(text)
-    for found in _in_turn(_OBJECT, text, begin.end()) if begin is not None else ():
-        entry = _config(found[1], _ENTRY)
+def _added_tokens(text: bytes) -> Iterator[tuple[int, bytes]]:
+    begin = _ADDED_TOKENS.search(text)
+    for match in _in_turn(_OBJECT, text, begin.end()) if begin is not None else ():
+        entry = _config(match[1], _ENTRY)
         row, content = entry.get("id"), entry.get("content")
         if isinstance(row, int) and isinstance(content, str):
             yield row, content.encode("utf-8", "replace")
@@ -245,9 +245,9 @@ def _step(text: bytes, key: str) -> object:
 
 def _in_turn(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:
     """Matches that follow one another without a gap."""
-    while (found := pattern.match(text, position)) is not None:
-        yield found
-        position = found.end()
+    while (match := pattern.match(text, position)) is not None:
+        yield match
+        position = match.end()
 
 
 def _unescaped(raw: bytes) -> bytes:

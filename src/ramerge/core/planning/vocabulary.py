@@ -45,8 +45,8 @@ class Rows:
 
 def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
     """Whether two tensors are embeddings that differ only in their number of rows."""
-    named = base.name.endswith(HEADS + EMBEDDINGS)
-    return named and base.shape[1:] == agent.shape[1:] and base.shape != agent.shape and bool(base.shape)
+    has_name = base.name.endswith(HEADS + EMBEDDINGS)
+    return has_name and base.shape[1:] == agent.shape[1:] and base.shape != agent.shape and bool(base.shape)
 
 
 def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[Rows, ...]]:
@@ -56,13 +56,13 @@ def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]])
         base: the base.
         agents: each agent's counterparts of the base's tensors.
     """
-    found = {}
+    rows = {}
     for name, tensor in base.tensors.items():
         heights = {agent: tensors[name].shape[0] for agent, tensors in agents.items() if tensor.shape}
         if any(is_vocabulary(tensor, tensors[name]) for tensors in agents.values()):
             heights = {BASE: tensor.shape[0], **heights}
             ends = sorted({0, *heights.values()})
-            found[name] = tuple(
+            rows[name] = tuple(
                 Rows(
                     start,
                     stop,
@@ -71,7 +71,7 @@ def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]])
                 )
                 for start, stop in pairwise(ends)
             )
-    return found
+    return rows
 
 
 def check_tokens(
@@ -97,17 +97,20 @@ def check_tokens(
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens(models, reader)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
-    chosen = recipe.companions or next(iter(models))
-    if chosen == "base" and BASE in models:
-        chosen = BASE
+    tokenizer_owner = recipe.companions or next(iter(models))
+    if tokenizer_owner == "base" and BASE in models:
+        tokenizer_owner = BASE
     if recipe.allow.vocabulary is not None and recipe.companions is None:
-        furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
-        if furthest != chosen:
-            text = f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(chosen)} does not have"
+        furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=tokenizer_owner)
+        if furthest != tokenizer_owner:
+            text = (
+                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(tokenizer_owner)} does "
+                "not have"
+            )
             findings.append(note(text))
-            chosen = furthest
-    findings += _warn_of_lost(tokens, chosen, recipe)
-    return chosen if chosen in agents and chosen != next(iter(models)) else None, findings
+            tokenizer_owner = furthest
+    findings += _warn_of_lost_tokens(tokens, tokenizer_owner, recipe)
+    return tokenizer_owner if tokenizer_owner in agents and tokenizer_owner != next(iter(models)) else None, findings
 
 
 def check_same_tokens(
@@ -144,7 +147,7 @@ def _tokens(
     models: Mapping[str, Checkpoint], reader: TokenReader
 ) -> tuple[dict[str, Mapping[int, bytes]], list[PlanFinding]]:
     digests: dict[str, bytes] = {}
-    found: dict[bytes, Mapping[int, bytes]] = {}
+    tokens_by_digest: dict[bytes, Mapping[int, bytes]] = {}
     findings: list[PlanFinding] = []
     for name, model in models.items():
         try:
@@ -154,14 +157,14 @@ def _tokens(
             continue
         if digest is not None:
             digests[name] = digest
-        elif not reader.damaged(model, "tokens") and (file := reader.unread(model)) is not None:
+        elif not reader.damages(model, "tokens") and (file := reader.unread(model)) is not None:
             findings.append(note(f"{label_of(name)}: tokens in {file} are not compared with those of other models"))
     if len(set(digests.values())) < 2:
         return {}, findings
     for name, digest in digests.items():
-        if digest not in found:
-            found[digest] = reader.tokens_of(models[name])
-    return {name: found[digest] for name, digest in digests.items()}, findings
+        if digest not in tokens_by_digest:
+            tokens_by_digest[digest] = reader.tokens_of(models[name])
+    return {name: tokens_by_digest[digest] for name, digest in digests.items()}, findings
 
 
 def _refuse_clashes(
@@ -175,7 +178,7 @@ def _refuse_clashes(
         if not clashes:
             continue
         some = [
-            f"{row} is {_shown(own[row])}, but {_shown(tokens[first[row]][row])} in {label_of(first[row])}"
+            f"{row} is {_token_text(own[row])}, but {_token_text(tokens[first[row]][row])} in {label_of(first[row])}"
             for row in sorted(clashes)[:_SOME]
         ]
         more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
@@ -187,26 +190,31 @@ def _refuse_clashes(
             yield problem(f"{models[name].directory}: {text} ({advice})", name)
 
 
-def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe) -> Iterator[PlanFinding]:
+def _warn_of_lost_tokens(
+    tokens: Mapping[str, Mapping[int, bytes]], owner: str, recipe: Recipe
+) -> Iterator[PlanFinding]:
     """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
     for name, own in tokens.items():
-        lost = sorted(own.keys() - tokens.get(chosen, own).keys())
-        if not lost:
+        lost_tokens = sorted(own.keys() - tokens.get(owner, own).keys())
+        if not lost_tokens:
             continue
-        some = [f"{_shown(own[row])} in row {row:,}" for row in lost[:_SOME]]
-        more = f", and {len(lost) - _SOME:,} more" if len(lost) > _SOME else ""
-        text = f"has {len(lost):,} token{'s' if len(lost) > 1 else ''} that the tokenizer of the output lacks: "
-        text += f"{', '.join(some)}{more}. The output gets {_whose(chosen)}"
+        some = [f"{_token_text(own[row])} in row {row:,}" for row in lost_tokens[:_SOME]]
+        more = f", and {len(lost_tokens) - _SOME:,} more" if len(lost_tokens) > _SOME else ""
+        text = (
+            f"has {len(lost_tokens):,} token{'s' if len(lost_tokens) > 1 else ''} that the tokenizer of the output "
+            "lacks: "
+        )
+        text += f"{', '.join(some)}{more}. The output gets {_whose(owner)}"
         if recipe.companions is not None:
             yield note(f"{label_of(name)}: {text}")
         else:
-            takes = "" if name == BASE else f"companions: {name} takes that of {name}; "
-            yield warning(f"{text} ({takes}companions: {label_of(chosen)} accepts it)", name)
+            prefix = "" if name == BASE else f"companions: {name} takes that of {name}; "
+            yield warning(f"{text} ({prefix}companions: {label_of(owner)} accepts it)", name)
 
 
 def _whose(model: str) -> str:
     return "that of the base" if model == BASE else f"that of {model}"
 
 
-def _shown(token: bytes) -> str:
+def _token_text(token: bytes) -> str:
     return quoted(token.decode("utf-8", "replace"))

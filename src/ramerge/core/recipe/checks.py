@@ -76,11 +76,11 @@ def as_yaml(document: Document) -> str:
 
 def _method_problems(document: Document) -> list[str]:
     """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
-    name, preset, given = document.method, document.stated("preset"), document.stated("parameters")
+    name, preset, values = document.method, document.stated("preset"), document.stated("parameters")
     problems = []
     if not isinstance(name, str):
         return []
-    given = given if isinstance(given, dict) else {}
+    values = values if isinstance(values, dict) else {}
     if name == AUTO:
         return [document.where(("method",), advice_on_auto(document.agents))]
     if name not in METHODS:
@@ -94,39 +94,39 @@ def _method_problems(document: Document) -> list[str]:
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
-    completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
-    problems += _parameter_problems(document, method, completed, ("parameters",))
+    all_values = complete(method, preset, values) if preset is None or isinstance(preset, str) else dict(values)
+    problems += _parameter_problems(document, method, all_values, ("parameters",))
     rules = document.stated("rules")
     for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
         others = rule.get("parameters") if isinstance(rule, dict) else None
         if isinstance(others, dict):
             key = ("rules", str(index), "parameters")
-            problems += _parameter_problems(document, method, {**completed, **others}, key, only=others)
+            problems += _parameter_problems(document, method, {**all_values, **others}, key, only=others)
     return problems
 
 
 def _parameter_problems(
-    document: Document, method: Method, given: Mapping[str, object], key: Key, only: Mapping[str, object] | None = None
+    document: Document, method: Method, values: Mapping[str, object], key: Key, only: Mapping[str, object] | None = None
 ) -> list[str]:
     """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
     fields = method.parameters.model_fields
     problems = []
-    for name in given:
+    for name in values:
         if name not in fields and (only is None or name in only):
             others = [other.name for other in METHODS.usable().values() if name in other.parameters.model_fields]
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
-    kept = {name: value for name, value in given.items() if name in fields}
+    known_values = {name: value for name, value in values.items() if name in fields}
     parameters = None
     while parameters is None:  # without those that are wrong, until only right ones are left
         try:
-            parameters = method.parameters(**kept)
+            parameters = method.parameters(**known_values)
         except ValidationError as error:
             problems += describe(error, document, method.parameters, key, only=only)
-            wrong = {item["loc"][0] for item in error.errors() if item["loc"]} & kept.keys()
+            wrong = {item["loc"][0] for item in error.errors() if item["loc"]} & known_values.keys()
             if not wrong:
                 return problems
-            kept = {name: value for name, value in kept.items() if name not in wrong}
+            known_values = {name: value for name, value in known_values.items() if name not in wrong}
     names = list(document.agents)
     for name, value in parameters:
         if value is not None and names_agent(method.parameters, name) and value not in names:
@@ -152,29 +152,29 @@ def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str
         if not isinstance(soup, dict):
             continue
         inner = Document({"base": document.stated("base"), "method": "uniform", **soup})
-        found = [*_method_problems(inner), *_agent_problems(inner)]
+        texts = [*_method_problems(inner), *_agent_problems(inner)]
         method = METHODS.get(str(inner.method))
         if method is not None and not isinstance(method, MeanMethod):
             means = [each.name for each in METHODS.usable().values() if isinstance(each, MeanMethod)]
-            found.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
-        problems += [document.where(("agents", name, "soup"), text) for text in found]
+            texts.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
+        problems += [document.where(("agents", name, "soup"), text) for text in texts]
     return problems
 
 
 def _agent_problems(document: Document) -> list[str]:
-    agents, chosen = document.stated("agents"), document.stated("companions")
+    agents, companions = document.stated("agents"), document.stated("companions")
     if not isinstance(agents, dict):
         return []
     problems = []
-    meant: list[tuple[Key, object]] = [(("companions",), chosen if chosen != "base" else None)]
+    references: list[tuple[Key, object]] = [(("companions",), companions if companions != "base" else None)]
     for list_key, key in (("rules", "take"), ("rename", "agent")):
         entries = document.stated(list_key)
         for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
             if isinstance(entry, dict):
-                meant.append(((list_key, str(index), key), entry.get(key)))
+                references.append(((list_key, str(index), key), entry.get(key)))
                 if entry.get("keep") is not None and document.stated("base") is None:
                     problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
-    meant += [(("prompts", name), name) for name in document.prompts]
+    references += [(("prompts", name), name) for name in document.prompts]
     problems += _soup_problems(document, agents)
     for place, (name, agent) in enumerate(agents.items()):
         over = agent.get("over") if isinstance(agent, dict) else None
@@ -183,7 +183,7 @@ def _agent_problems(document: Document) -> list[str]:
             problems.append(document.unknown(("agents", name, "over"), "agent listed earlier", over, earlier))
     problems += [
         document.unknown(key, "agent", name, list(agents))
-        for key, name in meant
+        for key, name in references
         if isinstance(name, str) and name not in agents
     ]
     method = METHODS.get(str(document.method))
@@ -202,8 +202,8 @@ def models_only(document: Document) -> Recipe:
     Raises:
         RecipeError: it names no models, or they are wrong.
     """
-    kept = ("base", "agents", "prompts", "allow", "rename")
-    values = {key: value for key, value in document.as_dict().items() if key in kept}
+    model_keys = ("base", "agents", "prompts", "allow", "rename")
+    values = {key: value for key, value in document.as_dict().items() if key in model_keys}
     keys = [side.key for side in SIDE_INPUTS]
     if isinstance(agents := values.get("agents"), dict):
         values["agents"] = {
@@ -237,7 +237,7 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
         command: the command's name.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
-    stated = []
+    extras = []
     for key in keys:
         first, _, inner = key.partition(".")
         value = document.stated(first)
@@ -245,11 +245,11 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
             value = value.get(inner) or None if isinstance(value, Mapping) else None
         if key == "rules" and isinstance(value, list | tuple):
             inside = dict.fromkeys(name for rule in value if isinstance(rule, Mapping) for name in rule)
-            stated += [f"rules ({', '.join(map(str, inside))})"] if inside else []
+            extras += [f"rules ({', '.join(map(str, inside))})"] if inside else []
         elif value is not None or any(agent.get(key) is not None for agent in agents):
-            stated.append(key)
-    has = "has" if len(stated) == 1 else "have"
-    return [f"{command}: {enumerated(stated)} in the recipe {has} no effect here, only in a merge"] if stated else []
+            extras.append(key)
+    has = "has" if len(extras) == 1 else "have"
+    return [f"{command}: {enumerated(extras)} in the recipe {has} no effect here, only in a merge"] if extras else []
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:

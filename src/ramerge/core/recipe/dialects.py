@@ -39,14 +39,16 @@ def dialect_of(values: Mapping[str, object]) -> Dialect | None:
     """The form of a recipe's values; None if it is ramerge's own, for which nothing is imported."""
     if values.keys() <= Recipe.model_fields.keys():
         return None
-    found = (dialect for dialect in DIALECTS.usable().values() if not dialect.marks.isdisjoint(values))
-    return next(found, None)
+    matches = (dialect for dialect in DIALECTS.usable().values() if not dialect.marks.isdisjoint(values))
+    return next(matches, None)
 
 
 def hint(option: str) -> str | None:
     """Advice on an option of another program's command line; otherwise None."""
-    found = {name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags}
-    return "; ".join(f"{name}'s {option} {instead}" for name, instead in found.items()) or None
+    translations = {
+        name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags
+    }
+    return "; ".join(f"{name}'s {option} {instead}" for name, instead in translations.items()) or None
 
 
 def blind(_document: Document) -> Sequence[str]:

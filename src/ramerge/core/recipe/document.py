@@ -117,12 +117,12 @@ class Document:
         place = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.flags or key[:n] in self.lines), ())
         if place in self.flags:
             flag = self.flags[place]
-            named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
-            return f"{flag}: {message.removeprefix(named)}"
-        name = ".".join(map(str, said := self.origins.get(place, key)))
-        if len(said) > 1 and said[0] in _NUMBERED and said[1].isdecimal():
-            rest = [".".join(said[2:])] if said[2:] else []
-            name = ": ".join([f"{_NUMBERED[said[0]]} {int(said[1]) + 1}", *rest])
+            assignment = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
+            return f"{flag}: {message.removeprefix(assignment)}"
+        name = ".".join(map(str, origin := self.origins.get(place, key)))
+        if len(origin) > 1 and origin[0] in _LIST_ENTRIES and origin[1].isdecimal():
+            rest = [".".join(origin[2:])] if origin[2:] else []
+            name = ": ".join([f"{_LIST_ENTRIES[origin[0]]} {int(origin[1]) + 1}", *rest])
         name = brief(one_line(name), 200)
         label = f"{name}: {message}" if name else message
         if place in self.lines:
@@ -131,12 +131,12 @@ class Document:
 
     def line_of(self, message: str) -> int:
         """The line of the file that a message of `where` names; 0 if it names none."""
-        found = re.match(rf"{re.escape(str(self.source))}:(\d+): ", message)
-        return int(found[1]) if found else 0
+        match = re.match(rf"{re.escape(str(self.source))}:(\d+): ", message)
+        return int(match[1]) if match else 0
 
-    def unknown(self, key: Key, what: str, name: object, known: Sequence[str], hint: str = "") -> str:
+    def unknown(self, key: Key, what: str, name: object, known_names: Sequence[str], hint: str = "") -> str:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
-        return self.where(key, unknown(what, str(name), known) + hint)
+        return self.where(key, unknown(what, str(name), known_names) + hint)
 
     def check_numbers(self) -> None:
         """Check whole numbers in values that come from Python; those of files are checked as they are read.
@@ -176,18 +176,18 @@ class Document:
         Raises:
             RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.
         """
-        changed = self.rewritten(self._values)
+        copy = self.rewritten(self._values)
         for key, value in values.items():
             if is_too_large(value):
                 raise RecipeError(f"{flag}{key}: {TOO_LARGE}")
             if value is not None:
-                changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
-        return changed
+                copy.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
+        return copy
 
     def replacing(self, values: Mapping[str, object]) -> Document:
         """A copy with other values of keys, told as what the recipe itself says; None removes a key."""
-        kept = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
-        return self.rewritten(kept)
+        remaining = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
+        return self.rewritten(remaining)
 
     def without(self, *keys: str) -> Document:
         """A copy without these keys."""
@@ -201,7 +201,7 @@ class Document:
 # Keys that hold a mapping: it is right, whichever flag adds the first entry.
 _MAPPINGS = ("agents", "prompts", "parameters", "allow")
 # Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
-_NUMBERED = {"rules": "rule", "rename": "rename"}
+_LIST_ENTRIES = {"rules": "rule", "rename": "rename"}
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
@@ -279,10 +279,10 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
         lines = text.splitlines()
-        raise RecipeError(_at_line(source, *_explained(error, lines), lines)) from error
+        raise RecipeError(_at_line(source, *_explanation(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, ValueError) and (found := UNREADABLE.search(text)) is not None:
-            line = text.count("\n", 0, found.start()) + 1
+        if isinstance(error, ValueError) and (match := UNREADABLE.search(text)) is not None:
+            line = text.count("\n", 0, match.start()) + 1
             raise RecipeError(_at_line(source, line, TOO_LARGE, text.splitlines())) from error
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
@@ -324,16 +324,16 @@ _YAML_ERRORS = (
 )
 
 
-def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
+def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     """The line of an error in YAML, and what is wrong with it."""
     for mark in (error.context_mark, error.problem_mark):
         # a colon without a space makes text of a key with its value: seen there, or only at what follows it
         for number in (mark.line, mark.line - 1) if mark else ():
             if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
                 return number + 1, "not valid YAML: a space is missing after the colon"
-    said = f"{error.context} {error.problem}"
+    parser_text = f"{error.context} {error.problem}"
     text, from_beginning = next(
-        ((text, begins) for words, text, begins in _YAML_ERRORS if words in said),
+        ((text, starts) for words, text, starts in _YAML_ERRORS if words in parser_text),
         (error.problem or error.context or "", False),
     )
     mark = (error.context_mark if from_beginning else None) or error.problem_mark
@@ -345,11 +345,11 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
     if isinstance(node, CommentedMap):
-        written = {name: _as_written(name) for name in node}
-        for name, text in written.items():
+        texts = {name: _text_of_name(name) for name in node}
+        for name, text in texts.items():
             document.lines[(*key, text)] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
         # whole numbers have one form, but ~ would be called None, and 1.50 be called 1.5
-        if wrong := [text for name, text in written.items() if not isinstance(name, str) and type(name) is not int]:
+        if wrong := [text for name, text in texts.items() if not isinstance(name, str) and type(name) is not int]:
             raise RecipeError(
                 document.where((*key, text), "is no text in YAML, so it is no name; write it in quotes, such as 'name'")
                 for text in wrong
@@ -366,7 +366,7 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
     return _scalar(node, key, document)
 
 
-def _as_written(name: object) -> str:
+def _text_of_name(name: object) -> str:
     """A key as YAML has it."""
     if name is None or isinstance(name, bool):
         return {None: "null", True: "true", False: "false"}[name]

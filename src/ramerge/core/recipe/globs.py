@@ -41,7 +41,7 @@ class Catches(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> Glob:
+def _compile(pattern: str) -> Glob:
     """Compile a shell pattern (`*`, `?`, `[0-9]`)."""
     return Glob(tuple(re.split(r"[*?]", pattern.partition("[")[0])), re.compile(translate(pattern)).match)
 
@@ -65,14 +65,16 @@ def first_rules(rules: Sequence[Catches], names: Iterable[str]) -> dict[str, int
     candidates = [
         (parse_layers(rule.layers) if rule.layers else None, (number, glob.rarest(sample), glob.matches))
         for number, rule in enumerate(rules, 1)
-        for glob in map(_compiled, rule.match)
+        for glob in map(_compile, rule.match)
     ]
     by_layer: dict[int | None, list[tuple[int, str, Callable[[str], object]]]] = {}
-    found: dict[str, int] = {}
+    rule_numbers: dict[str, int] = {}
     for name in names:
         layer = layer_of(name)
         number = layer.number if layer is not None else None
         if number not in by_layer:
             by_layer[number] = [each for layers, each in candidates if layers is None or number in layers]
-        found[name] = next((rule for rule, part, matches in by_layer[number] if part in name and matches(name)), 0)
-    return found
+        rule_numbers[name] = next(
+            (rule for rule, part, matches in by_layer[number] if part in name and matches(name)), 0
+        )
+    return rule_numbers

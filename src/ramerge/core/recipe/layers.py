@@ -39,8 +39,8 @@ class LayerId(NamedTuple):
 @lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
 def layer_of(name: str) -> LayerId | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
-    found = _NUMBER.search(name)
-    return LayerId(name[: found.start()], int(found[1])) if found else None
+    match = _NUMBER.search(name)
+    return LayerId(name[: match.start()], int(match[1])) if match else None
 
 
 def parse_layers(text: str) -> set[int]:
@@ -49,13 +49,13 @@ def parse_layers(text: str) -> set[int]:
     Raises:
         ValueError: the text is something else.
     """
-    found: set[int] = set()
+    layers: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
         if not span or int(span[2] or span[1]) < int(span[1]):
             raise ValueError(f"layers must be numbers and ranges, such as 0-7 or 3, 10-12, not {text!r}")
-        found.update(range(int(span[1]), int(span[2] or span[1]) + 1))
-    return found
+        layers.update(range(int(span[1]), int(span[2] or span[1]) + 1))
+    return layers
 
 
 def counts_of(config: Mapping[str, object]) -> set[int]:

@@ -184,8 +184,8 @@ class Rule(_Strict):
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Rule:
-        given = sum(value is not None for value in (self.keep, self.take, self.parameters))
-        if given > 1 or not (given or self.dtype):
+        actions = sum(value is not None for value in (self.keep, self.take, self.parameters))
+        if actions > 1 or not (actions or self.dtype):
             raise ValueError(
                 "must have exactly one of keep: base, take: AGENT, parameters: {...}; or only dtype: DTYPE"
             )
@@ -379,9 +379,9 @@ class Recipe(_Strict):
 
     def as_document(self) -> Document:
         """The recipe as a document, with the lines of its file where it has one."""
-        written, _ = read_structure(self.document)
+        structure, _ = read_structure(self.document)
         # a copy with other values (`model_copy`) still has the document of the original
-        if written is not None and written.model_dump() == self.model_dump(warnings=False):
+        if structure is not None and structure.model_dump() == self.model_dump(warnings=False):
             return self.document
         return Document(self.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=self.folder)
 
@@ -401,18 +401,20 @@ class Recipe(_Strict):
         document = self.as_document()
         if values.get("method") is not None:
             document = change_method(document, values["method"], "method")
-        changed = document.with_values(
+        document_with_changes = document.with_values(
             {
                 (f"{key}.{name}" if name else key): value
-                for key, given in values.items()
-                for name, value in (given.items() if isinstance(given, Mapping) else [("", given)])
+                for key, value_or_mapping in values.items()
+                for name, value in (
+                    value_or_mapping.items() if isinstance(value_or_mapping, Mapping) else [("", value_or_mapping)]
+                )
             }
         )
-        changed = changed.without(*(key for key, value in values.items() if value is None))
-        made, problems = read_structure(changed)
-        if made is None:
+        document_with_changes = document_with_changes.without(*(key for key, value in values.items() if value is None))
+        recipe, problems = read_structure(document_with_changes)
+        if recipe is None:
             raise RecipeError(problems)
-        return made
+        return recipe
 
     def rules_of(self, tensors: Iterable[str]) -> dict[str, int]:
         """For each name the number of the first rule that catches it; see `rule_of`."""

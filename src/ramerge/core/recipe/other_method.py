@@ -20,12 +20,12 @@ def change_method(document: Document, name: str, flag: str) -> Document:
         flag: how messages call what asks for it, such as `--method`.
     """
     before = document.method
-    changed, left_out = _fitted(document, name) if name != before else (document.with_values({}), [])
-    changed.set(("method",), name, flag)
+    copy, left_out = _fit(document, name) if name != before else (document.with_values({}), [])
+    copy.set(("method",), name, flag)
     if left_out:
         again = "; --set parameters.NAME=VALUE gives it parameters of its own" if name in METHODS else ""
-        changed.notes.append(f"{flag} {name} replaces what is {before}'s in the recipe: {enumerated(left_out)}{again}")
-    return changed
+        copy.notes.append(f"{flag} {name} replaces what is {before}'s in the recipe: {enumerated(left_out)}{again}")
+    return copy
 
 
 def for_method(document: Document, name: str, *, keep_shared: bool = False) -> Document:
@@ -36,11 +36,11 @@ def for_method(document: Document, name: str, *, keep_shared: bool = False) -> D
         name: the new method.
         keep_shared: whether parameters and presets stay whose names the new method has, too.
     """
-    changed, _ = _fitted(document, name, keep_shared=keep_shared)
-    return changed.replacing({"method": name})
+    copy, _ = _fit(document, name, keep_shared=keep_shared)
+    return copy.replacing({"method": name})
 
 
-def _fitted(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
+def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
     """A recipe without what belongs to the method before, and what was left out, in the words of a recipe."""
     values = document.as_dict()
     method = METHODS.get(name)
@@ -49,22 +49,22 @@ def _fitted(document: Document, name: str, *, keep_shared: bool = False) -> tupl
     rules, agents = values.get("rules"), values.get("agents")
     left_out = []
     for label, holder in (("parameters", values), *_mappings("rule", rules)):
-        given = holder.get("parameters")
-        if isinstance(given, dict):
-            holder["parameters"] = {key: value for key, value in given.items() if key in parameters}
-            others = [key for key in given if key not in parameters]
+        parameters_of_holder = holder.get("parameters")
+        if isinstance(parameters_of_holder, dict):
+            holder["parameters"] = {key: value for key, value in parameters_of_holder.items() if key in parameters}
+            others = [key for key in parameters_of_holder if key not in parameters]
             left_out += [f"{label} ({', '.join(map(str, others))})"] if others else []
     if values.get("preset") is not None and values["preset"] not in presets:
         left_out.append(f"preset {values.pop('preset')}")
     for side in SIDE_INPUTS:
         if method is None or method.side is not side:
-            named = _mappings(f"{side.key} of", agents)
-            left_out += [label for label, agent in named if agent.pop(side.key, None) is not None]
+            mappings = _mappings(f"{side.key} of", agents)
+            left_out += [label for label, agent in mappings if agent.pop(side.key, None) is not None]
     return document.rewritten(values), left_out
 
 
 def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a list, counted from 1, or of a mapping, that are mappings, each with what messages call it."""
-    listed = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
-    named = entries.items() if isinstance(entries, dict) else listed
-    yield from ((f"{what} {name}", entry) for name, entry in named if isinstance(entry, dict))
+    numbered_entries = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
+    labelled_entries = entries.items() if isinstance(entries, dict) else numbered_entries
+    yield from ((f"{what} {name}", entry) for name, entry in labelled_entries if isinstance(entry, dict))

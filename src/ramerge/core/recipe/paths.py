@@ -35,7 +35,7 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
     paths = PathStyle(home)
     agents = {name: _portable(agent, recipe.folder, paths) for name, agent in recipe.agents.items()}
-    base = _spelled(recipe.base, recipe.folder, paths)
+    base = _path_text(recipe.base, recipe.folder, paths)
     return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts_of(recipe, paths)})
 
 
@@ -44,7 +44,7 @@ def prompts_of(recipe: Recipe, paths: PathStyle) -> dict[str, str]:
     return {name: paths.of(recipe.folder / Path(path).expanduser()) for name, path in recipe.prompts.items()}
 
 
-def as_typed(model: str, folder: Path, paths: PathStyle) -> str:
+def as_relative(model: str, folder: Path, paths: PathStyle) -> str:
     """A model as it was typed, but for paths that are absolute, or that a published file must not show."""
     names = [
         paths.of(part.path)
@@ -71,15 +71,15 @@ def reads_of(document: Document) -> list[Path]:
 
 
 def _portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
-    sides: dict[str, Any] = {side.key: _spelled(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
+    sides: dict[str, Any] = {side.key: _path_text(getattr(agent, side.key), folder, paths) for side in SIDE_INPUTS}
     if agent.soup is not None:
         members = {name: _portable(one, folder, paths) for name, one in agent.soup.agents.items()}
         return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members}), **sides})
-    deltas = tuple(_spelled(part, folder, paths) for part in agent.delta or ()) or None
-    return Agent(model=_spelled(agent.model, folder, paths), delta=deltas, over=agent.over, **sides)
+    deltas = tuple(_path_text(part, folder, paths) for part in agent.delta or ()) or None
+    return Agent(model=_path_text(agent.model, folder, paths), delta=deltas, over=agent.over, **sides)
 
 
-def _spelled(model: str | None, folder: Path, paths: PathStyle) -> Any:
+def _path_text(model: str | None, folder: Path, paths: PathStyle) -> Any:
     """A model with the paths of its parts in this form."""
     if model is None:
         return None
@@ -92,7 +92,7 @@ def names_in(document: Document) -> Iterator[str]:
         soup = entry.get("soup") if isinstance(entry, Mapping) else None
         if isinstance(soup, Mapping):
             yield from names_in(Document({"agents": soup.get("agents")}))
-        named = entry.values() if isinstance(entry, Mapping) else [entry]
-        for value in named:
-            listed = value if isinstance(value, list | tuple) else [value]
-            yield from (each for each in listed if isinstance(each, str))
+        values = entry.values() if isinstance(entry, Mapping) else [entry]
+        for value in values:
+            entries = value if isinstance(value, list | tuple) else [value]
+            yield from (each for each in entries if isinstance(each, str))

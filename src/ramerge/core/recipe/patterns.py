@@ -48,7 +48,7 @@ def replace_all(pattern: str, to: str, name: str, deadline: float) -> str:
     left: dict[str, float] = {"timeout": max(deadline - monotonic(), 0.001)}
     try:
         result, count = regex.subn(pattern, to, name, **left)
-        again = count > 1 and not all(found[0] for found in regex.finditer(pattern, name, **left))
+        again = count > 1 and not all(match[0] for match in regex.finditer(pattern, name, **left))
     except (TimeoutError, MemoryError) as error:
         raise ValueError(_TOO_SLOW) from error
     if again:

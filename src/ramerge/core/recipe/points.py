@@ -20,7 +20,7 @@ from ramerge.core.recipe.model import Recipe
 
 _MOST_POINTS = 1000
 _LONGEST_NAME = 200  # in bytes; file systems take 255
-_VARIED = re.compile(r"parameters\.\w+(\..+)?")
+_PARAMETER_KEY = re.compile(r"parameters\.\w+(\..+)?")
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Point:
     @property
     def for_adapters(self) -> Point:
         """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
-        suited = (
+        adapter_parameters = (
             one.model_copy(update={k: v for k, v in self.method.for_adapters.items() if k not in one.model_fields_set})
             for one in self.parameters
         )
-        return replace(self, parameters=tuple(suited))
+        return replace(self, parameters=tuple(adapter_parameters))
 
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
         """The statistics that must be counted before the tensors of a rule can be merged."""
@@ -87,13 +87,13 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
     """
     if not vary:
         return (_point("", {}, check(document)),)
-    check_varied(vary)
+    check_variation(vary)
     points: list[Point] = []
     problems: list[str] = []
     combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
-    for name, varied in zip(folders_of(combinations), combinations, strict=True):
+    for name, combination in zip(folders_of(combinations), combinations, strict=True):
         try:
-            points.append(_point(name, varied, check(document.with_values(varied, "--vary "))))
+            points.append(_point(name, combination, check(document.with_values(combination, "--vary "))))
         except RecipeError as error:
             problems += error.problems
     if problems:
@@ -101,14 +101,14 @@ def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None 
     return tuple(points)
 
 
-def _point(name: str, varied: Mapping[str, object], recipe: Recipe) -> Point:
+def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
     method = METHODS[recipe.method]
-    given = complete(method, recipe.preset, recipe.parameters)
-    rules = [method.parameters(**{**given, **(rule.parameters or {})}) for rule in recipe.rules]
-    return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
+    parameters = complete(method, recipe.preset, recipe.parameters)
+    rules = [method.parameters(**{**parameters, **(rule.parameters or {})}) for rule in recipe.rules]
+    return Point(name, variation, recipe, method, (method.parameters(**parameters), *rules))
 
 
-def check_varied(vary: Mapping[str, Sequence[object]]) -> None:
+def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
     """Check what `vary` names, whatever the method.
 
     Raises:
@@ -118,7 +118,7 @@ def check_varied(vary: Mapping[str, Sequence[object]]) -> None:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []
     for key, values in vary.items():
-        if not _VARIED.fullmatch(key):
+        if not _PARAMETER_KEY.fullmatch(key):
             hint = f"did you mean parameters.{key}?" if key in all_parameters() else "such as parameters.r"
             problems.append(
                 f"--vary {key}: only parameters can be varied, {hint}; `ramerge search` varies other keys, too"
@@ -146,9 +146,9 @@ def folders_of(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
     names = [
         re.sub(
-            r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items())
+            r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in values.items())
         )
-        for varied in combinations
+        for values in combinations
     ]
     if len(set(names)) == len(names) and all(len(name.encode()) <= _LONGEST_NAME for name in names):
         return names

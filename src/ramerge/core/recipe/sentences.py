@@ -75,8 +75,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
     if kind == "string_too_long":
         return f"has {len(str(value)):,} characters, but only {item['ctx']['max_length']:,} are allowed"
     message = str(item["msg"]).removeprefix("Input ")
-    shown = literal(value)
-    return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+    text = literal(value)
+    return f"{message}, not {text if len(text) < 60 else type(value).__name__}"
 
 
 def not_text(key: object) -> str:
@@ -84,14 +84,14 @@ def not_text(key: object) -> str:
     return f"a key must be text, not {quoted(key)}; write it in quotes"
 
 
-def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
+def _unknown_key(key: str, known_keys: Sequence[str], document: Document) -> str:
     """Key that may be meant by an unknown one: one of its level, or a parameter, first of the method in use."""
     name = str(document.method)
     own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
-    near = None if key in own else nearest(key, known)
+    near = None if key in own else nearest(key, known_keys)
     others = [other for other, method in METHODS.usable().items() if key in method.parameters.model_fields]
     if near is None and others and key not in own:
         return f"unknown key {quoted(key)}; it is a parameter of {', '.join(others)}, and {name} has {', '.join(own)}"
     if near is None and (parameter := nearest(key, own)):
         return f"unknown key {quoted(key)}; did you mean {f'parameters.{parameter}'!r}?"
-    return unknown("key", key, known)
+    return unknown("key", key, known_keys)

@@ -30,12 +30,12 @@ from ramerge.core.storage.own_files import COMPANIONS, DELTA_INDEX, RECORDS, SWE
 from ramerge.core.storage.storage import Version
 from ramerge.core.storage.upload import (
     CLAIM,
-    HIDDEN,
+    HIDDEN_PREFIX,
     INDEX_ENDING,
     DefeatedError,
     UploadRun,
     is_shard_of_run,
-    shards_named,
+    shards_of_index,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _PATIENCE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 
 
-class _Found(NamedTuple):
+class _Object(NamedTuple):
     """A small file at the place: its tag, its bytes, and the condition that it is still the same."""
 
     tag: str | None = None
@@ -113,11 +113,11 @@ class BucketUpload:
     def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
         """Raise if the folder holds what must not be replaced. Shards that no index names belong to no model."""
         if CLAIM in there:
-            raise PlanError(f"{self.address}: {self._claimed()}")
+            raise PlanError(f"{self.address}: {self._claim_text()}")
         names = [name for name in there if not _is_of_a_run(name)]
         sweep: dict[str, object] = {}
         with suppress(ValueError, TypeError):
-            sweep = dict(parse(self._found(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
+            sweep = dict(parse(self._object(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
         if inside := model_inside(names, sweep):
             raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
         if not any(name in there for name in RECORDS) and any("/" in name for name in names):
@@ -128,7 +128,7 @@ class BucketUpload:
         if names and not overwrite:
             raise PlanError(f"{self.address}: holds files; choose another folder, or pass {in_both_forms('overwrite')}")
 
-    def _claimed(self) -> str:
+    def _claim_text(self) -> str:
         return (
             "another job is completing its output there, or was killed while it did; wait for it, resume it, or remove "
             f"what it left (ramerge clean {self.address})"
@@ -144,7 +144,7 @@ class BucketUpload:
         """
         there = self._tags()
         self._refuse(there, overwrite=overwrite)
-        conditions = self._takes_conditions(f"{HIDDEN}probe-{secrets.token_hex(6)}")
+        conditions = self._takes_conditions(f"{HIDDEN_PREFIX}probe-{secrets.token_hex(6)}")
         if not conditions:
             warnings.warn(
                 f"{self.address}: this store ignores conditions of requests (If-Match), so if another job writes to "
@@ -152,9 +152,9 @@ class BucketUpload:
                 OutputWarning,
                 stacklevel=2,
             )
-        used = self._shards_in_use(there)
-        seen = {name: tag for name, tag in there.items() if name in used or not _is_of_a_run(name)}
-        run.begin(seen, conditions=conditions)
+        shards_in_use = self._shards_in_use(there)
+        initial_tags = {name: tag for name, tag in there.items() if name in shards_in_use or not _is_of_a_run(name)}
+        run.begin(initial_tags, conditions=conditions)
 
     def _takes_conditions(self, key: str) -> bool:
         """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
@@ -170,14 +170,14 @@ class BucketUpload:
     def resumes(self, run: UploadRun) -> bool:
         """Whether everything that a run has uploaded is there, and no other run has completed since it began."""
         there = self._tags()
-        arrived = all(there.get(run.named(name)) == said for name, said in run.arrived.items())
-        return arrived and self._changed(run, there) is None
+        is_complete = all(there.get(run.remote_name(name)) == tag for name, tag in run.receipts.items())
+        return is_complete and self._change(run, there) is None
 
     # --- while later shards are merged --------------------------------------------------------------------------------
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
         """Upload a shard whole. Gives what tells later whether it is there as it was uploaded."""
-        key = run.named(name)
+        key = run.remote_name(name)
         part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
         with self._bucket.readable_errors(key):
             self._bucket.obstore.put(
@@ -197,60 +197,60 @@ class BucketUpload:
         weights = {
             str(PurePosixPath(index).parent / shard)
             for index in indexes
-            for shard in shards_named(files[index].read_bytes())
+            for shard in shards_of_index(files[index].read_bytes())
         } & files.keys()
-        arrived = dict(run.arrived)
-        for name in sorted(weights - arrived.keys()):
-            arrived[name] = self.put(run, name, files[name])
+        tags = dict(run.receipts)
+        for name in sorted(weights - tags.keys()):
+            tags[name] = self.put(run, name, files[name])
         self._claim(run)
         there = self._tags()
-        for name, said in arrived.items():
-            if there.get(run.named(name)) != said:
+        for name, tag in tags.items():
+            if there.get(run.remote_name(name)) != tag:
                 raise DefeatedError(
-                    f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
+                    f"{self.address}/{run.remote_name(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
-        if (changed := self._changed(run, there, files)) is not None:
-            raise self._defeat(changed)
+        if (change := self._change(run, there, files)) is not None:
+            raise self._defeat(change)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._put_small(run, name, files[name].read_bytes())
         for name in indexes:
             one_file = PurePosixPath(name).name.removesuffix(".index.json")
             one_file = _ONE_FILE if name.endswith(DELTA_INDEX) else one_file
-            self._remove_seen(run, str(PurePosixPath(name).with_name(one_file)))
+            self._remove_initial(run, str(PurePosixPath(name).with_name(one_file)))
         for name in indexes:
             values = json.loads(files[name].read_bytes())
-            values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}
+            values["weight_map"] = {tensor: run.remote_name(shard) for tensor, shard in values["weight_map"].items()}
             is_delta = PurePosixPath(name).name == DELTA_INDEX
             text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
             self._put_small(run, name, text.encode())
-        self._remove_old(run, {*files, *map(run.named, arrived)})
+        self._remove_old(run, {*files, *map(run.remote_name, tags)})
         if self._holds(run):
             self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
         """Become the one run that may write what has the same name in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
-        while (holder := self._found(CLAIM).data) != run.claim:
+        while (holder := self._object(CLAIM).data) != run.claim:
             if holder is None:
                 self._put(CLAIM, run.claim, "create" if run.conditions else "overwrite")
             elif time.monotonic() > end:
-                raise DefeatedError(f"{self.address}: {self._claimed()}")
+                raise DefeatedError(f"{self.address}: {self._claim_text()}")
             else:
                 time.sleep(_LOOK_SECONDS)
 
     def _holds(self, run: UploadRun) -> bool:
-        return self._found(CLAIM).data == run.claim
+        return self._object(CLAIM).data == run.claim
 
-    def _changed(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
+    def _change(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
         """The first file that is neither what it was when the run began nor the run's own.
 
         Looked at are those that say what is there, and `names`. What is gone cannot be lost.
         """
         for name in sorted(there):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
-            is_other = looked_at and there[name] != run.seen.get(name)
-            if is_other and not run.has_put(name, self._found(name).data):
+            is_other = looked_at and there[name] != run.initial_tags.get(name)
+            if is_other and not run.has_put(name, self._object(name).data):
                 return name
         return None
 
@@ -263,28 +263,28 @@ class BucketUpload:
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
         """Put a file if it is still what it was when the run began, or what the run itself has put there before."""
         for _ in range(2):  # the answer to a request that was carried out may be lost
-            found = self._found(name)
-            if found.data == data:
+            object_there = self._object(name)
+            if object_there.data == data:
                 return
-            if found.tag not in (None, run.seen.get(name)) and not run.has_put(name, found.data):
+            if object_there.tag not in (None, run.initial_tags.get(name)) and not run.has_put(name, object_there.data):
                 break
             run.note_put(name, data)
             if not self._holds(run):
                 break
-            if self._put(name, data, found.condition if run.conditions else "overwrite"):
+            if self._put(name, data, object_there.condition if run.conditions else "overwrite"):
                 return
-            run.note_put(name, data, refused=True)
+            run.note_put(name, data, was_refused=True)
         raise self._defeat(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove what was there when the run began, as long as the place is the run's."""
-        for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
+        for name in sorted(run.initial_tags.keys() - new, key=lambda name: not _is_index(name)):
             if not self._holds(run):
                 return  # the claim was removed, so what is there may be another run's
-            self._remove_seen(run, name)
+            self._remove_initial(run, name)
 
-    def _remove_seen(self, run: UploadRun, name: str) -> None:
-        if name in run.seen and self._tag(name) == run.seen[name]:
+    def _remove_initial(self, run: UploadRun, name: str) -> None:
+        if name in run.initial_tags and self._tag(name) == run.initial_tags[name]:
             self._delete([name])
 
     # --- what is not committed ----------------------------------------------------------------------------------------
@@ -296,20 +296,20 @@ class BucketUpload:
         under this name, and has had the claim since. What it has replaced is not put back.
         """
         there = self._tags()
-        used = self._shards_in_use(there)
-        self._delete([name for name in there if run.owns(name) and name not in used])
+        shards_in_use = self._shards_in_use(there)
+        self._delete([name for name in there if run.owns(name) and name not in shards_in_use])
         if not self._holds(run):
             return
-        if not any(map(run.owns, used)):
-            put = {name for name, _ in run.puts} & there.keys() - run.seen.keys()
-            self._delete([name for name in put if run.has_put(name, self._found(name).data)])
+        if not any(map(run.owns, shards_in_use)):
+            put = {name for name, _ in run.small_files} & there.keys() - run.initial_tags.keys()
+            self._delete([name for name in put if run.has_put(name, self._object(name).data)])
         self._delete([CLAIM])
 
     def clean(self) -> list[str]:
         """Remove what interrupted runs of any machine have left, and say what was there."""
         there = self._tags()
-        used = self._shards_in_use(there)
-        left = [name for name in there if _is_of_a_run(name) and name not in used]
+        shards_in_use = self._shards_in_use(there)
+        left = [name for name in there if _is_of_a_run(name) and name not in shards_in_use]
         self._delete(left)
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
@@ -319,7 +319,7 @@ class BucketUpload:
             str(PurePosixPath(name).parent / shard)
             for name in there
             if _is_index(name)
-            for shard in shards_named(self._found(name).data or b"")
+            for shard in shards_of_index(self._object(name).data or b"")
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -336,15 +336,15 @@ class BucketUpload:
             except FileNotFoundError:
                 return None
 
-    def _found(self, key: str) -> _Found:
+    def _object(self, key: str) -> _Object:
         with self._bucket.readable_errors(key):
             try:
                 answer = self._bucket.obstore.get(self._bucket.store, key)
                 data, meta = bytes(answer.bytes()), answer.meta
             except FileNotFoundError:
-                return _Found()
+                return _Object()
         condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-        return _Found(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
+        return _Object(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
 
     def _put(self, key: str, data: bytes, mode: PutMode) -> bool:
         """Put a small file. False if the condition does not hold."""
@@ -369,7 +369,7 @@ def _tag_of(version: Version) -> str:
 
 def _is_of_a_run(name: str) -> bool:
     """Whether a file is there for the sake of one run. Unless an index names it, it belongs to no model."""
-    return is_shard_of_run(name) or name.startswith(HIDDEN)
+    return is_shard_of_run(name) or name.startswith(HIDDEN_PREFIX)
 
 
 def _is_index(name: str) -> bool:

@@ -128,26 +128,26 @@ def chunks(
     obstore = library(place)
     if stop > version.nbytes:
         raise CheckpointError(has_changed(place))
-    wanted: dict[str, object] = {} if stop - start == version.nbytes else {"range": (start, stop)}
+    options: dict[str, object] = {} if stop - start == version.nbytes else {"range": (start, stop)}
     if version.tag and not version.tag.startswith("W/"):  # weak tags never match
-        wanted["if_match"] = f'"{version.tag}"'
+        options["if_match"] = f'"{version.tag}"'
     with readable_errors(place, access):
-        answer = obstore.get(store, key, options=wanted)
-        found = version_of(answer.meta)
-        if found.tag:  # lists state times more exactly than answers do
-            found = replace(found, modified_ns=version.modified_ns)
-        if found != version or tuple(answer.range) != (start, stop):
+        answer = obstore.get(store, key, options=options)
+        version_there = version_of(answer.meta)
+        if version_there.tag:  # lists state times more exactly than answers do
+            version_there = replace(version_there, modified_ns=version.modified_ns)
+        if version_there != version or tuple(answer.range) != (start, stop):
             if "html" in str(answer.attributes.get("Content-Type", "")):
                 raise CheckpointError(f"{place}: the answer is a web page; is a proxy or a login in the way?")
             raise CheckpointError(has_changed(place))
-        sent = 0
+        nbytes = 0
         for chunk in answer.stream(_CHUNK):
-            sent += len(chunk)
-            if sent > stop - start:
+            nbytes += len(chunk)
+            if nbytes > stop - start:
                 break
             yield np.frombuffer(chunk, np.uint8)
-    if sent != stop - start:
-        raise CheckpointError(f"{place}: the server sent {sent:,} bytes instead of {stop - start:,}; run this again")
+    if nbytes != stop - start:
+        raise CheckpointError(f"{place}: the server sent {nbytes:,} bytes instead of {stop - start:,}; run this again")
 
 
 @contextmanager
@@ -189,18 +189,18 @@ def _is_denied(error: Exception) -> bool:
 def _words(error: Exception, access: str, absent: str) -> str:
     text = str(error)
     kind = type(error).__name__
-    status = found[1] if (found := _STATUS.search(text)) else ""
-    code = next(filter(None, found.groups()), "") if (found := _CODE.search(text)) else ""
-    said = " ".join(filter(None, (status, code)))
-    answered = f" (the server says {said})" if said else ""
+    status = match[1] if (match := _STATUS.search(text)) else ""
+    code = next(filter(None, match.groups()), "") if (match := _CODE.search(text)) else ""
+    answer = " ".join(filter(None, (status, code)))
+    suffix = f" (the server says {answer})" if answer else ""
     if code in _NOWHERE:
-        return f"there is no such bucket{answered}"
+        return f"there is no such bucket{suffix}"
     if kind == "FileNotFoundError" or status == "404":
-        return f"{absent}{answered}"
+        return f"{absent}{suffix}"
     if any(sign in text for sign in (*_METADATA, _NO_ACCOUNT)):
         return f"no credentials were found; {access}"
     if _is_denied(error) or status in ("401", "403"):
-        return f"access is denied{answered}; {access}"
+        return f"access is denied{suffix}; {access}"
     if kind == "PreconditionError" or status == "412":
         return has_changed("")[2:]
     if kind == "NotSupportedError":
@@ -209,13 +209,13 @@ def _words(error: Exception, access: str, absent: str) -> str:
             "copy the model to a folder first"
         )
     if status.startswith("3"):
-        return f"the server redirects requests{answered}; is the region or the address right?"
-    repeated = f"requests are repeated for {retry_seconds():g} s ({RETRY_SECONDS})"
+        return f"the server redirects requests{suffix}; is the region or the address right?"
+    repetition = f"requests are repeated for {retry_seconds():g} s ({RETRY_SECONDS})"
     if status:
-        return f"the server fails{answered}, and {repeated}; run this again later"
+        return f"the server fails{suffix}, and {repetition}; run this again later"
     if "HTTP error" in text:
         return (
-            f"the server cannot be reached, or breaks off its answers, and {repeated}; check the network and the "
+            f"the server cannot be reached, or breaks off its answers, and {repetition}; check the network and the "
             "address, and run this again"
         )
     return f"the server cannot do what is asked ({kind}); {access}"

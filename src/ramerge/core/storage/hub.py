@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
+PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
 UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 _ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
 # Of answers that say that the hub is busy or down.
@@ -73,25 +73,25 @@ class Hub(Storage):
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         source = self._source(key)
         try:
-            for chunk in self._asked(source, key, start, stop):
+            for chunk in self._request(source, key, start, stop):
                 start += chunk.size
                 yield chunk
         except client.DeniedError:  # the signature has expired
-            yield from self._asked(self._source(key, instead_of=source), key, start, stop)
+            yield from self._request(self._source(key, instead_of=source), key, start, stop)
 
-    def _asked(self, source: _HubSource, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+    def _request(self, source: _HubSource, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         place = f"{self.address}/{key}"
         return client.chunks(source.store, "", source.version, start, stop, place=place, access=_ACCESS)
 
     def _source(self, key: str, instead_of: _HubSource | None = None) -> _HubSource:
         with self._locks[key]:
-            found = self._sources.get(key)
-            if found is None or found is instead_of:
+            cached = self._sources.get(key)
+            if cached is None or cached is instead_of:
                 fresh = self._find(key)
-                if found is not None and found.version != fresh.version:
+                if cached is not None and cached.version != fresh.version:
                     raise CheckpointError(has_changed(f"{self.address}/{key}"))
-                found = self._sources[key] = fresh
-            return found
+                cached = self._sources[key] = fresh
+            return cached
 
     def _find(self, key: str) -> _HubSource:
         from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
@@ -132,7 +132,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
         file.rfilename: Version((file.lfs.sha256 if file.lfs else file.blob_id) or "", file.size or 0, 0)
         for file in info.siblings or ()
         # as `snapshot_download` understands the patterns
-        if any(fnmatch(file.rfilename, each) for each in WANTED)
+        if any(fnmatch(file.rfilename, each) for each in PATTERNS)
         and not any(fnmatch(file.rfilename, each) for each in UNWANTED)
     }
 
@@ -188,8 +188,8 @@ def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer
             status = getattr(response, "status_code", None)
             if status not in _TRANSIENT and (status is not None or not everywhere):
                 raise
-            wanted = str(getattr(response, "headers", {}).get("Retry-After", ""))
-            pause = min(_LONGEST_WAIT, float(wanted) if wanted.isdecimal() else 2 * pause)
+            retry_after = str(getattr(response, "headers", {}).get("Retry-After", ""))
+            pause = min(_LONGEST_WAIT, float(retry_after) if retry_after.isdecimal() else 2 * pause)
             if time.monotonic() + pause > end:
                 raise
         time.sleep(pause)

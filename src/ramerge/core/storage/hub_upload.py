@@ -43,8 +43,8 @@ class HubUpload:
     is_published = True
 
     def __init__(self, text: str, staging: Path, *, public: bool) -> None:
-        found = _NAME.fullmatch(text)
-        if found is None:
+        match = _NAME.fullmatch(text)
+        if match is None:
             name, at, branch = text.partition("?")[0].partition("@")
             if at and ":" in name:  # it may be a token
                 name = "…"
@@ -52,8 +52,8 @@ class HubUpload:
                 f"hub:{name}{at}{branch}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged; a "
                 "branch is one or more names with a slash between them"
             )
-        self.name: str = found[1]
-        self._branch: str = found[2] or _MAIN
+        self.name: str = match[1]
+        self._branch: str = match[2] or _MAIN
         self.address: str = f"hub:{text}"
         self.result: str = self.address
         self.staging = staging
@@ -114,7 +114,7 @@ class HubUpload:
 
     def resumes(self, run: UploadRun) -> bool:
         """Whether nothing has been committed since. That its files are still there, the hub says only at the commit."""
-        return run.seen.get("commit") == self._now()[0]
+        return run.initial_tags.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
         """Upload a shard, under its own name, because it is invisible before a commit names it."""
@@ -133,26 +133,26 @@ class HubUpload:
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         commit, there = self._now()
-        old = [name for name in there if name not in files and name not in run.arrived]
+        old = [name for name in there if name not in files and name not in run.receipts]
         operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
             *(CommitOperationDelete(name) for name in old),
             *(CommitOperationAdd(name, path) for name, path in files.items()),
-            *(_uploaded(name, said) for name, said in run.arrived.items()),
+            *(_addition(name, digest) for name, digest in run.receipts.items()),
         ]
-        if run.seen.get("commit") != commit:
+        if run.initial_tags.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
                 f"choose another branch, or run it again with {in_both_forms('overwrite')}"
             )
         with self._readable_errors(), _silently():
-            made = _api().create_commit(
+            hub_commit = _api().create_commit(
                 self.name,
                 operations,
                 commit_message="Merge with ramerge",
                 revision=self._branch,
-                parent_commit=run.seen.get("commit"),
+                parent_commit=run.initial_tags.get("commit"),
             )
-        self.result = f"hub:{self.name}@{made.oid}"
+        self.result = f"hub:{self.name}@{hub_commit.oid}"
 
     def abort(self, run: UploadRun) -> None:
         """Do nothing: the hub removes files that no commit names."""
@@ -170,10 +170,10 @@ class HubUpload:
             if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
                 raise
             status = getattr(getattr(_first(error), "response", None), "status_code", None)
-            said = without_secrets(hub.error_text(_first(error)))
+            text = without_secrets(hub.error_text(_first(error)))
             if status in (401, 403):
-                raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {said}") from None
-            raise SendError(f"{place}: the hub cannot take it: {said}; {_ACCESS}") from None
+                raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {text}") from None
+            raise SendError(f"{place}: the hub cannot take it: {text}; {_ACCESS}") from None
 
 
 def _api() -> HfApi:
@@ -200,12 +200,12 @@ def _silently() -> Iterator[None]:
             enable_progress_bars()
 
 
-def _uploaded(name: str, said: str) -> CommitOperationAdd:
+def _addition(name: str, receipt: str) -> CommitOperationAdd:
     """A file that was uploaded before, perhaps by an earlier process, as huggingface_hub has it after uploading."""
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.lfs import UploadInfo
 
-    digest, size, sample = json.loads(said)
+    digest, size, sample = json.loads(receipt)
     addition = CommitOperationAdd(name, b"")
     addition.upload_info = UploadInfo(size=size, sample=bytes.fromhex(sample), sha256=bytes.fromhex(digest))
     # huggingface_hub has no other way to name a file that it has uploaded before

@@ -91,10 +91,10 @@ class Remote:
 
     def glob(self, pattern: str) -> Iterator[Remote]:
         """The files in the remote folder whose path, part by part, fits a pattern."""
-        wanted = pattern.split("/")
+        pattern_parts = pattern.split("/")
         for file in self.rglob("*"):
             parts = relative(file, self).parts
-            if len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted)):
+            if len(parts) == len(pattern_parts) and all(map(fnmatchcase, parts, pattern_parts)):
                 yield file
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
@@ -115,10 +115,10 @@ class Remote:
         Raises:
             CheckpointError: there is no such file.
         """
-        found = self.storage.files().get(self.key)
-        if found is None:
+        version = self.storage.files().get(self.key)
+        if version is None:
             raise CheckpointError(f"{self}: there is no such file")
-        return found
+        return version
 
     def open(self, _mode: Literal["rb"], /) -> BinaryIO:
         """The remote file, for reading."""

@@ -54,7 +54,7 @@ class MemoryFolder(Storage):
 
     @override
     def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
-        filled = 0
+        count = 0
         for data in self.chunks(key, position, position + out.size):
-            out[filled : filled + len(data)] = data
-            filled += len(data)
+            out[count : count + len(data)] = data
+            count += len(data)

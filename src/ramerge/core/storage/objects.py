@@ -64,15 +64,15 @@ class Bucket(Storage):
 
     def list(self) -> dict[str, Version]:
         """Contents of the bucket's folder now."""
-        found: dict[str, Version] = {}
+        versions: dict[str, Version] = {}
         with self.readable_errors(absent="there is no such bucket"):
             for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
-                found |= {meta["path"]: client.version_of(meta) for meta in chunk}
-                if len(found) > _MOST_FILES:
+                versions |= {meta["path"]: client.version_of(meta) for meta in chunk}
+                if len(versions) > _MOST_FILES:
                     break
-        if len(found) > _MOST_FILES:
+        if len(versions) > _MOST_FILES:
             raise self._kind(f"{self.address}: holds more than {_MOST_FILES:,} files; name a model's own folder")
-        return found
+        return versions
 
     @override
     def files(self) -> Mapping[str, Version]:
@@ -81,14 +81,14 @@ class Bucket(Storage):
 
     @cached_property
     def _files(self) -> Mapping[str, Version]:
-        found = self.list()
-        has_model = any(f"/{name}".endswith(_MODELS) for name in found)
-        if CLAIM in found or (not has_model and any(map(is_shard_of_run, found))):
+        versions = self.list()
+        has_model = any(f"/{name}".endswith(_MODELS) for name in versions)
+        if CLAIM in versions or (not has_model and any(map(is_shard_of_run, versions))):
             raise CheckpointError(
                 f"{self.address}: a merge is being uploaded there, or was interrupted before it was complete; wait for "
                 f"it, resume it, or remove it (ramerge clean {self.address})"
             )
-        return found
+        return versions
 
     @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
@@ -114,8 +114,8 @@ def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket
     client.library(address)
     from obstore import store
 
-    made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+    store_class = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
     connection, retry = client.store_options()
     with client.readable_errors(address, _ACCESS[scheme]):
-        opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
-    return Bucket(address, opened, _ACCESS[scheme], kind)
+        bucket_store = store_class(bucket, prefix=folder, client_options=connection, retry_config=retry)
+    return Bucket(address, bucket_store, _ACCESS[scheme], kind)

@@ -109,10 +109,10 @@ def resolve(text: str, folder: Path) -> FoundModel:
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
-        said = reason(error) if isinstance(error, OSError) else error
-        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {said}") from error
+        why = reason(error) if isinstance(error, OSError) else error
+        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {why}") from error
     if "+" in text and not path.exists():
-        return resolve_all(_added(text), folder)
+        return resolve_all(_parts(text), folder)
     if path.exists() or not is_hub_id(text):
         return FoundModel(text, path)
     return _from_hub(text, path)
@@ -124,11 +124,11 @@ def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
     Raises:
         CheckpointError: as for `resolve`.
     """
-    first, *added = [resolve(text, folder) for text in texts]
-    return replace(first, written="+".join(texts), adapters=tuple(added)) if added else first
+    first, *adapters = [resolve(text, folder) for text in texts]
+    return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
 
-def _added(text: str) -> list[str]:
+def _parts(text: str) -> list[str]:
     parts = text.split("+")
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
@@ -139,16 +139,16 @@ def _remote(text: str, folder: Path) -> FoundModel:
     """A remote model, and what is added to it. A name with a plus in it is taken as it is if there are files."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
-            return resolve_all(_added(text), folder)
+            return resolve_all(_parts(text), folder)
         if not _HUB_ID.fullmatch(name):
             raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
         return _from_hub(name, folder / name)
-    first, *added = _PLUS.split(text)
-    if added:
-        return resolve_all([first, *added], folder)
+    first, *adapters = _PLUS.split(text)
+    if adapters:
+        return resolve_all([first, *adapters], folder)
     place = open_remote(text)
     if "+" in text and not place.is_dir():
-        return resolve_all(_added(text), folder)
+        return resolve_all(_parts(text), folder)
     return FoundModel(str(place), place)
 
 
@@ -195,7 +195,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
         snapshot_download(
             name,
             revision=revision or None,
-            allow_patterns=hub.WANTED,
+            allow_patterns=hub.PATTERNS,
             ignore_patterns=hub.UNWANTED,
             local_files_only=local_files_only,
         )
@@ -207,8 +207,8 @@ def not_found(text: str, path: Path, error: Exception) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if path.parent.is_dir():  # the folder of an owner is rarely on this machine
-        asked = "" if hub.gave_no_answer(error) else f" ({hub.error_text(error)})"
-        return no_such_folder(path, f", and the hub provides no such model{asked}")
+        answer = "" if hub.gave_no_answer(error) else f" ({hub.error_text(error)})"
+        return no_such_folder(path, f", and the hub provides no such model{answer}")
     if isinstance(error, OfflineModeIsEnabled):
         return (
             f"{text}: there is no folder {path}, the hub's cache does not have this model, and the hub is not asked "

@@ -36,7 +36,7 @@ def open_remote(text: str) -> Remote:
     Raises:
         CheckpointError: the name is not that of a folder of a bucket, holds credentials, or obstore is not installed.
     """
-    return Remote(open_bucket(_checked(text)))
+    return Remote(open_bucket(_checked_address(text)))
 
 
 def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
@@ -54,31 +54,31 @@ def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
     """
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
-    address = _checked(text)
+    address = _checked_address(text)
     if public:
         raise CheckpointError(f"{address}: --public applies to the hub only; a bucket has its own rules")
     return BucketUpload(open_bucket(address, SendError), staging)
 
 
-def _checked(text: str) -> str:
+def _checked_address(text: str) -> str:
     """The name of a bucket's folder.
 
     Raises:
         CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials, a query, or
             what no folder of a bucket is called.
     """
-    found = _SCHEME.fullmatch(text)
-    scheme = found[1].lower() if found is not None else ""
-    if found is None or scheme not in SCHEMES:
-        supported = ", ".join(f"{each}://" for each in SCHEMES)
-        raise CheckpointError(f"{without_secrets(text)}: has no supported scheme ({supported})")
-    if not found[2]:
-        meant = without_secrets(f"{scheme}://{found[3]}")
+    match = _SCHEME.fullmatch(text)
+    scheme = match[1].lower() if match is not None else ""
+    if match is None or scheme not in SCHEMES:
+        schemes = ", ".join(f"{each}://" for each in SCHEMES)
+        raise CheckpointError(f"{without_secrets(text)}: has no supported scheme ({schemes})")
+    if not match[2]:
+        correction = without_secrets(f"{scheme}://{match[3]}")
         raise CheckpointError(
-            f"{without_secrets(text)}: has one slash after {found[1]}: and needs two: {meant} (in Python as a string: "
-            "a Path keeps only one)"
+            f"{without_secrets(text)}: has one slash after {match[1]}: and needs two: {correction} (in Python as a "
+            "string: a Path keeps only one)"
         )
-    rest, query_mark, _ = found[3].partition("?")
+    rest, query_mark, _ = match[3].partition("?")
     if "@" in rest.partition("/")[0]:
         raise CheckpointError(
             f"{scheme}://{rest.partition('@')[2]}: a name must not hold user and password; credentials come from the "

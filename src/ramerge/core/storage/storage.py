@@ -114,14 +114,14 @@ class Stream:
         Raises:
             CheckpointError: as for `Storage.chunks`.
         """
-        filled = 0
-        while filled < out.size:
+        position = 0
+        while position < out.size:
             data = self._rest if self._rest.size else self._next()
-            taken = data[: out.size - filled]
-            out[filled : filled + taken.size] = taken
-            filled += taken.size
-            self._position += taken.size
-            self._rest = data[taken.size :]
+            part = data[: out.size - position]
+            out[position : position + part.size] = part
+            position += part.size
+            self._position += part.size
+            self._rest = data[part.size :]
         if self._position == self.stop and self._chunks is not None:
             next(self._chunks, None)  # only after its end can the connection be used again
             self._chunks = None

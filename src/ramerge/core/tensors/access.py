@@ -69,7 +69,7 @@ class LocalAccess:
         Raises:
             CheckpointError: it cannot be opened.
         """
-        with self._opened() as descriptor:
+        with self._descriptor() as descriptor:
             return identity_of(descriptor)
 
     def is_still(self, identity: Identity) -> bool:
@@ -79,7 +79,7 @@ class LocalAccess:
         except CheckpointError:
             return False
 
-    def sampled(self, identity: Identity) -> Identity:
+    def with_sample(self, identity: Identity) -> Identity:
         """The identity of a file, with a sample of its content where a write might leave all else as it was.
 
         The sample is a digest of pages at regular distances; of all pages of a small file.
@@ -87,13 +87,13 @@ class LocalAccess:
         assert isinstance(identity, FileIdentity)
         distance = max(identity.nbytes // (_PAGES * _PAGE), 1) * _PAGE
         places = range(0, identity.nbytes, distance)
-        found = xxhash.xxh3_64()
-        with self._opened() as descriptor:
+        digest = xxhash.xxh3_64()
+        with self._descriptor() as descriptor:
             for place in places:  # a disk that is slow to answer brings all pages at a time
                 will_need(descriptor, place, _PAGE)
             for place in places:
-                found.update(read_at(descriptor, _PAGE, place))
-        return replace(identity, sample=found.hexdigest())
+                digest.update(read_at(descriptor, _PAGE, place))
+        return replace(identity, sample=digest.hexdigest())
 
     def is_readable(self) -> bool:
         """Whether this process may read it."""
@@ -107,16 +107,16 @@ class LocalAccess:
         """
         if (inside := here(folder)) is None:
             return True
-        resolved, home = Path(os.path.realpath(self.path)), Path(os.path.realpath(inside))
+        real_path, home = Path(os.path.realpath(self.path)), Path(os.path.realpath(inside))
         caches = (place.parent.parent / "blobs" for place in (home, *home.parents) if place.parent.name == "snapshots")
-        return not any(map(resolved.is_relative_to, (home, *caches)))
+        return not any(map(real_path.is_relative_to, (home, *caches)))
 
     def absence(self) -> str:
         """The message about a folder that is not there."""
         return no_such_folder(self.path)
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _descriptor(self) -> Iterator[int]:
         # opened instead of stat(), because network file systems ask the server again when a file is opened
         with readable(self.path):
             descriptor = os.open(self.path, os.O_RDONLY | NO_WAIT | PRIVATE)
@@ -138,7 +138,7 @@ class RemoteAccess:
     def is_still(self, identity: Identity) -> bool:
         return True
 
-    def sampled(self, identity: Identity) -> Identity:
+    def with_sample(self, identity: Identity) -> Identity:
         return identity
 
     def is_readable(self) -> bool:

@@ -26,32 +26,32 @@ def room(size: int) -> int:
 class Arena:
     """Memory that is handed out in order.
 
-    If more is asked for than planned, arrays of their own are allocated, and `exceeded` tells how many.
+    If more is asked for than planned, arrays of their own are allocated, and `excess_count` tells how many.
     """
 
     def __init__(self, nbytes: int = 0) -> None:
         self._memory = np.empty(nbytes, np.uint8)
-        self._used = 0
-        self.exceeded: int = 0
+        self._used_bytes = 0
+        self.excess_count: int = 0
 
     def take(self, size: int) -> Bytes:
         """The next `size` bytes; they hold anything."""
-        start = self._used
-        self._used += room(size)
-        if self._used <= self._memory.size:
+        start = self._used_bytes
+        self._used_bytes += room(size)
+        if self._used_bytes <= self._memory.size:
             return self._memory[start : start + size]
-        self.exceeded += 1
+        self.excess_count += 1
         return np.empty(size, np.uint8)
 
     def clear(self) -> None:
         """Take everything back."""
-        self._used = 0
+        self._used_bytes = 0
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
         """Free at the end what is taken inside."""
-        used = self._used
+        used_bytes = self._used_bytes
         try:
             yield
         finally:
-            self._used = used
+            self._used_bytes = used_bytes

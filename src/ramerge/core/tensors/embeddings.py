@@ -30,8 +30,8 @@ def is_tied(config: Mapping[str, object]) -> bool:
 
 def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
     """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
-    stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
-    silent = not stored and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
+    stores_head = any(name.endswith(HEADS) for name in checkpoint.tensors)
+    silent = not stores_head and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
     names = checkpoint.config.get("architectures") if silent else None
     has_head = isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
     if not is_tied(checkpoint.config) and not has_head:
@@ -41,8 +41,8 @@ def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
 
 def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
     """The name of the output embedding that belongs to an input embedding."""
-    if stored := next((name for name in checkpoint.tensors if name.endswith(HEADS)), None):
-        return stored
+    if stored_head := next((name for name in checkpoint.tensors if name.endswith(HEADS)), None):
+        return stored_head
     head = next((head for end, head in _HEADS_OF.items() if embedding.name.endswith(end)), HEADS[0])
     return f"language_model.{head}" if embedding.name.startswith("language_model.model.") else head
 

@@ -94,8 +94,8 @@ def header_bytes(path: Location) -> bytes:
     Raises:
         CheckpointError: as for `read_header`.
     """
-    found = read_header(path)
-    start = found.entries[0].begin if found.entries else found.file_bytes
+    header = read_header(path)
+    start = header.entries[0].begin if header.entries else header.file_bytes
     with readable(path), path.open("rb") as file:
         return file.read(start)
 
@@ -148,14 +148,14 @@ def _parsed(text: bytes, data_start: int, file_bytes: int) -> Header:
 def _load_json(text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
-    def repeated(pairs: Pairs) -> None:
+    def refuse_repetition(pairs: Pairs) -> None:
         counts = Counter(name for name, _ in pairs)
         duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
 
     try:
         # -0 as a float, because the safetensors library does not accept it as an integer
         to_integer = (lambda number: -0.0 if number == "-0" else int(number)) if b"-0" in text else int
-        document = parse(text, _LIMITS, repeated=repeated, to_integer=to_integer, constants=False)
+        document = parse(text, _LIMITS, on_repetition=refuse_repetition, to_integer=to_integer, constants=False)
     except ValueError as error:
         raise CheckpointError(
             f"the header {error}; this is not a safetensors file, or it is damaged: {AGAIN}"

@@ -38,17 +38,17 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
     Raises:
         CheckpointError: a file cannot be opened.
     """
-    found = {path: access(path).version() for path in paths}
+    identities = {path: access(path).version() for path in paths}
     seconds = 0.0
-    for identity in found.values():
+    for identity in identities.values():
         if isinstance(identity, FileIdentity):
             tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
             # at most a tick, because the file's time may be far in the future
             seconds = max(seconds, min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND))
     if seconds > 0:
         time.sleep(seconds)
-        found = {path: access(path).version() for path in found}
-    return {path: access(path).sampled(identity) for path, identity in found.items()}
+        identities = {path: access(path).version() for path in identities}
+    return {path: access(path).with_sample(identity) for path, identity in identities.items()}
 
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
@@ -72,12 +72,16 @@ def check_unchanged(files: Mapping[Location, Identity]) -> None:
         raise CheckpointError(problems)
 
 
-def is_another(path: Location, found: FileIdentity, wanted: Identity) -> str:
+def is_another(path: Location, identity: FileIdentity, planned_identity: Identity) -> str:
     """The message about a file that another machine sees differently."""
-    planned = f"{wanted.nbytes:,} bytes, written {_date(wanted)}" if isinstance(wanted, FileIdentity) else str(wanted)
+    plan = (
+        f"{planned_identity.nbytes:,} bytes, written {_date(planned_identity)}"
+        if isinstance(planned_identity, FileIdentity)
+        else str(planned_identity)
+    )
     return (
-        f"{path}: is not the file that was planned with, but one of {found.nbytes:,} bytes, written "
-        f"{_date(found)}; planned was one of {planned}"
+        f"{path}: is not the file that was planned with, but one of {identity.nbytes:,} bytes, written "
+        f"{_date(identity)}; planned was one of {plan}"
     )
 
 

@@ -21,7 +21,7 @@ from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Tensor
 
-WIDENED = ("BF16", "F16", "F32")
+WIDENABLE = ("BF16", "F16", "F32")
 """The dtypes of what these origins compute with."""
 
 # Elements of a factor that are in memory at a time: rank 64 of 8,192 columns.
@@ -86,15 +86,15 @@ class Factor:
             span = _take(reader, (count - 1) * self.index + (rank - 1) * self.rank + 1)
             _load(reader, self.tensor, begin, begin + span.size, span)
             index, step = self.index, self.rank
-        wanted = (1, count) if ranks_first else (rank, 1)
-        if span.size == count * rank and ((index, step) == wanted or 1 in (count, rank)):
+        expected_strides = (1, count) if ranks_first else (rank, 1)
+        if span.size == count * rank and ((index, step) == expected_strides or 1 in (count, rank)):
             return span
-        found = np.lib.stride_tricks.as_strided(span, (count, rank), (4 * index, 4 * step), writeable=False)
+        matrix = np.lib.stride_tricks.as_strided(span, (count, rank), (4 * index, 4 * step), writeable=False)
         result = _take(reader, count * rank)
         if ranks_first:
-            result.reshape(rank, count)[:] = found.T
+            result.reshape(rank, count)[:] = matrix.T
         else:
-            result.reshape(count, rank)[:] = found
+            result.reshape(count, rank)[:] = matrix
         return result
 
 
@@ -163,25 +163,25 @@ class LowRank(Origin):
                 room(4 * panel) + room(4 * columns) + _load_scratch(self.magnitude, columns),
                 room(4 * panel) + self._sum_scratch(tensor, panel),
             )
-        touched = min(rows, elements // columns + 2)
+        row_count = min(rows, elements // columns + 2)
         return (
-            room(4 * touched)
-            + _load_scratch(self.magnitude, touched)
+            room(4 * row_count)
+            + _load_scratch(self.magnitude, row_count)
             + room(4 * columns)
             + self._sum_scratch(tensor, max(elements, columns))
         )
 
     def _sum_scratch(self, tensor: Tensor, elements: int) -> int:
         rows, columns = _matrix(tensor)
-        touched = min(rows, elements // columns + 2)
+        row_count = min(rows, elements // columns + 2)
         right = self.right.scratch(self.right.panel(columns, self.ranks), self.ranks)
-        left = room(4 * touched)
+        left = room(4 * row_count)
         if self.left is not None:
-            left = self.left.scratch(self.left.panel(touched, self.ranks), self.ranks)
+            left = self.left.scratch(self.left.panel(row_count, self.ranks), self.ranks)
         apart = 0
         if self.region is not None:
             high, width = self._panel_of(self.region, columns)
-            apart = room(4 * min(high, touched) * width)
+            apart = room(4 * min(high, row_count) * width)
         return max(_load_scratch(self.base, elements), room(16 * TILE) + right + left + apart)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -295,8 +295,8 @@ class LowRank(Origin):
         """Factors of the columns. Every element of a column counts, so it is computed once and kept."""
         assert self.magnitude is not None
         with _computing:
-            if (known := vars(self).get("_factors")) is not None:
-                return cast(Reals, known)
+            if (cache := vars(self).get("_factors")) is not None:
+                return cast(Reals, cache)
             rows, columns = _matrix(tensor)
             sums = np.zeros(columns, np.float64)
             step = self._rows_at_a_time(tensor)

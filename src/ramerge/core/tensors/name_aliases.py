@@ -25,19 +25,19 @@ class Renaming:
     why: str
 
 
-_WRAPPED = "wrappers of torch and trainers"
+_WRAPPERS = "wrappers of torch and trainers"
 _VISION = "the text model in a model for images"
 _HEADLESS = "a model without its head"
 _MIXTRAL = "Mixtral and MiniMax in files and in memory"
-_ROUTED = "mixtures of experts in files and in the memory of transformers 5"
+_EXPERTS = "mixtures of experts in files and in the memory of transformers 5"
 _PRIME = "names of training in prime-rl"
 _MLX = "names of MLX"
 _TINKER = "names of training in Tinker"
 TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
 
 RENAMINGS = (
-    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
-    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
+    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPERS),
+    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPERS),
     Renaming(r"^model\.language_model\.", "model.", _VISION),
     Renaming(rf"^model\.(?!language_model\.|(?:{TOWERS})\.)", "model.language_model.", _VISION),
     Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
@@ -53,7 +53,7 @@ RENAMINGS = (
     Renaming(r"\.mlp\.(?=gate\.|experts\.|shared_experts?\.|e_score_correction_bias$)", ".block_sparse_moe.", _MIXTRAL),
     Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
     *(
-        Renaming(rf"\.{re.escape(old)}$", f".{new}", _ROUTED)
+        Renaming(rf"\.{re.escape(old)}$", f".{new}", _EXPERTS)
         for in_files, in_memory in (
             ("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.gate_up_proj"),  # Granite
             ("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.down_proj"),
@@ -95,7 +95,7 @@ _MOST_STEPS = 4
 _MOST_NAMES = 32
 
 
-_COMPILED = [(re.compile(row.pattern), row) for row in RENAMINGS]
+_PATTERNS = [(re.compile(row.pattern), row) for row in RENAMINGS]
 # Numbers of layers and experts, but not that of a part such as w1.
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
 # Stands for a number, of which no row of the table takes notice.
@@ -106,24 +106,24 @@ def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
     """All names that follow from a name by the table, each with the reasons of its steps."""
     numbers = _NUMBERS.findall(name)
     if _NUMBER in name or not numbers:
-        return dict(_spelled(name))
-    found = {}
-    for other, reasons in _spelled(_NUMBERS.sub(_NUMBER, name)).items():
+        return dict(_aliases(name))
+    aliases = {}
+    for other, reasons in _aliases(_NUMBERS.sub(_NUMBER, name)).items():
         first, *others = other.split(_NUMBER)
-        found[first + "".join(number + text for number, text in zip(numbers, others, strict=True))] = reasons
-    return found
+        aliases[first + "".join(number + text for number, text in zip(numbers, others, strict=True))] = reasons
+    return aliases
 
 
 @lru_cache(4096)  # layers and experts differ in their numbers only
-def _spelled(name: str) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {name: ()}
+def _aliases(name: str) -> dict[str, tuple[str, ...]]:
+    result: dict[str, tuple[str, ...]] = {name: ()}
     new = [name]
     for _ in range(_MOST_STEPS):
         previous, new = new, []
         for start in previous:
-            for pattern, row in _COMPILED:
+            for pattern, row in _PATTERNS:
                 other = pattern.sub(row.text, start)
-                if other not in found and len(found) < _MOST_NAMES:
-                    found[other] = (*found[start], row.why)
+                if other not in result and len(result) < _MOST_NAMES:
+                    result[other] = (*result[start], row.why)
                     new.append(other)
-    return found
+    return result

@@ -68,16 +68,16 @@ def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orien
         >>> orientation_of({"h.0.attn.c_attn.weight": (16, 48)}, {}).of("h.0.mlp.c_fc.weight")
         True
     """
-    joined = [shape for name, shape in shapes.items() if name.endswith(_QUERIES_KEYS_VALUES) and len(shape) == 2]
-    is_conv1d = any(shape[1] == 3 * shape[0] for shape in joined) and not config
+    fusions = [shape for name, shape in shapes.items() if name.endswith(_QUERIES_KEYS_VALUES) and len(shape) == 2]
+    is_conv1d = any(shape[1] == 3 * shape[0] for shape in fusions) and not config
     return Orientation(is_conv1d or config.get("model_type") in _CONV1D, _stacks(shapes, config))
 
 
 def _stacks(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
     modules: dict[str, dict[str, str]] = defaultdict(dict)
     for name, shape in shapes.items():
-        if len(shape) == 3 and all(shape) and (found := _STACK.fullmatch(name)) is not None:
-            modules[found["module"]][found["projection"]] = name
+        if len(shape) == 3 and all(shape) and (match := _STACK.fullmatch(name)) is not None:
+            modules[match["module"]][match["projection"]] = name
     sizes = {size for part in text_configs(config) if isinstance(size := part.get("hidden_size"), int)}
     stacks: dict[str, bool | None] = {}
     for names in modules.values():
@@ -88,20 +88,20 @@ def _stacks(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bo
 
 def _orientation(shapes: Mapping[str, Sequence[int]], sizes: Collection[int]) -> bool | None:
     """Whether the projections of a module are stored as (experts, in, out); the hidden size decides between both."""
-    hidden = {transposed: _hidden_size(shapes, transposed) for transposed in (False, True)}
-    possible = [transposed for transposed, size in hidden.items() if size is not None]
+    hidden_sizes = {transposed: _hidden_size(shapes, transposed) for transposed in (False, True)}
+    possible = [transposed for transposed, size in hidden_sizes.items() if size is not None]
     if len(possible) > 1:
-        possible = [transposed for transposed in possible if hidden[transposed] in sizes]
+        possible = [transposed for transposed in possible if hidden_sizes[transposed] in sizes]
     return possible[0] if len(possible) == 1 else None
 
 
 def _hidden_size(shapes: Mapping[str, Sequence[int]], transposed: bool) -> int | None:
     """The hidden size, if the projections of a module have this orientation; None if their shapes contradict it."""
-    hidden: set[int] = set()
+    sizes: set[int] = set()
     inner: list[set[int]] = []
     for projection, (_experts, rows, columns) in shapes.items():
         out, width = (columns, rows) if transposed else (rows, columns)
         times = _PROJECTIONS[projection]
-        hidden.add(width if times else out)
+        sizes.add(width if times else out)
         inner.append({out // n for n in times if out % n == 0} if times else {width})
-    return hidden.pop() if len(hidden) == 1 and set.intersection(*inner) else None
+    return sizes.pop() if len(sizes) == 1 and set.intersection(*inner) else None

@@ -40,19 +40,19 @@ class Box:
     @staticmethod
     def of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
         """The box of these sizes at these offsets in a tensor, as a box in a matrix; None if it is in none."""
-        joined: list[tuple[int, int, int]] = []  # extent, offset, size
+        axes: list[tuple[int, int, int]] = []  # extent, offset, size
         for extent, offset, size in zip(shape, offsets, sizes, strict=True):
-            if joined and size == extent:
-                outer, place, count = joined.pop()
-                joined.append((outer * extent, place * extent, count * extent))
-            elif joined and joined[-1][2] == 1:
-                outer, place, _ = joined.pop()
-                joined.append((outer * extent, place * extent + offset, size))
+            if axes and size == extent:
+                outer, place, count = axes.pop()
+                axes.append((outer * extent, place * extent, count * extent))
+            elif axes and axes[-1][2] == 1:
+                outer, place, _ = axes.pop()
+                axes.append((outer * extent, place * extent + offset, size))
             else:
-                joined.append((extent, offset, size))
-        if len(joined) > 2:
+                axes.append((extent, offset, size))
+        if len(axes) > 2:
             return None
-        (_, row, rows), (width, column, columns) = [(1, 0, 1)] * (2 - len(joined)) + joined
+        (_, row, rows), (width, column, columns) = [(1, 0, 1)] * (2 - len(axes)) + axes
         return Box(row, rows, column, columns, width)
 
     @property
@@ -92,7 +92,7 @@ class PlacedPiece:
     tensor: Tensor
 
 
-class _Moved(Origin):
+class _Rearrangement(Origin):
     """Elements of other tensors, which are not changed. They come from one checkpoint, which has one encoding."""
 
     @property
@@ -101,7 +101,7 @@ class _Moved(Origin):
 
 
 @dataclass(frozen=True)
-class Pieces(_Moved):
+class Pieces(_Rearrangement):
     """Boxes of the same dtype that together make up a tensor, none twice; formats check this."""
 
     pieces: tuple[PlacedPiece, ...]
@@ -120,8 +120,8 @@ class Pieces(_Moved):
                 continue
             box = self._box(tensor, piece)
             inside = min(elements, piece.tensor.elements)
-            copied = 0 if box.columns == box.width else room(inside * width)
-            most = max(most, copied + piece.tensor.scratch(inside))
+            copy_bytes = 0 if box.columns == box.width else room(inside * width)
+            most = max(most, copy_bytes + piece.tensor.scratch(inside))
         return most
 
     @staticmethod
@@ -153,14 +153,14 @@ class Pieces(_Moved):
                 reader.read(part, first, last, out[place : place + rows * columns * size])
                 continue
             with reader.arena.scratch():
-                held = reader.arena.take(rows * columns * size)
-                reader.read(part, first, last, held)
+                buffer = reader.arena.take(rows * columns * size)
+                reader.read(part, first, last, buffer)
                 target = _rectangle(out, place, rows, box.width * size, columns * size)
-                target[:] = held.reshape(rows, columns * size)
+                target[:] = buffer.reshape(rows, columns * size)
 
 
 @dataclass(frozen=True)
-class Cut(_Moved):
+class Cut(_Rearrangement):
     """A box of another tensor, at `offsets`, one for each of its dimensions.
 
     The cut may have fewer dimensions than the other tensor: `sizes` are the box's in all of them.
@@ -193,24 +193,24 @@ class Cut(_Moved):
     @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         box, size = self._box, itemsize(tensor.dtype)
-        done = 0
+        position = 0
         for top, bottom, left, right in _segments(start, stop, box.columns):
             rows, columns = bottom - top, right - left
             first = (box.row + top) * box.width + box.column + left
-            part = out[done : done + rows * columns * size]
-            done += part.size
+            part = out[position : position + rows * columns * size]
+            position += part.size
             if rows == 1 or columns == box.width:
                 reader.read(self.whole, first, first + rows * columns, part)
                 continue
             spanned = (rows - 1) * box.width + columns
             with reader.arena.scratch():
-                held = reader.arena.take(spanned * size)
-                reader.read(self.whole, first, first + spanned, held)
-                part.reshape(rows, columns * size)[:] = _rectangle(held, 0, rows, box.width * size, columns * size)
+                buffer = reader.arena.take(spanned * size)
+                reader.read(self.whole, first, first + spanned, buffer)
+                part.reshape(rows, columns * size)[:] = _rectangle(buffer, 0, rows, box.width * size, columns * size)
 
 
 @dataclass(frozen=True)
-class Transposed(_Moved):
+class Transposed(_Rearrangement):
     """Another tensor with its last two dimensions swapped.
 
     A block of it lies in short runs all over the other tensor. So that matrix is read in stripes, as many rows at a
@@ -243,9 +243,9 @@ class Transposed(_Moved):
             for row in range(0, rows, self._stripe()):
                 height = min(self._stripe(), rows - row)
                 with reader.arena.scratch():
-                    held = reader.arena.take(height * columns * size)
-                    reader.read(self.other, begin + row * columns, begin + (row + height) * columns, held)
-                    stripe = held.view(words.dtype).reshape(height, columns).T
+                    buffer = reader.arena.take(height * columns * size)
+                    reader.read(self.other, begin + row * columns, begin + (row + height) * columns, buffer)
+                    stripe = buffer.view(words.dtype).reshape(height, columns).T
                     low, high = max(start, begin), min(stop, begin + rows * columns)
                     for top, bottom, left, right in _segments(low - begin, high - begin, rows):
                         left, right = max(left, row), min(right, row + height)
@@ -272,16 +272,16 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
         return tensor
     origin = tensor.origin
     if isinstance(origin, Pieces):
-        begins = np.array([piece.offsets for piece in origin.pieces])
-        lows = np.maximum(begins, offsets)
-        highs = np.minimum(begins + [piece.tensor.shape for piece in origin.pieces], np.add(offsets, sizes))
-        found = []
+        starts = np.array([piece.offsets for piece in origin.pieces])
+        lows = np.maximum(starts, offsets)
+        highs = np.minimum(starts + [piece.tensor.shape for piece in origin.pieces], np.add(offsets, sizes))
+        pieces = []
         for place in np.flatnonzero((lows < highs).all(axis=1)).tolist():
             piece, low, high = origin.pieces[place], lows[place], highs[place]
             inner = box_of(piece.tensor, tuple((low - piece.offsets).tolist()), tuple((high - low).tolist()))
-            found.append(PlacedPiece(tuple((low - offsets).tolist()), inner))
-        is_whole = len(found) == 1 and found[0].tensor.shape == sizes
-        return Tensor(tensor.name, tensor.dtype, sizes, found[0].tensor.origin if is_whole else Pieces(tuple(found)))
+            pieces.append(PlacedPiece(tuple((low - offsets).tolist()), inner))
+        is_whole = len(pieces) == 1 and pieces[0].tensor.shape == sizes
+        return Tensor(tensor.name, tensor.dtype, sizes, pieces[0].tensor.origin if is_whole else Pieces(tuple(pieces)))
     box = Box.of(tensor.shape, offsets, sizes)
     if isinstance(origin, Stored) and box is not None and box.is_run:
         size = itemsize(tensor.dtype)
@@ -301,7 +301,7 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
     return Tensor(tensor.name, tensor.dtype, shape, origin)
 
 
-def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
+def stack(name: str, tensors: Sequence[Tensor]) -> Tensor:
     """Tensors of one dtype, one below the other along the first dimension."""
     first, *_ = tensors
     starts = np.cumsum([0, *[tensor.shape[0] for tensor in tensors]]).tolist()

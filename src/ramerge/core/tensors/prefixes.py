@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 Shape = tuple[int, ...]
 
-_NUMBERED = re.compile(r"(.*?(?:^|\.))(\d{1,9})\.(.*)")
+_NUMBERED_NAME = re.compile(r"(.*?(?:^|\.))(\d{1,9})\.(.*)")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -33,35 +33,35 @@ class Stack:
 
 def stack_of(name: str) -> str:
     """The part of a name before its first number; empty if it has none."""
-    found = _NUMBERED.fullmatch(name)
-    return found[1] if found else ""
+    match = _NUMBERED_NAME.fullmatch(name)
+    return match[1] if match else ""
 
 
 def _stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
     """The stacks of a model, by what their names begin with."""
-    found: dict[str, Stack] = {}
+    stacks: dict[str, Stack] = {}
     for name, shape in shapes.items():
-        if (parts := _NUMBERED.fullmatch(name)) is not None:
-            stack = found.setdefault(parts[1], Stack())
+        if (parts := _NUMBERED_NAME.fullmatch(name)) is not None:
+            stack = stacks.setdefault(parts[1], Stack())
             stack.layers.add(int(parts[2]))
             stack.shapes.setdefault(_NUMBER.sub("#", parts[3]), set()).add(shape)
-    return found
+    return stacks
 
 
-def aligned(
+def align(
     shapes: Mapping[str, Shape],
-    wanted: Mapping[str, Shape],
+    targets: Mapping[str, Shape],
     *,
-    kept: Collection[str] = (),
-    preferred: Collection[str] = (),
+    fixed_stacks: Collection[str] = (),
+    preferences: Collection[str] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Exchange prefixes of names: other names for tensors, as another model has them.
 
     Args:
         shapes: names and shapes of tensors that the other model does not have under these names.
-        wanted: names and shapes of the tensors of the other model that are looked for.
-        kept: stacks that both models have, so that nothing of them moves to another one.
-        preferred: words of names that decide where several stacks fit equally.
+        targets: names and shapes of the tensors of the other model that are looked for.
+        fixed_stacks: stacks that both models have, so that nothing of them moves to another one.
+        preferences: words of names that decide where several stacks fit equally.
 
     Returns:
         The new names by the old ones, where they differ, and the prefixes that were exchanged.
@@ -69,35 +69,37 @@ def aligned(
     >>> aligned({"model.layers.0.w": (2,), "model.norm": (3,)}, {"lm.layers.0.w": (2,), "lm.norm": (3,)})
     ({'model.layers.0.w': 'lm.layers.0.w', 'model.norm': 'lm.norm'}, {'model.': 'lm.'})
     """
-    chosen = _chosen(
-        {old: stack for old, stack in _stacks(shapes).items() if old not in kept}, _stacks(wanted), preferred
+    stack_pairs = _pairs_of_stacks(
+        {old: stack for old, stack in _stacks(shapes).items() if old not in fixed_stacks}, _stacks(targets), preferences
     )
-    around = {_around(old, new) for old, new in chosen.items()}
+    around = {_around(old, new) for old, new in stack_pairs.items()}
     pairs = sorted(
         {pair for old, new in around for pair in _shorter(old, new)}, key=lambda pair: (-len(pair[0]), *pair)
     )
     names: dict[str, str] = {}
-    used: dict[str, str] = {}
+    prefixes: dict[str, str] = {}
     ends: dict[str, list[str]] = {}
-    for name in wanted:
+    for name in targets:
         ends.setdefault(_end(name), []).append(name)
     for name, shape in shapes.items():
         stack = stack_of(name)
-        if stack in chosen:
-            names[name] = chosen[stack] + name[len(stack) :]
-            used.setdefault(*_shortest(*_around(stack, chosen[stack])))
+        if stack in stack_pairs:
+            names[name] = stack_pairs[stack] + name[len(stack) :]
+            prefixes.setdefault(*_shortest(*_around(stack, stack_pairs[stack])))
             continue
-        places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in wanted]
-        places += [(old, new) for old, new in _in_front(name, ends) if wanted[new + name[len(old) :]] == shape]
+        places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in targets]
+        places += [(old, new) for old, new in _in_front(name, ends) if targets[new + name[len(old) :]] == shape]
         for old, new in places[:1]:
             names[name] = new + name[len(old) :]
-            used.setdefault(*_shortest(old, new))
+            prefixes.setdefault(*_shortest(old, new))
     counts = Counter(names.values())
-    found = {old: new for old, new in names.items() if old != new and counts[new] == 1}
-    return found, {old: new for old, new in used.items() if old != new}
+    renames = {old: new for old, new in names.items() if old != new and counts[new] == 1}
+    return renames, {old: new for old, new in prefixes.items() if old != new}
 
 
-def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: Collection[str]) -> dict[str, str]:
+def _pairs_of_stacks(
+    ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferences: Collection[str]
+) -> dict[str, str]:
     """The stacks that belong together: each with the one that it has most in common with, if it is the only one."""
 
     def likeness(old: str, new: str) -> tuple[int, ...]:
@@ -105,20 +107,24 @@ def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: C
         return (
             sum(not shapes.isdisjoint(other.shapes.get(rest, ())) for rest, shapes in one.shapes.items()),
             -len(one.layers ^ other.layers),
-            sum(word in f"{old}{new}".split(".") for word in preferred),
+            sum(word in f"{old}{new}".split(".") for word in preferences),
             len(other.shapes),
         )
 
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for old, stack in ours.items():
-        likes = {new: likeness(old, new) for new in theirs}
-        best = [new for new, like in likes.items() if like == max(likes.values()) and 2 * like[0] >= len(stack.shapes)]
+        likenesses = {new: likeness(old, new) for new in theirs}
+        best = [
+            new
+            for new, like in likenesses.items()
+            if like == max(likenesses.values()) and 2 * like[0] >= len(stack.shapes)
+        ]
         if len(best) == 1:
-            found[old] = best[0]
+            pairs[old] = best[0]
     return {
         old: new
-        for old, new in found.items()
-        if all(likeness(old, new) >= likeness(other, new) for other, same in found.items() if same == new)
+        for old, new in pairs.items()
+        if all(likeness(old, new) >= likeness(other, new) for other, same in pairs.items() if same == new)
     }
 
 
@@ -151,10 +157,12 @@ def _end(name: str) -> str:
 
 def _in_front(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """The prefixes of a name and of the only other one with the same end; empty if there are several."""
-    found = [
+    candidates = [
         other
         for other in ends.get(_end(name), ())
         if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
     ]
-    both = min(len(name), *map(len, found)) if found else 0
-    return [(name[: len(name) - both], other[: len(other) - both]) for other in found] if len(found) == 1 else []
+    both = min(len(name), *map(len, candidates)) if candidates else 0
+    return (
+        [(name[: len(name) - both], other[: len(other) - both]) for other in candidates] if len(candidates) == 1 else []
+    )

@@ -125,7 +125,7 @@ class Files:
     def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
         self._unseen: set[Location] = set()  # by this machine
-        self._opened = lru_cache(_MOST_OPEN)(self._open)
+        self._open_file = lru_cache(_MOST_OPEN)(self._open)
         self._opening = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -141,7 +141,7 @@ class Files:
         """Close all files. No thread may be reading. They are opened again when they are read again."""
         if "_requests" in vars(self):
             vars(self).pop("_requests").shutdown()
-        self._opened.cache_clear()
+        self._open_file.cache_clear()
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
@@ -154,37 +154,37 @@ class Files:
             return
         try:
             with self._opening:  # so that each file is opened once
-                file = self._opened(path)
+                file = self._open_file(path)
             view = out.data
             while view:
-                got = read_into(file.descriptor, [view], position)
-                if got == 0:
+                nbytes = read_into(file.descriptor, [view], position)
+                if nbytes == 0:
                     raise CheckpointError(has_changed(path))
-                view, position = view[got:], position + got
+                view, position = view[nbytes:], position + nbytes
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
-    def fill_all(self, wanted: Sequence[Wanted]) -> None:
+    def fill_all(self, ranges: Sequence[Wanted]) -> None:
         """Fill arrays. What is remote is requested at the same time, with few requests for all threads together.
 
         Raises:
             CheckpointError: as for `fill`.
         """
-        remote = [each for each in wanted if is_far(each.path)]
-        asked = [self._requests.submit(self._fill_one, each) for each in remote[1:]]
+        remote = [each for each in ranges if is_far(each.path)]
+        requests = [self._requests.submit(self._fill_one, each) for each in remote[1:]]
         try:
-            for each in (*remote[:1], *(each for each in wanted if not is_far(each.path))):
+            for each in (*remote[:1], *(each for each in ranges if not is_far(each.path))):
                 self._fill_one(each)
         finally:
-            wait(asked)  # until then they write into the arrays
-        for request in asked:
+            wait(requests)  # until then they write into the arrays
+        for request in requests:
             request.result()
 
-    def _fill_one(self, wanted: Wanted) -> None:
-        if wanted.stream is not None:
-            wanted.stream.fill(wanted.out)
+    def _fill_one(self, range_of_file: Wanted) -> None:
+        if range_of_file.stream is not None:
+            range_of_file.stream.fill(range_of_file.out)
         else:
-            self.fill(wanted.path, wanted.position, wanted.out)
+            self.fill(range_of_file.path, range_of_file.position, range_of_file.out)
 
     @cached_property
     def _requests(self) -> ThreadPoolExecutor:
@@ -200,16 +200,16 @@ class Files:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE) or monotonic() > deadline:
                     raise
-            self._opened.cache_clear()
+            self._open_file.cache_clear()
             sleep(0.01)
-        found = identity_of(file.descriptor)
-        wanted = self._identities.get(path, found)
+        identity = identity_of(file.descriptor)
+        planned_identity = self._identities.get(path, identity)
         if path in self._unseen:
-            if not is_same_elsewhere(found, wanted):
-                raise CheckpointError(is_another(path, found, wanted))
+            if not is_same_elsewhere(identity, planned_identity):
+                raise CheckpointError(is_another(path, identity, planned_identity))
             self._unseen.remove(path)
-            self._identities[path] = found
-        elif found != wanted:
+            self._identities[path] = identity
+        elif identity != planned_identity:
             raise CheckpointError(has_changed(path))
         return file
 
@@ -224,14 +224,18 @@ def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
 
 def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
     """Extents of a file in their order, joined where little lies between them, and cut where they are long."""
-    joined: _Extent | None = None
+    extent_before: _Extent | None = None
     for extent in extents:
-        if joined is not None and extent.begin <= joined.end + _GAP and extent.end - joined.begin <= _AHEAD:
-            joined = joined._replace(end=max(joined.end, extent.end))
+        if (
+            extent_before is not None
+            and extent.begin <= extent_before.end + _GAP
+            and extent.end - extent_before.begin <= _AHEAD
+        ):
+            extent_before = extent_before._replace(end=max(extent_before.end, extent.end))
             continue
-        yield from _cut(joined)
-        joined = extent
-    yield from _cut(joined)
+        yield from _cut(extent_before)
+        extent_before = extent
+    yield from _cut(extent_before)
 
 
 def _cut(extent: _Extent | None) -> Iterator[_Extent]:
@@ -253,7 +257,7 @@ class Reader:
         self.files = files
         self.arena: Arena = arena or Arena()
         self._start = self._stop = 0
-        self._held: dict[int, NDArray[np.uint8]] = {}
+        self._blocks: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
         self.kept: dict[tuple[int, ...], Any] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
@@ -290,7 +294,7 @@ class Reader:
     def begin(self, start: int, stop: int) -> None:
         """Take all memory back. Blocks of elements `start:stop` come next."""
         self.arena.clear()
-        self._start, self._stop, self._held, self._digests = start, stop, {}, {}
+        self._start, self._stop, self._blocks, self._digests = start, stop, {}, {}
 
     def blocks(self, tensors: Sequence[Tensor]) -> list[NDArray[np.uint8]]:
         """The blocks of tensors, as `block` gives them. Remote ones are requested together.
@@ -298,18 +302,18 @@ class Reader:
         Raises:
             CheckpointError: as for `block`.
         """
-        asked: dict[int, NDArray[np.uint8]] = {}
-        wanted = []
+        arrays: dict[int, NDArray[np.uint8]] = {}
+        ranges = []
         for tensor in tensors:
             key, extent = id(tensor), _elsewhere(tensor, self._start, self._stop)
-            if extent is not None and key not in {*self._held, *asked}:
-                asked[key] = self._room(tensor)
+            if extent is not None and key not in {*self._blocks, *arrays}:
+                arrays[key] = self._room(tensor)
                 stream = self._streams.pop((key, self._start), None)
                 if stream is not None and not stream.gives(extent.begin, extent.end):
                     stream = None
-                wanted.append(Wanted(extent.path, extent.begin, asked[key][: self._nbytes(tensor)], stream))
-        self.files.fill_all(wanted)
-        self._held |= asked
+                ranges.append(Wanted(extent.path, extent.begin, arrays[key][: self._nbytes(tensor)], stream))
+        self.files.fill_all(ranges)
+        self._blocks |= arrays
         return list(map(self.block, tensors))
 
     def block(self, tensor: Tensor) -> NDArray[np.uint8]:
@@ -318,12 +322,12 @@ class Reader:
         Raises:
             CheckpointError: a file ends early, cannot be read, or has changed.
         """
-        if id(tensor) not in self._held:
+        if id(tensor) not in self._blocks:
             part = self._room(tensor)
             with self.arena.scratch():
                 tensor.origin.read(self, tensor, self._start, self._stop, part[: self._nbytes(tensor)])
-            self._held[id(tensor)] = part
-        return self._held[id(tensor)]
+            self._blocks[id(tensor)] = part
+        return self._blocks[id(tensor)]
 
     def _nbytes(self, tensor: Tensor) -> int:
         return (self._stop - self._start) * itemsize(tensor.dtype)
@@ -341,22 +345,22 @@ class Reader:
         Raises:
             CheckpointError: a file ends early, cannot be read, or has changed.
         """
-        found = self.lent(tensor, start, stop, out)
-        if found is not out:
-            out[:] = found
+        data = self.lent(tensor, start, stop, out)
+        if data is not out:
+            out[:] = data
 
     def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
         if self.holds(tensor, start, stop):
             width = itemsize(tensor.dtype)
-            return self._held[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
+            return self._blocks[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
         with self.arena.scratch():
             tensor.origin.read(self, tensor, start, stop, out)
         return out
 
     def holds(self, tensor: Tensor, start: int, stop: int) -> bool:
         """Whether the block in memory holds elements `start:stop`."""
-        return id(tensor) in self._held and self._start <= start and stop <= self._stop
+        return id(tensor) in self._blocks and self._start <= start and stop <= self._stop
 
     def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
         """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""

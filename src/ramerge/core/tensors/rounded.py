@@ -17,7 +17,7 @@ from ramerge.core.tensors.tensor import Origin, Tensor
 
 
 @dataclass(frozen=True)
-class Rounded(Origin):
+class Rounding(Origin):
     """Each element of `exact`, rounded once to the dtype of the tensor that has this origin, to nearest even."""
 
     exact: Tensor
@@ -53,6 +53,6 @@ class Rounded(Origin):
         convert(self.exact.dtype, exact, tensor.dtype, out, stop - start)
 
 
-def rounded(tensor: Tensor, dtype: str) -> Tensor:
+def round_tensor(tensor: Tensor, dtype: str) -> Tensor:
     """The tensor with its elements rounded to a narrower dtype."""
-    return Tensor(tensor.name, dtype, tensor.shape, Rounded(tensor))
+    return Tensor(tensor.name, dtype, tensor.shape, Rounding(tensor))

@@ -18,7 +18,7 @@ from ramerge.core.tensors.tensor import Origin, Tensor
 
 
 @dataclass(frozen=True)
-class Scaled(Origin):
+class Scaling(Origin):
     """float32 numbers: code times scale, as `kernels.dequantize` computes them.
 
     Attributes:
@@ -118,23 +118,23 @@ class Scaled(Origin):
         return codes, scales
 
 
-def requantizable(tensor: Tensor) -> Scaled | None:
+def requantizable(tensor: Tensor) -> Scaling | None:
     """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
     origin = tensor.origin
-    if not isinstance(origin, Scaled) or origin.factor is not None or origin.divisor is not None:
+    if not isinstance(origin, Scaling) or origin.factor is not None or origin.divisor is not None:
         return None
     return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
 
 
-def recountable(tensor: Tensor) -> Scaled | None:
+def recountable(tensor: Tensor) -> Scaling | None:
     """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
     origin = tensor.origin
-    if isinstance(origin, Scaled) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
+    if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None
     return requantizable(tensor)
 
 
-def unit_of(origin: Scaled) -> int:
+def unit_of(origin: Scaling) -> int:
     """The least number of elements that can be quantized by themselves, if they begin at a multiple of it."""
     grid = origin.grid
     rows = grid.block_rows
@@ -143,14 +143,14 @@ def unit_of(origin: Scaled) -> int:
     return rows * grid.columns
 
 
-def scratch_of(origin: Scaled, elements: int) -> int:
+def scratch_of(origin: Scaling, elements: int) -> int:
     """The most bytes of temporary memory that `requantize` takes for so many elements."""
     tensor = Tensor("", "F32", (elements,), origin)
     return 2 * origin.scratch(tensor, elements)
 
 
 def requantize(
-    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+    origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> tuple[Bytes, Bytes]:
     """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
 
@@ -187,17 +187,17 @@ def requantize(
 
 
 def reread(
-    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+    origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Elements `start:stop` as they would be once they are stored as the tensor is, and read again.
 
     Args, Raises:
         as for `requantize`, with an origin from `recountable`.
     """
-    seen = reader.arena.take(4 * values.size).view(np.float32)
+    values_read = reader.arena.take(4 * values.size).view(np.float32)
     if origin.format in quantize.CODES:
-        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), seen)
-        return seen
+        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), values_read)
+        return values_read
     size = origin.grid.rows * origin.grid.columns
     for matrix in range(start // size, -(-stop // size)):
         part = slice(max(start, matrix * size) - start, min(stop, (matrix + 1) * size) - start)
@@ -209,13 +209,13 @@ def reread(
                 old[part],
                 origin.grid.block_columns,
                 origin.grid.columns,
-                seen[part],
+                values_read[part],
                 factor=factor,
                 divisor=divisor,
             )
-    return seen
+    return values_read
 
 
-def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
+def decode_parts(origin: Scaling, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
     """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
     dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

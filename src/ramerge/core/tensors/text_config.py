@@ -18,12 +18,12 @@ _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_lay
 
 def text_configs(config: Config) -> list[Config]:
     """The configuration, and those of the text model inside of it, the innermost last."""
-    found: list[Config] = []
+    configs: list[Config] = []
     inner: Config | None = config
     while inner is not None:
-        found.append(inner)
+        configs.append(inner)
         inner = next((part for key in _TEXT if isinstance(part := inner.get(key), Mapping)), None)
-    return found
+    return configs
 
 
 def part_configs(config: Config) -> dict[str, Config]:
@@ -55,5 +55,5 @@ def path_to(config: Config, kind: object) -> tuple[str, ...]:
 
 def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:
     """A configuration in which `change` has made another mapping of it and of those of its text models."""
-    changed = dict(change(config))
-    return changed | {key: map_text(part, change) for key in _TEXT if isinstance(part := changed.get(key), Mapping)}
+    result = dict(change(config))
+    return result | {key: map_text(part, change) for key in _TEXT if isinstance(part := result.get(key), Mapping)}

@@ -43,7 +43,7 @@ def _together(steps: Sequence[_Step]) -> int:
 
 
 @dataclass(frozen=True)
-class Weighted(Origin):
+class WeightedSum(Origin):
     """Elements in float32, or float64 if a tensor is F64.
 
     Attributes:
@@ -91,7 +91,7 @@ class Weighted(Origin):
     def scratch(self, tensor: Tensor, elements: int) -> int:
         grain, steps = self.grain, self.steps(tensor.dtype)
         size = elements if elements % grain == 0 else min(elements + 2 * (grain - 1), tensor.elements)
-        whole, held = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
+        whole, sum_itemsize = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
         inner = [self.terms[0].scratch(size)]
         for step in steps:
             origin, width = step.term.origin, itemsize(step.term.dtype)
@@ -100,13 +100,13 @@ class Weighted(Origin):
             else:
                 inner.append(origin.scratch(step.term, size) + room(size * width))
         # the result, the sum of changes, and the tensors of a group
-        return 2 * room(size * whole) + _together(steps) * room(size * held) + max(inner)
+        return 2 * room(size * whole) + _together(steps) * room(size * sum_itemsize) + max(inner)
 
     def steps(self, real: str) -> list[_Step]:
         """From each term to the next, for a mean of this dtype."""
-        held = self.held_dtype(real)
+        sum_dtype = self.held_dtype(real)
         return [
-            _Step(before, term, factor, term.dtype == held and term.origin.is_change_of(before))
+            _Step(before, term, factor, term.dtype == sum_dtype and term.origin.is_change_of(before))
             for (before, term), factor in zip(pairwise(self.terms), self._factors, strict=True)
         ]
 
@@ -128,29 +128,29 @@ class Weighted(Origin):
 
     def _compute(self, reader: Reader, real: str, low: int, high: int, out: Bytes) -> None:
         """Fill `out` with the mean of elements `low:high`, which begin and end at the grain."""
-        held, result = self.held_dtype(real), out.view(FORMATS[real].real)
+        sum_dtype, result = self.held_dtype(real), out.view(FORMATS[real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
         steps = self.steps(real)
-        slots = [reader.arena.take((high - low) * itemsize(held)) for _ in range(_together(steps))]
+        slots = [reader.arena.take((high - low) * itemsize(sum_dtype)) for _ in range(_together(steps))]
         waiting, weights = [0], list[float]()
 
         def fetch(term: Tensor, slot: Bytes) -> None:
-            if term.dtype == held:
+            if term.dtype == sum_dtype:
                 reader.read(term, low, high, slot)
                 return
             with reader.arena.scratch():  # tensors have several dtypes, so this is the mean's
-                stored = reader.arena.take((high - low) * itemsize(term.dtype))
-                reader.read(term, low, high, stored)
-                convert(term.dtype, stored, held, slot, high - low)
+                words = reader.arena.take((high - low) * itemsize(term.dtype))
+                reader.read(term, low, high, words)
+                convert(term.dtype, words, sum_dtype, slot, high - low)
 
         def add() -> None:
             if weights:
-                kernels.add_changes(held, [slots[index] for index in waiting], weights, total)
+                kernels.add_changes(sum_dtype, [slots[index] for index in waiting], weights, total)
                 del waiting[:-1], weights[:]
 
         fetch(self.terms[0], slots[0])
-        convert(held, slots[0], real, out, result.size)
+        convert(sum_dtype, slots[0], real, out, result.size)
         for is_change, group in groupby(steps, attrgetter("is_change")):
             if is_change:
                 add()
@@ -180,15 +180,15 @@ def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> T
         tensors: at least one.
         weights: one for each; they add up to 1.
     """
-    used = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
-    terms, factors = zip(*used, strict=True)
+    terms_with_weights = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
+    terms, factors = zip(*terms_with_weights, strict=True)
     real = arithmetic([tensor.dtype for tensor in tensors])
     if len(terms) == 1 and arithmetic([terms[0].dtype]) == real:
-        return used[0][0]
-    return Tensor(name, real, terms[0].shape, Weighted(terms, factors))
+        return terms_with_weights[0][0]
+    return Tensor(name, real, terms[0].shape, WeightedSum(terms, factors))
 
 
 def is_quantized(tensor: Tensor) -> bool:
     """Whether all numbers of a tensor are those of codes, or means of such numbers."""
     origin = tensor.origin
-    return bool(tensor.encoding) or (isinstance(origin, Weighted) and all(map(is_quantized, origin.terms)))
+    return bool(tensor.encoding) or (isinstance(origin, WeightedSum) and all(map(is_quantized, origin.terms)))

@@ -41,7 +41,7 @@ class TrainerLayout:
 
     def versions(self, parent: Path) -> dict[int, Path]:
         """The folders of versions of a run in a folder, by number."""
-        found: dict[int, Path] = {}
+        folders: dict[int, Path] = {}
         paths: list[Path] = []
         with suppress(OSError):  # what cannot be looked at is not there
             paths = sorted(islice(parent.iterdir(), 10 * _MOST_LINKS))
@@ -50,10 +50,10 @@ class TrainerLayout:
             if match is None or not path.is_dir():
                 continue
             number = int(match[1])
-            if number in found:
-                raise CheckpointError(f"{path}: is version {number}, and so is {found[number]}; remove one of them")
-            found[number] = path
-        return found
+            if number in folders:
+                raise CheckpointError(f"{path}: is version {number}, and so is {folders[number]}; remove one of them")
+            folders[number] = path
+        return folders
 
     def number(self, folder: Location) -> int | None:
         match = self.pattern.fullmatch(folder.name)
@@ -76,11 +76,11 @@ class TrainerLayout:
 
 def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
     """Find the deltas of a run that lead from a model to a version, in their order."""
-    home = (_numbered(layout, folder) or folder.absolute()).parent  # with all versions of a run
+    home = (_numbered_folder(layout, folder) or folder.absolute()).parent  # with all versions of a run
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
-    found = [_read(layout, folder, opening)]
-    while not found[0].is_whole and (earliest := found[0]).before != (earliest.root if first is None else first):
+    chain = [_read(layout, folder, opening)]
+    while not chain[0].is_whole and (earliest := chain[0]).before != (earliest.root if first is None else first):
         number = earliest.before
         if first is not None and number < first:
             raise CheckpointError(
@@ -95,32 +95,32 @@ def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Openin
             )
         if not opening.allow_outside_links and access(place).leads_outside(home):
             raise CheckpointError(linked_out(place))
-        if len(found) == _MOST_LINKS:
+        if len(chain) == _MOST_LINKS:
             raise CheckpointError(f"{folder}: takes more than {_MOST_LINKS:,} deltas")
-        found.insert(0, _read(layout, place, opening))
-        if found[0].version != number:
-            raise CheckpointError(f"{place}: says that it is version {found[0].version}, but its name says {number}")
-    return found
+        chain.insert(0, _read(layout, place, opening))
+        if chain[0].version != number:
+            raise CheckpointError(f"{place}: says that it is version {chain[0].version}, but its name says {number}")
+    return chain
 
 
 def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
     link = layout.read(folder, opening)
     if not link.is_whole and link.before >= link.version:
         raise CheckpointError(f"{folder}: says that version {link.version} builds on version {link.before}")
-    place = _numbered(layout, folder)
-    named = layout.number(place) if place else None
-    if named not in (None, link.version):
-        raise CheckpointError(f"{folder}: says that it is version {link.version}, but its name says {named}")
+    place = _numbered_folder(layout, folder)
+    number = layout.number(place) if place else None
+    if number not in (None, link.version):
+        raise CheckpointError(f"{folder}: says that it is version {link.version}, but its name says {number}")
     return link
 
 
-def _numbered(layout: TrainerLayout, folder: Path) -> Path | None:
+def _numbered_folder(layout: TrainerLayout, folder: Path) -> Path | None:
     """The folder that is named after the version: this one, or the one around it."""
     absolute = folder.absolute()
     return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
 
 
-def counted(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
+def count_of(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:
     """A count that a trainer's file states, as a number or as digits, checked."""
     value = fingerprint.get(key)
     if isinstance(value, str) and re.fullmatch("[0-9]{1,15}", value):

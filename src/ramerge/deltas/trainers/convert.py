@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
+from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, blocks_of
 from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.link import Link, LinkPass
@@ -36,7 +36,9 @@ def convert(
     """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
-            (one, old.tobytes(), new.tobytes()) for one, blocks in applied(base, links, BLOCK) for old, new in blocks
+            (one, old.tobytes(), new.tobytes())
+            for one, blocks in apply_links(base, links, BLOCK)
+            for old, new in blocks
         )
         results = map_in_threads(processors(), lambda: Encoder(compression), _encode, pairs)
         for name in sorted(base.tensors):
@@ -49,13 +51,13 @@ def convert(
         return writer.finish()
 
 
-def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encoded:
+def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> EncodedBlock:
     tensor, old, new = task
     before, after = (np.frombuffer(block, f"u{itemsize(tensor.dtype)}") for block in (old, new))
     return encoder.encode(before, after)
 
 
-def applied(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
+def apply_links(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator[tuple[Tensor, Blocks]]:
     """Apply a chain: the tensors of a model by their sorted names, each with its blocks, which must all be taken."""
     for link in links:
         link.check(base)
@@ -82,8 +84,8 @@ def _blocks(tensor: Tensor, reader: Reader, passes: Sequence[LinkPass], block: i
         stop = min(start + block, tensor.elements)
         reader.begin(start, stop)
         old = reader.block(tensor)[: (stop - start) * width]
-        changed = new[: old.size]
-        changed[:] = old
+        result = new[: old.size]
+        result[:] = old
         for one in passes:
-            one.change(changed, start * width)
-        yield old, changed
+            one.change(result, start * width)
+        yield old, result

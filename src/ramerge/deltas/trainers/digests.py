@@ -42,7 +42,7 @@ def _blake3() -> Digest:
 
 
 # Name, with how it is made and how many digits it has.
-_KNOWN: dict[str, tuple[Callable[[], Digest], int]] = {
+_ALGORITHMS: dict[str, tuple[Callable[[], Digest], int]] = {
     "xxh3-128": (xxhash.xxh3_128, 32),
     "blake3": (_blake3, 64),
     "adler32": (_Adler32, 8),
@@ -50,10 +50,10 @@ _KNOWN: dict[str, tuple[Callable[[], Digest], int]] = {
 }
 
 
-def problem(algorithm: object, allowed: tuple[str, ...]) -> str | None:
+def problem(algorithm: object, algorithms: tuple[str, ...]) -> str | None:
     """Why checksums of this name cannot be verified; None if they can."""
-    if not isinstance(algorithm, str) or algorithm not in allowed:
-        return f"names the checksum {algorithm!r}, which is not one of {', '.join(allowed)}"
+    if not isinstance(algorithm, str) or algorithm not in algorithms:
+        return f"names the checksum {algorithm!r}, which is not one of {', '.join(algorithms)}"
     if algorithm == "blake3" and find_spec("blake3") is None:
         return f"its checksums are blake3, which cannot be verified without another package: {install('blake3')}"
     return None
@@ -61,8 +61,8 @@ def problem(algorithm: object, allowed: tuple[str, ...]) -> str | None:
 
 def is_written(algorithm: str, text: object) -> bool:
     """Whether a text can be a checksum of this algorithm."""
-    return isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{_KNOWN[algorithm][1]}}}", text) is not None
+    return isinstance(text, str) and re.fullmatch(f"[0-9a-f]{{{_ALGORITHMS[algorithm][1]}}}", text) is not None
 
 
 def digest(algorithm: str) -> Digest:
-    return _KNOWN[algorithm][0]()
+    return _ALGORITHMS[algorithm][0]()

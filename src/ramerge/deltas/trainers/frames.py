@@ -45,7 +45,7 @@ class Frame:
         """An error about this frame."""
         return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
 
-    def declared(self, files: Files) -> int | None:
+    def declared_size(self, files: Files) -> int | None:
         """How many bytes the frame says it holds; None if it does not say."""
         head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
         files.fill(self.path, self.offset, head)
@@ -94,10 +94,10 @@ class FrameStream:
         view = out.data
         try:
             while view:
-                got = self._reader.readinto(view)
-                if got == 0:
+                nbytes = self._reader.readinto(view)
+                if nbytes == 0:
                     raise self._frame.wrong(f"is truncated: its compressed data end early; {AGAIN}")
-                view, self.position = view[got:], self.position + got
+                view, self.position = view[nbytes:], self.position + nbytes
         except zstandard.ZstdError as error:
             raise self._frame.wrong(f"is damaged: {error}; {AGAIN}") from error
 

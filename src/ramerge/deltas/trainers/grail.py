@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
-from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
@@ -79,8 +79,8 @@ class _GrailDelta(Link):
         return self.anchor
 
     def check(self, base: Checkpoint) -> None:
-        changed = {name: (sparse.dtype, sparse.shape) for name, sparse in self.tensors.items()}
-        if problems := misfits(self.folder, base, changed):
+        changes = {name: (sparse.dtype, sparse.shape) for name, sparse in self.tensors.items()}
+        if problems := misfits(self.folder, base, changes):
             raise CheckpointError(problems)
 
     def pass_over(self, base: Checkpoint, files: Files) -> LinkPass:
@@ -90,7 +90,7 @@ class _GrailDelta(Link):
 class _FramePass(LinkPass):
     def __init__(self, link: _GrailDelta, files: Files) -> None:
         self._link = link
-        for name, required in link.manifest.items():  # the sha256 that the publisher noted
+        for name, sha256 in link.manifest.items():  # the sha256 that the publisher noted
             digest, path = hashlib.sha256(), link.folder / name
             size = link.files[path].nbytes
             piece = np.empty(min(_PIECE, size), np.uint8)
@@ -98,7 +98,7 @@ class _FramePass(LinkPass):
                 part = piece[: size - begin]
                 files.fill(path, begin, part)
                 digest.update(part.data)
-            if digest.hexdigest() != required:
+            if digest.hexdigest() != sha256:
                 raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
         self._streams = [link.frame.stream(files) for _ in range(3)]
         self._change: Scatter | None = None
@@ -194,7 +194,7 @@ def read(folder: Path, opening: Opening) -> Link:
     files = identify(folder / name for name in (_METADATA, _ABOUT, _DATA))
     metadata, about = read_json(folder / _METADATA), read_json(folder / _ABOUT)
     version, before, anchor = (
-        counted(metadata, key, folder / _METADATA) for key in ("window", "prev_window", "anchor_window")
+        count_of(metadata, key, folder / _METADATA) for key in ("window", "prev_window", "anchor_window")
     )
     problems = []
     codec = about.get("format")
@@ -209,13 +209,13 @@ def read(folder: Path, opening: Opening) -> Link:
     weights = metadata.get("weights_hash")
     if not isinstance(weights, str) or not re.fullmatch("[0-9a-f]{32}|[0-9a-f]{64}", weights):
         problems.append(f"{folder / _METADATA}: has no weights_hash, without which no model can be verified")
-    noted = metadata.get("file_manifest", {})
-    if not isinstance(noted, dict):
+    hashes = metadata.get("file_manifest", {})
+    if not isinstance(hashes, dict):
         problems.append(f"{folder / _METADATA}: file_manifest must map files to checksums")
-        noted = {}
+        hashes = {}
     if problems:
         raise CheckpointError(problems)
-    manifest = {name: str(noted[name]) for name in (_ABOUT, _DATA) if name in noted}
+    manifest = {name: str(hashes[name]) for name in (_ABOUT, _DATA) if name in hashes}
     frame = Frame(folder / _DATA, 0, files[folder / _DATA].nbytes)
     tensors, end = _tensors(frame, files, _VERSIONS[str(codec)])
     return _GrailDelta(folder, version, before, files, anchor, frame, tensors, end, str(weights), manifest)
@@ -223,9 +223,9 @@ def read(folder: Path, opening: Opening) -> Link:
 
 def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> tuple[dict[str, _Sparse], int]:
     """The header at the beginning of grail's frame: its tensors, and where the data end."""
-    with Files(files) as opened:
-        declared = frame.declared(opened)
-        stream = frame.stream(opened)
+    with Files(files) as files_of_frame:
+        size = frame.declared_size(files_of_frame)
+        stream = frame.stream(files_of_frame)
         length = int(stream.take(1, "<u4")[0])
         if length > _LIMITS.size:
             raise frame.wrong(f"its header has {length:,} bytes, more than any")
@@ -237,19 +237,19 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
         records = header.get("tensors")
         if not isinstance(records, list):
             raise ValueError("has no list of tensors")
-        found: dict[str, _Sparse] = {}
+        tensors: dict[str, _Sparse] = {}
         end = start = 4 + length
         last = None
         for record in records:
             name, sparse, end = _record(record, version, start, end)
             if last is not None and name <= last:
                 raise ValueError(f"has {quoted(name)} after {quoted(last)}; names must ascend")
-            found[name], last = sparse, name
-        if declared not in (None, end):
-            raise ValueError(f"describes {end:,} bytes, but the file unpacks to {declared:,}")
+            tensors[name], last = sparse, name
+        if size not in (None, end):
+            raise ValueError(f"describes {end:,} bytes, but the file unpacks to {size:,}")
     except ValueError as error:
         raise frame.wrong(f"the header {error}") from error
-    return found, end
+    return tensors, end
 
 
 def _record(record: object, version: int, start: int, end: int) -> tuple[str, _Sparse, int]:
@@ -273,14 +273,14 @@ def _record(record: object, version: int, start: int, end: int) -> tuple[str, _S
     rows = count * np.dtype(row_dtype).itemsize
     columns = count * np.dtype(column_dtype).itemsize if column_dtype else 0
     values = count * itemsize(dtype)
-    required = {
+    numbers = {
         "indices_offset": end - start,
         "indices_size": rows + columns,
         **({"rows_size": rows, "cols_size": columns} if column_dtype else {}),
         "values_offset": end - start + rows + columns,
         "values_size": values,
     }
-    for key, number in required.items():
+    for key, number in numbers.items():
         if record.get(key) != number:
             raise ValueError(f"says {key} {quoted(record.get(key))} of {quoted(name)}, where {number:,} is right")
     sparse = _Sparse(dtype, tuple(shape), count, end, end + rows, end + rows + columns, row_dtype, column_dtype)
@@ -296,7 +296,7 @@ def version_of(folder: Location) -> int | None:
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():
             metadata = read_json(path)
-            return counted(metadata, "window", path) if "window" in metadata else None
+            return count_of(metadata, "window", path) if "window" in metadata else None
     return None
 
 

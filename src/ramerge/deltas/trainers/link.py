@@ -86,7 +86,7 @@ class Xor:
     @staticmethod
     def of(frame: Frame, files: Files, nbytes: int) -> Xor:
         """The change by xor that a frame holds."""
-        if (size := frame.declared(files)) not in (None, nbytes):
+        if (size := frame.declared_size(files)) not in (None, nbytes):
             raise frame.wrong(f"unpacks to {size:,} bytes, but the tensor has {nbytes:,}")
         return Xor(frame.stream(files))
 
@@ -154,7 +154,7 @@ class _PassOfWhole(LinkPass):
         pass
 
 
-def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
+def misfits(folder: Path, base: Checkpoint, changes: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
     """Problems of the tensors that a trainer's delta changes: what the base lacks or has otherwise."""
     problems = []
     if base.quantized is not None:
@@ -162,13 +162,13 @@ def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tup
             f"{folder}: changes the stored bytes of a quantized model ({base.title}), which is not read; apply it with "
             "the trainer's own tools"
         )
-    for name, required in changed.items():
+    for name, layout in changes.items():
         tensor = base.tensors.get(name)
         if tensor is None:
             problems.append(f"{folder}: changes {quoted(name)}, which {base.directory} does not have; is it its base?")
-        elif required is not None and required != (tensor.dtype, tensor.shape):
+        elif layout is not None and layout != (tensor.dtype, tensor.shape):
             problems.append(
-                f"{folder}: changes {quoted(name)} as {required[0]} {quoted(list(required[1]))}, but in "
+                f"{folder}: changes {quoted(name)} as {layout[0]} {quoted(list(layout[1]))}, but in "
                 f"{base.directory} it is {tensor.dtype} {list(tensor.shape)}; is it its base?"
             )
     return problems

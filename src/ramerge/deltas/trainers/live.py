@@ -53,8 +53,8 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
             f"{folder}: an engine writes deltas into this folder ({sync}), and nothing tells whether one was "
             "interrupted; to be sure, give the deltas over their base",
         )
-    found = safetensors.open_folder(folder, opening)
-    return replace(found, warnings=(*warnings, *found.warnings))
+    contents = safetensors.open_folder(folder, opening)
+    return replace(contents, warnings=(*warnings, *contents.warnings))
 
 
 def _is_locked(path: Location) -> bool:
@@ -64,7 +64,7 @@ def _is_locked(path: Location) -> bool:
     with suppress(OSError):
         descriptor = os.open(lock, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
-            lock_file(descriptor, shared=True)
+            lock_file(descriptor, is_shared=True)
         except BlockingIOError:
             return True
         finally:

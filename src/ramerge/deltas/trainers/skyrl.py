@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
-from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.trainers.slime import DeltaOfPayloads, Payload
@@ -44,7 +44,7 @@ def read(folder: Path, opening: Opening) -> Link:
     opening.check_files(folder, [MANIFEST], in_index=False)
     files = identify([path])
     manifest = read_json(path)
-    version, before = (counted(manifest, key, path) for key in ("version", "base_version"))
+    version, before = (count_of(manifest, key, path) for key in ("version", "base_version"))
     records, names = manifest.get("tensors", []), manifest.get("payload_files", [])
     if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
         raise CheckpointError(f"{path}: tensors must be a list of records")
@@ -73,8 +73,8 @@ def read(folder: Path, opening: Opening) -> Link:
             payloads[name], kinds[name] = payload, kind
         except ValueError as error:
             problems.append(f"{path}: tensor {place}: {error}")
-    used = {(payload.frame.path.name, payload.frame.offset) for payload in payloads.values()}
-    if not problems and (len(used) < len(records) or len(records) < len(entries)):
+    payload_places = {(payload.frame.path.name, payload.frame.offset) for payload in payloads.values()}
+    if not problems and (len(payload_places) < len(records) or len(records) < len(entries)):
         problems.append(f"{path}: has {len(records):,} tensors, but the files hold {len(entries):,}")
     if problems:
         raise CheckpointError(problems)
@@ -115,7 +115,7 @@ def version_of(folder: Location) -> int | None:
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder.parent / ".skyrl_weight_sync" / "state.json"
-    return counted(read_json(state), "version", state) if folder.name == "weights" and state.is_file() else None
+    return count_of(read_json(state), "version", state) if folder.name == "weights" and state.is_file() else None
 
 
 # In the folder that engines download to, a digest of the place it came from is added to the name.

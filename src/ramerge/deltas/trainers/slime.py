@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
-from ramerge.deltas.trainers.chain import TrainerLayout, counted
+from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Link, LinkPass, WholeTensors, Xor, misfits
 from ramerge.deltas.trainers.sparse import Scatter, overwritten
@@ -158,7 +158,7 @@ def read(folder: Path, opening: Opening) -> Link:
     metadata, weight_map = document.get("metadata"), document.get("weight_map")
     if not isinstance(metadata, dict) or not isinstance(weight_map, dict):
         raise CheckpointError(f"{path}: must have metadata and weight_map")
-    version, before = (counted(metadata, key, path, "metadata: ") for key in ("version", "base_version"))
+    version, before = (count_of(metadata, key, path, "metadata: ") for key in ("version", "base_version"))
     encoding, algorithm = metadata["delta_encoding"], metadata.get("checksum_format")
     problems = []
     if encoding not in _ENCODINGS:
@@ -191,7 +191,7 @@ def _payloads(
     both would undo a xor.
     """
     problems: list[str] = []
-    found: dict[str, Payload] = {}
+    payloads: dict[str, Payload] = {}
     copies: dict[str, set[str | None]] = {}
     for file, header in headers.items():
         for entry in header.entries:
@@ -207,12 +207,12 @@ def _payloads(
                     problems.append(f"{where} has no checksum ({algorithm})")
                 else:
                     frame = Frame(folder / file, entry.begin, entry.end - entry.begin, quoted(entry.name))
-                    found[entry.name] = Payload(frame, str(checksum), algorithm, encoding)
-    held = {(entry.name, file) for file, header in headers.items() for entry in header.entries}
+                    payloads[entry.name] = Payload(frame, str(checksum), algorithm, encoding)
+    places = {(entry.name, file) for file, header in headers.items() for entry in header.entries}
     problems += [
         f"{folder / file}: the index says it holds {quoted(name)}, but it does not"
         for name, file in weight_map.items()
-        if (name, file) not in held
+        if (name, file) not in places
     ]
     problems += [
         f"{folder}: {quoted(name)} is in several files, which disagree about its checksum"
@@ -221,7 +221,7 @@ def _payloads(
     ]
     if problems:
         raise CheckpointError(problems)
-    return found
+    return payloads
 
 
 def version_of(folder: Location) -> int | None:
@@ -229,7 +229,7 @@ def version_of(folder: Location) -> int | None:
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder / ".weight_sync" / "state.json"
-    return counted(read_json(state), "version", state) if state.is_file() else None
+    return count_of(read_json(state), "version", state) if state.is_file() else None
 
 
 LAYOUT = TrainerLayout(

@@ -39,10 +39,10 @@ class Scatter:
         first = start // words.itemsize
         while True:
             if not self._positions.size:
-                found = next(self._entries, None)
-                if found is None:
+                entry = next(self._entries, None)
+                if entry is None:
                     return
-                self._positions, self._values = found[0], found[1].view(self._words)
+                self._positions, self._values = entry[0], entry[1].view(self._words)
             inside = int(np.searchsorted(self._positions, first + words.size))
             words[self._positions[:inside] - first] = self._values[:inside]
             self._positions, self._values = self._positions[inside:], self._values[inside:]
@@ -61,7 +61,7 @@ def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
 
     Positions and bytes lie far apart, so the frame is decompressed by two readers, of which one is ahead.
     """
-    size = frame.declared(files)
+    size = frame.declared_size(files)
     places, values = frame.stream(files), frame.stream(files)
     count = int(places.take(1, "<u4")[0])
     if count > nbytes:

@@ -35,16 +35,16 @@ def format_of(layout: TrainerLayout) -> Format:
     """The format of a trainer's layout, for the table of formats."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
-        base = opening.needed(folder, "a delta", "the model that the training began with")
+        base = opening.require(folder, "a delta", "the model that the training began with")
         chain = links(layout, folder, base, opening)
         place = unpacked(base, chain, opening)
         contents = delta.open_folder(place, opening)
         numbers = [str(link.version) for link in chain]
         versions = f"version {numbers[0]}" if len(numbers) == 1 else f"versions {numbers[0]} to {numbers[-1]}"
-        described = contents.notes[0].partition(": ")[2]
+        description = contents.notes[0].partition(": ")[2]
         note = (
             f"{folder}: {versions} of {layout.title}, unpacked to {place}, which may be deleted at any time and is "
-            f"made again when it is needed: {described}"
+            f"made again when it is needed: {description}"
         )
         tensors = {name: contents.tensors[name] for name in base.tensors}  # in the model's order, not the chain's
         return replace(contents, tensors=tensors, notes=(note, *contents.notes[1:]))
@@ -69,27 +69,27 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     place = home / digest.hexdigest()[:40]
     with store.entry(place):
         if not (place / DELTA_INDEX).is_file():
-            _fill(place, base, _shortened(base, chain, opening))
+            _fill(place, base, _shorten(base, chain, opening))
     return place
 
 
-def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
+def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
     """A chain of few links: what comes before these is unpacked first, and is then one of them.
 
     Each link takes memory for its decoders while the chain is applied.
     """
-    done = (len(chain) - 1) // _MOST_LINKS * _MOST_LINKS
-    if not done:
+    link_count = (len(chain) - 1) // _MOST_LINKS * _MOST_LINKS
+    if not link_count:
         return chain
-    contents = delta.open_folder(unpacked(base, chain[:done], opening), opening)
-    last = chain[done - 1]
-    return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[done:]]
+    contents = delta.open_folder(unpacked(base, chain[:link_count], opening), opening)
+    last = chain[link_count - 1]
+    return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[link_count:]]
 
 
 def _fill(place: Path, base: Checkpoint, chain: Sequence[Link]) -> None:
     guard = place.with_name(f".{place.name}.lock")
     partial = place.with_name(f".{place.name}.partial")
-    held = lock(guard, wait=True)
+    lock_descriptor = lock(guard, wait=True)
     try:
         if (place / DELTA_INDEX).is_file():
             return
@@ -108,4 +108,4 @@ def _fill(place: Path, base: Checkpoint, chain: Sequence[Link]) -> None:
     finally:
         with suppress(OSError):
             guard.unlink()
-        os.close(held)
+        os.close(lock_descriptor)

@@ -34,8 +34,8 @@ def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int])
     if ray is None:
         yield ThreadExecutor(workers)
         return
-    from ramerge.core.engine.executors.ray import RayExecutor, connected
+    from ramerge.core.engine.executors.ray import RayExecutor, connection
 
     address = {} if ray.address is None else {"address": ray.address}
-    with connected({**address, **(ray.init or {})}) as cluster:
+    with connection({**address, **(ray.init or {})}) as cluster:
         yield RayExecutor(cluster, workers, processors(), memory)

@@ -9,26 +9,26 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 Block = TypeVar("Block")
 Result = TypeVar("Result")
-Taken = TypeVar("Taken", contravariant=True)
-Given = TypeVar("Given", covariant=True)
-Recorded = TypeVar("Recorded", contravariant=True)
+Input = TypeVar("Input", contravariant=True)
+Output = TypeVar("Output", covariant=True)
+Entry = TypeVar("Entry", contravariant=True)
 
 NumberedRun: TypeAlias = Sequence[tuple[int, Block]]
 """Blocks that a worker takes one after another, with their numbers in the pass."""
 
 
-class Pass(Protocol[Taken, Given]):
+class Pass(Protocol[Input, Output]):
     """Work on blocks, as a value that can be sent to another node. Open files in it open themselves again there."""
 
     def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[Any]:
         """Resources of one thread: buffers, open files. It may report at any time, even in the middle of a block."""
         ...
 
-    def prefetch(self, worker: Any, run: Sequence[Taken]) -> None:
+    def prefetch(self, worker: Any, run: Sequence[Input]) -> None:
         """Tell a worker which blocks it will process next."""
         ...
 
-    def process(self, worker: Any, block: Taken) -> Given:
+    def process(self, worker: Any, block: Input) -> Output:
         """Process a block, and return its result."""
         ...
 
@@ -41,10 +41,10 @@ class Pass(Protocol[Taken, Given]):
         ...
 
 
-class Recorder(Protocol[Recorded]):
+class Recorder(Protocol[Entry]):
     """Writes down the result of each block, as `PassJournal` does."""
 
-    def record(self, number: int, result: Recorded) -> None:
+    def record(self, number: int, result: Entry) -> None:
         """Write down the result of a block; called from any thread, as early as possible."""
         ...
 

@@ -57,7 +57,7 @@ _ENVIRONMENT = {
 
 
 @contextmanager
-def connected(init: Mapping[str, object]) -> Iterator[ModuleType]:
+def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
     """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
 
     Args:
@@ -78,7 +78,7 @@ def connected(init: Mapping[str, object]) -> Iterator[ModuleType]:
         yield ray
         return
     _check_address(init.get("address"))
-    with _handlers_kept():
+    with _keep_handlers():
         try:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
         except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
@@ -119,7 +119,7 @@ def _with_environment(init: Mapping[str, Any]) -> dict[str, object]:
 
 
 @contextmanager
-def _handlers_kept() -> Iterator[None]:
+def _keep_handlers() -> Iterator[None]:
     """Put back the handler of SIGTERM, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -166,14 +166,14 @@ def _ray_slots(
     least = min((int(node["CPU"]) for node in able), default=1)
     cpus = min(_MOST_CPUS, workers, max(least // _TASKS_A_NODE, 1))
     threads = min(workers, -(-workers * cpus // processors))
-    needed = memory(threads)
-    count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // needed)) for node in able)
+    task_bytes = memory(threads)
+    count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // task_bytes)) for node in able)
     if not count:
         raise RayError(
-            f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task "
+            f"no node of the Ray cluster has {cpus} CPU and {-(-task_bytes // 1_000_000):,} MB of memory, which a task "
             "needs; give Ray more, or lower --threads or --max-memory"
         )
-    return RaySlots(cpus, threads, needed, count)
+    return RaySlots(cpus, threads, task_bytes, count)
 
 
 @dataclass
@@ -222,28 +222,28 @@ class RayExecutor:
         ray, here, slots = self._ray, str(Path.cwd()), self._slots()
         payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
         remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
-        left, lost, running = list(runs), deque[_Task[Block]](), dict[object, _Task[Block]]()
+        left, lost_tasks, running = list(runs), deque[_Task[Block]](), dict[object, _Task[Block]]()
         size = slots.threads  # runs of a task
         try:
-            while left or lost or running:
-                while (left or lost) and len(running) < slots.count * (1 + _WAITING_A_SLOT):
-                    if lost:
-                        task = lost.popleft()
+            while left or lost_tasks or running:
+                while (left or lost_tasks) and len(running) < slots.count * (1 + _WAITING_A_SLOT):
+                    if lost_tasks:
+                        task = lost_tasks.popleft()
                     else:  # the last tasks are smaller, so that they end together
                         cut = min(size, max(len(left) // (2 * slots.count), slots.threads))
                         task, left = _Task(left[:cut]), left[cut:]
                     # in a list, because Ray would fetch an argument again for each task
                     running[remote.remote(_versions(), [payload], task.runs, slots.threads, here)] = task
                 with held():  # Ray swallows what a handler of signals raises
-                    ended = ray.wait(list(running), num_returns=1, timeout=None)[0][0]
-                task = running.pop(ended)
+                    reference = ray.wait(list(running), num_returns=1, timeout=None)[0][0]
+                task = running.pop(reference)
                 try:
                     with held():
-                        events, failure, seconds = _unpacked_report(ray.get(ended))
+                        events, failure, seconds = _unpacked_report(ray.get(reference))
                 except ray.exceptions.RayError as error:
                     self._note_loss(task, error)
                     slots = self._slots()
-                    lost.append(task)
+                    lost_tasks.append(task)
                     continue
                 for event in events:
                     if isinstance(event, Processed):
@@ -261,10 +261,10 @@ class RayExecutor:
 
     def _note_loss(self, task: _Task[Block], error: Exception) -> None:
         kinds = self._ray.exceptions
-        lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
+        loss_errors = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
         if isinstance(error, kinds.LocalRayletDiedError):
             raise error
-        if not isinstance(error, lost):
+        if not isinstance(error, loss_errors):
             why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
             raise RayError(f"a task on the Ray cluster has failed: {why}") from error
         task.losses += 1
@@ -291,8 +291,8 @@ def _unpacked_report(report: bytes | str) -> tuple[list[object], Exception | Non
     """The events of a task, its error, and the seconds that it took."""
     if isinstance(report, str):
         raise PlanError(report)
-    found: tuple[list[object], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
-    return found
+    contents: tuple[list[object], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
+    return contents
 
 
 # --- on a node --------------------------------------------------------------------------------------------------------
@@ -326,21 +326,25 @@ def run_share(
         folder: relative names are meant from here.
     """
     _leave_if_ending()
-    began, events, failure = time.monotonic(), list[object](), None
+    start, events, failure = time.monotonic(), list[object](), None
     try:
-        found = _versions()
-        wrong = [f"{name} {found[name]}, not {wanted}" for name, wanted in versions.items() if found[name] != wanted]
+        own_versions = _versions()
+        wrong = [
+            f"{name} {own_versions[name]}, not {version}"
+            for name, version in versions.items()
+            if own_versions[name] != version
+        ]
         if wrong:
             raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
         with _inside(Path(folder)):
             work = _unpacked(payload[0])
-            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as processed:
-                events += processed
+            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as results:
+                events += results
                 work.settle()
     except Exception as error:
         _leave_if_ending()
         events, failure = [], _of_node(error)
-    return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - began)), _FASTEST)
+    return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - start)), _FASTEST)
 
 
 def _leave_if_ending() -> None:

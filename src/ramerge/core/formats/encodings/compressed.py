@@ -24,41 +24,41 @@ _FORMATS = (
     "mxfp4-pack-quantized",
     "mxfp8-quantized",
 )
-_PACKED = ".weight_packed"
+_PACKED_SUFFIX = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
     """Find codes and scales of compressed-tensors among the stored tensors, and what is wrong with them."""
     config = decoding.config
-    decoding.problems += [f"config.json: {text}" for text in _refused(config)]
+    decoding.problems += [f"config.json: {text}" for text in _refusals(config)]
     if decoding.problems:
         return
     schemes = list(_schemes(config))
-    for name, tensor in decoding.stored.items():
+    for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
             grids = dict.fromkeys(grid for scheme in schemes for grid in _grids(tensor.shape, scheme))
-            decoding.scaled(name, tensor, f"{name}_scale", list(grids))
-        elif name.endswith(_PACKED) and tensor.dtype == "U8":
-            _packed(decoding, name.removesuffix("_packed"), tensor, schemes)
+            decoding.put_with_scales(name, tensor, f"{name}_scale", list(grids))
+        elif name.endswith(_PACKED_SUFFIX) and tensor.dtype == "U8":
+            _decode_packed_weights(decoding, name.removesuffix("_packed"), tensor, schemes)
         else:
             continue
         own = name.removesuffix("_packed")
         for suffix in ("_zero_point", "_g_idx"):
-            if f"{own}{suffix}" in decoding.stored:
+            if f"{own}{suffix}" in decoding.encoded_tensors:
                 decoding.problem(tensor, f"has {quoted(own + suffix)}; only symmetric weights are supported")
 
 
-def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: Sequence[Config]) -> None:
+def _decode_packed_weights(decoding: Decoding, own: str, tensor: Tensor, schemes: Sequence[Config]) -> None:
     if not tensor.shape:
         decoding.problem(tensor, "must have dimensions")
         return
     shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
-    has_global = f"{own}_global_scale" in decoding.stored
+    has_global = f"{own}_global_scale" in decoding.encoded_tensors
     sizes = [size for scheme in schemes if (size := _size(scheme.get("group_size")))]
     grids = [block_grid(shape, 1, size) for size in (*sizes, 16 if has_global else 32)]
-    scales = decoding.stored.get(f"{own}_scale")
-    divided = has_global or (scales is not None and scales.dtype == "F8_E4M3")
-    divisor = f"{own}_global_scale" if divided else None
+    scales = decoding.encoded_tensors.get(f"{own}_scale")
+    has_divisor = has_global or (scales is not None and scales.dtype == "F8_E4M3")
+    divisor = f"{own}_global_scale" if has_divisor else None
     decoding.put(own, tensor, "E2M1", shape, f"{own}_scale", grids, divisor=divisor)
 
 
@@ -86,13 +86,13 @@ def _schemes(config: Config) -> Iterator[Config]:
             yield weights
 
 
-def _refused(config: Config) -> Iterator[str]:
+def _refusals(config: Config) -> Iterator[str]:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         yield "config_groups must say how weights are quantized"
         return
-    named = [group.get("format") for group in groups.values() if isinstance(group, Mapping)]
-    for format in (config.get("format"), *named):
+    formats = [group.get("format") for group in groups.values() if isinstance(group, Mapping)]
+    for format in (config.get("format"), *formats):
         if format is not None and format not in _FORMATS:
             yield f"weights in the format {quoted(format)} cannot be merged; known are {', '.join(_FORMATS)}"
     for scheme in _schemes(config):
@@ -109,8 +109,10 @@ def _refused(config: Config) -> Iterator[str]:
 
 
 def _title(config: Config) -> str:
-    found = [f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _schemes(config)]
-    return f"compressed-tensors, {'; '.join(dict.fromkeys(map(str, found)))}"
+    descriptions = [
+        f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _schemes(config)
+    ]
+    return f"compressed-tensors, {'; '.join(dict.fromkeys(map(str, descriptions)))}"
 
 
 ENCODING = Encoding("compressed-tensors", _title, decode)

@@ -25,7 +25,7 @@ OF_MODELOPT = "hf_quant_config.json"
 
 ADVICE = "merge the unquantized checkpoints and quantize the result"
 # Endings of names that only quantized checkpoints have: codes that are not decoded, and scales.
-_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_PACKED_NAMES = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
 _SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|_scales)$")
 # Of activations, caches and outputs: no weights of the model, but a part of the quantized checkpoint.
 _OF_ACTIVATIONS = re.compile(
@@ -71,17 +71,17 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"({quoted(name)} and others), which is not read; convert it to bfloat16 with DeepSeek's own script, or "
             f"{ADVICE}"
         )
-    found = _declared(contents)
-    method = _method_of(found) if found is not None else ""
+    config = _declaration(contents)
+    method = _method_of(config) if config is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
-    if found is None or encoding is None:
-        packed = sorted({match[1] for name in contents.tensors if (match := _PACKED.search(name))})
-        if (found is not None or packed) and not ignore:
-            what = method or f"tensors named {', '.join(packed)}"
+    if config is None or encoding is None:
+        packed_suffixes = sorted({match[1] for name in contents.tensors if (match := _PACKED_NAMES.search(name))})
+        if (config is not None or packed_suffixes) and not ignore:
+            what = method or f"tensors named {', '.join(packed_suffixes)}"
             keep = "allow: {config: [quantization_config]} keeps them for adapters that change none of them"
             raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE} ({keep})")
         return contents, None
-    decoding = Decoding(contents.tensors, found, stated_dtype(contents.config) or "BF16")
+    decoding = Decoding(contents.tensors, config, stated_dtype(contents.config) or "BF16")
     encoding.decode(decoding)
     if not decoding.problems and not decoding.tensors:
         if ignore:
@@ -93,7 +93,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         raise CheckpointError(
             f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
         )
-    return _decoded(contents, decoding, encoding, found)
+    return _decoded(contents, decoding, encoding, config)
 
 
 def _packed_like_deepseek_v4(contents: Contents) -> str | None:
@@ -106,27 +106,27 @@ def _packed_like_deepseek_v4(contents: Contents) -> str | None:
     return None
 
 
-def _declared(contents: Contents) -> Mapping[str, object] | None:
+def _declaration(contents: Contents) -> Mapping[str, object] | None:
     """Quantization by `config.json`, or its part about the text model. Older exports of ModelOpt have a file for it."""
-    stated = (part.get(key) for part in text_configs(contents.config) for key in KEYS)
-    found = next((each for each in stated if isinstance(each, Mapping)), None)
-    if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
+    candidates = (part.get(key) for part in text_configs(contents.config) for key in KEYS)
+    declaration = next((each for each in candidates if isinstance(each, Mapping)), None)
+    if declaration is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
         path = contents.metadata_folder / OF_MODELOPT
-        found = read_json(path) if path.exists() else None
-    inner = found.get("quantization") if found is not None else None
-    return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else found
+        declaration = read_json(path) if path.exists() else None
+    inner = declaration.get("quantization") if declaration is not None else None
+    return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else declaration
 
 
 def _check_rest(decoding: Decoding) -> None:
     """Note tensors that are there twice, or otherwise codes and scales that were not used."""
     for tensor in decoding.tensors.values():
-        if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
-            decoding.problem(decoding.stored[tensor.name], "is stored both quantized and as it is")
+        if tensor.name in decoding.encoded_tensors and tensor.name not in decoding.tensors:
+            decoding.problem(decoding.encoded_tensors[tensor.name], "is stored both quantized and as it is")
     if decoding.problems:
         return
-    for name, tensor in decoding.stored.items():
-        is_left = name not in decoding.tensors and name not in decoding.hidden
-        if is_left and (_SCALES.search(name) or _PACKED.search(name)):
+    for name, tensor in decoding.encoded_tensors.items():
+        is_left = name not in decoding.tensors and name not in decoding.hidden_names
+        if is_left and (_SCALES.search(name) or _PACKED_NAMES.search(name)):
             decoding.problem(tensor, "belongs to no quantized tensor that is known")
 
 
@@ -135,31 +135,37 @@ def _decoded(
 ) -> tuple[Contents, Quantized]:
     extras = {
         name: tensor
-        for name, tensor in decoding.stored.items()
-        if name not in decoding.hidden and _OF_ACTIVATIONS.search(name)
+        for name, tensor in decoding.encoded_tensors.items()
+        if name not in decoding.hidden_names and _OF_ACTIVATIONS.search(name)
     }
-    dropped = decoding.hidden | extras.keys()
+    extra_names = decoding.hidden_names | extras.keys()
 
-    def names(stored: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(decoding.tensors.get(name, decoding.stored[name]).name for name in stored if name not in dropped)
+    def names(encoded_names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(
+            decoding.tensors.get(name, decoding.encoded_tensors[name]).name
+            for name in encoded_names
+            if name not in extra_names
+        )
 
-    shards = {shard: names(stored) for shard, stored in contents.shards.items()}
-    kept = [decoding.tensors.get(name, tensor) for name, tensor in contents.tensors.items() if name not in dropped]
+    shards = {shard: names(names_of_shard) for shard, names_of_shard in contents.shards.items()}
+    tensors = [
+        decoding.tensors.get(name, tensor) for name, tensor in contents.tensors.items() if name not in extra_names
+    ]
     title = brief(encoding.title(config), 200)
     note = f"{len(decoding.tensors):,} quantized tensors ({title}) are dequantized as they are read, in float32"
     if extras:
         note += (
             f"; {len(extras):,} scales of activations and caches, such as {quoted(next(iter(extras)))}, are not merged"
         )
-    made = replace(
+    result = replace(
         contents,
-        tensors={tensor.name: tensor for tensor in kept},
-        shards={shard: held for shard, held in shards.items() if held},
+        tensors={tensor.name: tensor for tensor in tensors},
+        shards={shard: shard_names for shard, shard_names in shards.items() if shard_names},
         config=without_declaration(contents.config),
         notes=(*contents.notes, note),
     )
     names_of_decoded = frozenset(tensor.name for tensor in decoding.tensors.values())
-    return made, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
+    return result, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
 
 
 def stated_dtype(config: Mapping[str, object]) -> str | None:

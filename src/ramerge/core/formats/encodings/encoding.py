@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ramerge.core.foundation.text import quoted
 from ramerge.core.kernels.dequantize import Grid
-from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.scaled import Scaling
 from ramerge.core.tensors.tensor import Tensor
 
 Tensors = Mapping[str, Tensor]
@@ -25,26 +25,26 @@ class Decoding:
     """The tensors of a model, while an encoding makes them.
 
     Attributes:
-        stored: the stored tensors by name.
+        encoded_tensors: the stored tensors by name.
         config: what `config.json` says about the quantization.
         dtype: of the model before it was quantized.
         tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
-        hidden: names of stored tensors that are no tensors of the model: scales, and what is for activations.
+        hidden_names: names of stored tensors that are no tensors of the model: scales, and what is for activations.
         problems: what is wrong.
     """
 
-    stored: Tensors
+    encoded_tensors: Tensors
     config: Config
     dtype: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    hidden: set[str] = field(default_factory=set)
+    hidden_names: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     def problem(self, tensor: Tensor, text: str) -> None:
         """Note what is wrong with a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def scaled(
+    def put_with_scales(
         self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], *, factor: str | None = None
     ) -> None:
         """Put the decoded tensor `name` in the place of its codes, one byte a code; see `put`."""
@@ -78,30 +78,32 @@ class Decoding:
             The tensor; None if something is wrong, which is then noted.
         """
         second = factor or divisor
-        self.hidden |= {scales, *([second] if second else [])}
-        stored = self.stored.get(scales)
-        if stored is None:
+        self.hidden_names |= {scales, *([second] if second else [])}
+        scale_tensor = self.encoded_tensors.get(scales)
+        if scale_tensor is None:
             self.problem(codes, f"has no scales: {quoted(scales)} is missing")
             return None
         # e4m3 scales are only those of groups that have a second scale
-        scale_format = "F8_E4M3" if second and stored.dtype == "F8_E4M3" else _SCALE_FORMATS.get(stored.dtype)
+        scale_format = (
+            "F8_E4M3" if second and scale_tensor.dtype == "F8_E4M3" else _SCALE_FORMATS.get(scale_tensor.dtype)
+        )
         if scale_format is None:
-            known = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
-            self.problem(stored, f"scales of dtype {stored.dtype} are not known; known are {known}")
+            formats = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
+            self.problem(scale_tensor, f"scales of dtype {scale_tensor.dtype} are not known; known are {formats}")
             return None
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        grid = self._grid(stored, shape, tuple(grids))
+        grid = self._grid(scale_tensor, shape, tuple(grids))
         matrices = math.prod(shape[:-2]) if factor else 1
         by = self._second(codes, second, (1, matrices))
         if grid is None or (second is not None and by is None):
             return None
         powers = self.config.get("scale_fmt") == "ue8m0"
-        origin = Scaled(
+        origin = Scaling(
             codes,
             format,
-            stored,
+            scale_tensor,
             scale_format,
             grid,
             by if factor else None,
@@ -126,21 +128,21 @@ class Decoding:
                 "store them with one dimension for each of the weights'",
             )
             return None
-        wanted = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
-        text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {wanted}"
+        shapes = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
+        text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {shapes}"
         self.problem(scales, text)
         return None
 
     def _second(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
-        found = self.stored.get(name) if name is not None else None
-        if name is not None and found is None:
+        global_scale = self.encoded_tensors.get(name) if name is not None else None
+        if name is not None and global_scale is None:
             self.problem(codes, f"has no global scale: {quoted(name)} is missing")
-        elif found is not None and (found.dtype != "F32" or found.elements not in counts):
+        elif global_scale is not None and (global_scale.dtype != "F32" or global_scale.elements not in counts):
             many = f", or {counts[1]} for as many matrices," if counts[1] > 1 else ""
-            shown = f"{found.dtype} {list(found.shape)}"
-            self.problem(found, f"the global scale must be one number of F32{many}, not {shown}")
+            description = f"{global_scale.dtype} {list(global_scale.shape)}"
+            self.problem(global_scale, f"the global scale must be one number of F32{many}, not {description}")
             return None
-        return found
+        return global_scale
 
 
 def block_grid(shape: Sequence[int], rows: int, columns: int) -> Grid:

@@ -12,10 +12,10 @@ from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, 
 
 def decode(decoding: Decoding) -> None:
     """Find fbgemm's float8 codes and scales among the stored tensors, and what is wrong with them."""
-    for name, tensor in decoding.stored.items():
+    for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8:
             shape = tensor.shape
-            decoding.scaled(
+            decoding.put_with_scales(
                 name, tensor, f"{name}_scale", [block_grid(shape, 1 << 62, 1) if len(shape) == 3 else row_grid(shape)]
             )
 

@@ -16,9 +16,9 @@ _SUFFIXES = ("_scale_inv", "_scale")
 
 def _size_of_blocks(config: Config) -> tuple[int, int] | None:
     """Rows and columns of a block; None if the configuration states none, or nonsense."""
-    found = config.get("weight_block_size")
-    if isinstance(found, list) and len(found) == 2 and all(type(extent) is int and extent > 0 for extent in found):
-        return found[0], found[1]
+    size = config.get("weight_block_size")
+    if isinstance(size, list) and len(size) == 2 and all(type(extent) is int and extent > 0 for extent in size):
+        return size[0], size[1]
     return None
 
 
@@ -28,12 +28,12 @@ def decode(decoding: Decoding) -> None:
     if decoding.config.get("weight_block_size") is not None and size is None:
         decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")
         return
-    for name, tensor in decoding.stored.items():
+    for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8:
             names = [name + suffix for suffix in _SUFFIXES]
-            scales = next((each for each in names if each in decoding.stored), names[0])
-            decoding.scaled(name, tensor, scales, _grids(tensor.shape, size))
-        elif tensor.dtype == "I8" and name.endswith(".weight") and name + "_scale_inv" in decoding.stored:
+            scales = next((each for each in names if each in decoding.encoded_tensors), names[0])
+            decoding.put_with_scales(name, tensor, scales, _grids(tensor.shape, size))
+        elif tensor.dtype == "I8" and name.endswith(".weight") and name + "_scale_inv" in decoding.encoded_tensors:
             decoding.problem(tensor, "weights of 4 bits next to float8 (expert_dtype: fp4) are not supported")
 
 

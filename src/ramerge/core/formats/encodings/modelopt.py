@@ -17,7 +17,7 @@ from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, 
 from ramerge.core.foundation.text import quoted
 
 # Weights that are divided by the scales of their inputs, or that are integers.
-_REFUSED = ("AWQ", "INT4", "INT8", "SQ", "SVDQUANT")
+_UNSUPPORTED_ALGORITHMS = ("AWQ", "INT4", "INT8", "SQ", "SVDQUANT")
 _SMOOTHED = "pre_quant_scale"
 _BLOCK = 128
 
@@ -25,33 +25,35 @@ _BLOCK = 128
 def decode(decoding: Decoding) -> None:
     """Find ModelOpt's codes and scales among the stored tensors, and what is wrong with them."""
     algorithm = str(decoding.config.get("quant_algo"))
-    smoothed = next((name for name in decoding.stored if name.endswith(_SMOOTHED)), None)
-    if smoothed or any(part in _REFUSED for part in algorithm.upper().split("_")):
+    smoothed = next((name for name in decoding.encoded_tensors if name.endswith(_SMOOTHED)), None)
+    if smoothed or any(part in _UNSUPPORTED_ALGORITHMS for part in algorithm.upper().split("_")):
         why = f"({quoted(smoothed)} and others)" if smoothed else "(integers, or weights smoothed by their inputs)"
         decoding.problems.append(f"config.json: quant_algo {quoted(algorithm)} {why} cannot be merged")
         return
     # modules that the recipe leaves out
-    listed = [part for key in ("ignore", "exclude_modules") if isinstance(part := decoding.config.get(key), list)]
-    excluded = [pattern for part in listed for pattern in part if isinstance(pattern, str) and len(pattern) < 200]
-    for name, tensor in decoding.stored.items():
+    lists = [part for key in ("ignore", "exclude_modules") if isinstance(part := decoding.config.get(key), list)]
+    exclusions = [pattern for part in lists for pattern in part if isinstance(pattern, str) and len(pattern) < 200]
+    for name, tensor in decoding.encoded_tensors.items():
         scales = f"{name}_scale" if name.endswith("weight") else f"{name}_weight_scale"
         shape = tensor.shape
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
-            inverted = f"{name}_scale_inv"
+            inverse_scales = f"{name}_scale_inv"
             grids = [whole_grid(shape), row_grid(shape), block_grid(shape, _BLOCK, _BLOCK), block_grid(shape, 1, 32)]
-            decoding.scaled(name, tensor, inverted if inverted in decoding.stored else scales, grids)
-        elif tensor.dtype == "U8" and scales in decoding.stored:
+            decoding.put_with_scales(
+                name, tensor, inverse_scales if inverse_scales in decoding.encoded_tensors else scales, grids
+            )
+        elif tensor.dtype == "U8" and scales in decoding.encoded_tensors:
             if not shape:
                 decoding.problem(tensor, "must have dimensions")
                 continue
             shape = (*shape[:-1], 2 * shape[-1])
-            if decoding.stored[scales].dtype == "U8":
+            if decoding.encoded_tensors[scales].dtype == "U8":
                 decoding.put(name, tensor, "E2M1", shape, scales, [block_grid(shape, 1, 32)])
             else:
                 decoding.put(name, tensor, "E2M1", shape, scales, [block_grid(shape, 1, 16)], factor=f"{scales}_2")
-        elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in excluded):
+        elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in exclusions):
             # left over where a module was quantized for calibration only
-            decoding.hidden |= {scales, f"{scales}_2"} & decoding.stored.keys()
+            decoding.hidden_names |= {scales, f"{scales}_2"} & decoding.encoded_tensors.keys()
 
 
 ENCODING = Encoding("modelopt", lambda config: f"ModelOpt, {config.get('quant_algo', 'quantized')}", decode)

@@ -16,19 +16,19 @@ _GROUP, _BYTES = 32, 16
 
 def decode(decoding: Decoding) -> None:
     """Find gpt-oss's codes and exponents among the stored tensors, and what is wrong with them."""
-    for name, tensor in decoding.stored.items():
+    for name, tensor in decoding.encoded_tensors.items():
         if name.endswith("_blocks") and tensor.dtype == "U8":
             own = name.removesuffix("_blocks")
             if len(tensor.shape) != 4 or tensor.shape[-1] != _BYTES:
                 decoding.problem(tensor, f"must have four dimensions, the last of {_BYTES}, not {list(tensor.shape)}")
-                decoding.hidden.add(f"{own}_scales")
+                decoding.hidden_names.add(f"{own}_scales")
                 continue
             experts, out, groups, _ = tensor.shape
             shape = (experts, out, groups * _GROUP)
-            made = decoding.put(own, tensor, "E2M1", shape, f"{own}_scales", [block_grid(shape, 1, _GROUP)])
-            if made is not None:
-                turned = (experts, groups * _GROUP, out)
-                decoding.tensors[name] = replace(made, shape=turned, origin=Transposed(made))
+            weights = decoding.put(own, tensor, "E2M1", shape, f"{own}_scales", [block_grid(shape, 1, _GROUP)])
+            if weights is not None:
+                transposed_shape = (experts, groups * _GROUP, out)
+                decoding.tensors[name] = replace(weights, shape=transposed_shape, origin=Transposed(weights))
 
 
 ENCODING = Encoding("mxfp4", lambda _: "MXFP4", decode)

@@ -29,7 +29,7 @@ _LOCATOR = struct.Struct("<4sIQI")
 _EXTRA = struct.Struct("<2H")
 _NUMBERS64 = 1  # the kind of the extra field that holds numbers of 64 bits
 _IN_64_BITS = 0xFFFFFFFF
-_ENCRYPTED = 0x2041
+_ENCRYPTION_FLAGS = 0x2041
 _SIZES_FOLLOW = 8
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 # 160,000 tensors need as much
@@ -71,7 +71,7 @@ class Window:
             CheckpointError: they go beyond the end.
         """
         if self.begin + begin + nbytes > self.end:
-            raise broken(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
+            raise damage(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
         return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
 
     def read(self, position: int, nbytes: int) -> bytes:
@@ -81,17 +81,17 @@ class Window:
             CheckpointError: the file cannot be read, or has fewer bytes.
         """
         if position < self.begin or position + nbytes > self.end:
-            raise broken(self.path, f"{nbytes:,} bytes at {position:,} are outside of it")
+            raise damage(self.path, f"{nbytes:,} bytes at {position:,} are outside of it")
         try:
             data = read_at(self._descriptor, nbytes, position)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {reason(error)}") from error
         if len(data) < nbytes:
-            raise broken(self.path, f"ends at {position + len(data):,}, but extends to {position + nbytes:,}")
+            raise damage(self.path, f"ends at {position + len(data):,}, but extends to {position + nbytes:,}")
         return data
 
 
-def broken(path: Path, what: str) -> CheckpointError:
+def damage(path: Path, what: str) -> CheckpointError:
     """The error about a file that no program writes as it is."""
     return CheckpointError(f"{path}: is damaged or no file of torch.save: {what}; {AGAIN}")
 
@@ -123,19 +123,19 @@ class Archive:
         self.file = file
         self.entries: dict[str, Place] = {}
         start, directory, count = _directory(file)
-        found = sorted(_listed(file, directory, count), key=itemgetter(1))
-        names = sorted(name for name, *_ in found)
+        items = sorted(_items(file, directory, count), key=itemgetter(1))
+        names = sorted(name for name, *_ in items)
         for left, right in pairwise(names):
             if left == right:
-                raise broken(file.path, f"holds two entries {quoted(left)}")
-        ends = [position for _, position, *_ in found[1:]] + [start]
-        root = found[0][0].partition("/")[0] + "/" if found else ""
+                raise damage(file.path, f"holds two entries {quoted(left)}")
+        ends = [position for _, position, *_ in items[1:]] + [start]
+        root = items[0][0].partition("/")[0] + "/" if items else ""
         # checked against each other here; local headers are checked when an entry is used
-        for (name, position, nbytes, checksum), limit in zip(found, ends, strict=True):
+        for (name, position, nbytes, checksum), limit in zip(items, ends, strict=True):
             if position + _LOCAL.size + len(name) + nbytes > limit or position < file.begin:
-                raise broken(file.path, f"the entry {quoted(name)} overlaps what follows it")
+                raise damage(file.path, f"the entry {quoted(name)} overlaps what follows it")
             if not name.startswith(root):
-                raise broken(file.path, f"the entry {quoted(name)} is not in the folder {quoted(root)} of the others")
+                raise damage(file.path, f"the entry {quoted(name)} is not in the folder {quoted(root)} of the others")
             self.entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
 
     def read(self, name: str, most: int) -> bytes | None:
@@ -156,20 +156,20 @@ class Archive:
             CheckpointError: the entry's own header contradicts the archive's list of entries.
         """
         header = self.file.read(place.header, _LOCAL.size + len(place.name.encode()))
-        sign, _, flags, method, _, _, _, packed, unpacked, n, e = _LOCAL.unpack_from(header)
+        sign, _, flags, method, _, _, _, packed_size, unpacked, n, e = _LOCAL.unpack_from(header)
         position = place.header + _LOCAL.size + n + e
-        sizes = {packed, unpacked} - {_IN_64_BITS}
+        sizes = {packed_size, unpacked} - {_IN_64_BITS}
         if flags & _SIZES_FOLLOW:
             sizes -= {0}
         if (
             sign != b"PK\3\4"
             or method
-            or flags & _ENCRYPTED
+            or flags & _ENCRYPTION_FLAGS
             or header[_LOCAL.size : _LOCAL.size + n] != place.name.encode()
             or not sizes <= {place.nbytes}
             or position + place.nbytes > place.limit
         ):
-            raise broken(
+            raise damage(
                 self.file.path, f"the header of its entry {quoted(place.name)} contradicts its list of entries"
             )
         return int(position)
@@ -187,10 +187,10 @@ def _directory(file: Window) -> tuple[int, bytes, int]:
         after = file.begin + position
         sign, _, _, _, disk, first_disk, here, count, nbytes, start = _END64.unpack(file.read(after, _END64.size))
         if sign != b"PK\6\6":
-            raise broken(file.path, "its end is not where it says")
+            raise damage(file.path, "its end is not where it says")
     start += file.begin
     if disk or first_disk or here != count or comment or start + nbytes != after:
-        raise broken(file.path, "its list of entries does not end where the archive does")
+        raise damage(file.path, "its list of entries does not end where the archive does")
     if nbytes > _MOST_DIRECTORY_BYTES:
         raise CheckpointError(
             f"{file.path}: its list of entries has {nbytes:,} bytes; no model needs more than {_MOST_DIRECTORY_BYTES:,}"
@@ -200,32 +200,34 @@ def _directory(file: Window) -> tuple[int, bytes, int]:
     return start, directory, count
 
 
-def _listed(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
+def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
-            raise broken(file.path, "its list of entries is cut off")
-        sign, _, _, flags, method, _, _, checksum, packed, unpacked, n, e, c, disk, _, _, position = (
+            raise damage(file.path, "its list of entries is cut off")
+        sign, _, _, flags, method, _, _, checksum, packed_size, unpacked, n, e, c, disk, _, _, position = (
             _CENTRAL.unpack_from(directory, at)
         )
         at += _CENTRAL.size
         try:
             name = directory[at : at + n].decode()
         except UnicodeDecodeError:
-            raise broken(file.path, "the name of an entry is not UTF-8") from None
-        if _IN_64_BITS in (packed, unpacked, position):
-            unpacked, packed, position = _in_64_bits(directory[at + n : at + n + e], unpacked, packed, position)
+            raise damage(file.path, "the name of an entry is not UTF-8") from None
+        if _IN_64_BITS in (packed_size, unpacked, position):
+            unpacked, packed_size, position = _in_64_bits(
+                directory[at + n : at + n + e], unpacked, packed_size, position
+            )
         at += n + e + c
-        if sign != b"PK\1\2" or at > len(directory) or disk or packed < 0:
-            raise broken(file.path, f"its list of entries is damaged at {quoted(name)}")
-        if method or flags & _ENCRYPTED or packed != unpacked:
+        if sign != b"PK\1\2" or at > len(directory) or disk or packed_size < 0:
+            raise damage(file.path, f"its list of entries is damaged at {quoted(name)}")
+        if method or flags & _ENCRYPTION_FLAGS or packed_size != unpacked:
             raise CheckpointError(
                 f"{file.path}: the entry {quoted(name)} is compressed or encrypted, which torch.save does not do; "
                 "save it again with torch.save"
             )
-        yield name, file.begin + position, packed, checksum
+        yield name, file.begin + position, packed_size, checksum
     if at != len(directory):
-        raise broken(file.path, "its list of entries holds more than it says")
+        raise damage(file.path, "its list of entries holds more than it says")
 
 
 def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
@@ -234,8 +236,8 @@ def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
         kind, nbytes = _EXTRA.unpack_from(extra)
         field, extra = extra[_EXTRA.size : _EXTRA.size + nbytes], extra[_EXTRA.size + nbytes :]
         if kind == _NUMBERS64:
-            given = iter(struct.unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8]))
-            return tuple(next(given, -1) if number == _IN_64_BITS else number for number in numbers)
+            values = iter(struct.unpack(f"<{len(field) // 8}Q", field[: len(field) // 8 * 8]))
+            return tuple(next(values, -1) if number == _IN_64_BITS else number for number in numbers)
     return (-1,) * len(numbers)
 
 

@@ -46,10 +46,10 @@ class Stub:
 
     def get(self, *names: str) -> object:
         """An attribute of the state; with further names one of the stub that it is. None if there is none."""
-        found: object = self
+        value: object = self
         for name in names:
-            found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
-        return found
+            value = value.state.get(name) if isinstance(value, Stub) and isinstance(value.state, dict) else None
+        return value
 
 
 class Machine:
@@ -100,9 +100,9 @@ class Machine:
     def pop_to_mark(self) -> list[object]:
         """Take off the stack the last mark and what lies above it."""
         mark = self.marks.pop()
-        found = self.stack[mark:]
+        values = self.stack[mark:]
         del self.stack[mark:]
-        return found
+        return values
 
     def contain(self, value: object) -> None:
         """Put a new container on the stack."""
@@ -145,11 +145,11 @@ def _text(machine: Machine, text: str) -> None:
 
 def _tuple_of(length: int) -> _Act:
     def make(machine: Machine, _: None) -> None:
-        found = tuple(machine.stack[-length:])
-        if len(found) < length:
+        values = tuple(machine.stack[-length:])
+        if len(values) < length:
             raise IndexError
         del machine.stack[-length:]
-        machine.contain(found)
+        machine.contain(values)
 
     return make
 

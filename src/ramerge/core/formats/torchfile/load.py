@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 from pathlib import Path
 
-from ramerge.core.formats.torchfile.archive import Archive, Window, broken, window
+from ramerge.core.formats.torchfile.archive import Archive, Window, damage, window
 from ramerge.core.formats.torchfile.instructions import Machine, Name, RefusedError, Stub
 from ramerge.core.foundation.dtypes import TORCH_NAMES, itemsize
 from ramerge.core.foundation.errors import CheckpointError
@@ -118,7 +118,7 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
         )
     data = archive.read("data.pkl", most=_MOST_PICKLE_BYTES)
     if data is None:
-        raise broken(file.path, "the archive has no data.pkl")
+        raise damage(file.path, "the archive has no data.pkl")
     return _value(file.path, data, archive, modules)
 
 
@@ -158,7 +158,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     path = f"{module}.{name}"
     if path in _MAKERS or path in DTYPES or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
         return Name(path)
-    if any(module == known or module.startswith(f"{known}.") for known in (*_PACKAGES, *modules)):
+    if any(module == package or module.startswith(f"{package}.") for package in (*_PACKAGES, *modules)):
         return Name(path)
     raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
 
@@ -171,7 +171,7 @@ def _make(name: Name, args: tuple[object, ...]) -> object:
     return Stub(name.path, args)
 
 
-def _ordered(_name: Name, args: tuple[object, ...]) -> dict[object, object]:
+def _make_ordered_dict(_name: Name, args: tuple[object, ...]) -> dict[object, object]:
     if args:
         raise RefusedError("its pickle makes a dictionary from arguments, which torch does not do")
     return {}
@@ -215,13 +215,13 @@ def _parameter(_name: Name, args: tuple[object, ...]) -> object:
     return args[0]
 
 
-def _typed(_name: Name, args: tuple[object, ...]) -> object:
+def _make_typed_tensor(_name: Name, args: tuple[object, ...]) -> object:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
-    made = _make(args[0], args[2])
-    if type(made) is Stub:
-        made.fill(args[3])
-    return made
+    value = _make(args[0], args[2])
+    if type(value) is Stub:
+        value.fill(args[3])
+    return value
 
 
 def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
@@ -232,13 +232,13 @@ def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
 
 
 _MAKERS: dict[str, _Make] = {
-    "collections.OrderedDict": _ordered,
+    "collections.OrderedDict": _make_ordered_dict,
     "torch.Size": lambda _, args: numbers(args[0] if len(args) == 1 else None, "a size"),
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
     "torch._utils._rebuild_wrapper_subclass": _wrapper,
-    "torch._tensor._rebuild_from_type_v2": _typed,
+    "torch._tensor._rebuild_from_type_v2": _make_typed_tensor,
     "__builtin__.getattr": _attribute,
     "builtins.getattr": _attribute,
 }
@@ -260,7 +260,7 @@ def numbers(values: object, what: str) -> tuple[int, ...]:
 
 
 def _storage(
-    archive: Archive | None, known: dict[str, TorchStorage], reference: object
+    archive: Archive | None, storages: dict[str, TorchStorage], reference: object
 ) -> tuple[TorchStorage, str | None]:
     """A storage for `('storage', class, key, location, elements)`, and its dtype. The location is a device."""
     if archive is None:
@@ -270,12 +270,12 @@ def _storage(
     _, kind, key, _, elements = reference
     if type(kind) is not Name or not (kind.path in _STORAGES or kind.path == _UNTYPED) or type(key) is not str:
         raise RefusedError("its pickle refers to a storage in a way that torch does not")
-    if key not in known:
+    if key not in storages:
         place = archive.entries.get(f"data/{key}")
         if place is None:
             raise RefusedError(f"its pickle refers to the storage {quoted(key)}, which the archive does not hold")
-        known[key] = TorchStorage(archive.file.path, archive.locate(place), place.nbytes, place.checksum)
-    dtype, storage = _STORAGES.get(kind.path), known[key]
+        storages[key] = TorchStorage(archive.file.path, archive.locate(place), place.nbytes, place.checksum)
+    dtype, storage = _STORAGES.get(kind.path), storages[key]
     (count,) = numbers((elements,), "a number of elements")
     if count * (itemsize(dtype) if dtype else 1) != storage.nbytes:
         raise RefusedError(
