@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.engine.executors.cluster import two_nodes
+from tests.messages import Messages, write_messages
 
 from ramerge.core.engine.executors import ray
 from ramerge.core.planning import cached_counts
@@ -43,6 +44,10 @@ _OF_THE_DEVELOPER = (
 )
 _home = pytest.StashKey[Path]()
 _connection = contextlib.ExitStack()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-messages", action="store_true", help="write tests/*/messages.txt: see tests/messages.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,6 +142,18 @@ def _uses_cluster(item: pytest.Item) -> bool:
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     names = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
     return not names.isdisjoint(("cluster", "ray"))
+
+
+@pytest.fixture
+def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Messages]:
+    """The words of errors and warnings: `tests/messages.py`."""
+    path, root = request.node.path, request.config.rootpath / "tests"
+    folder = root / path.relative_to(root).parts[0]
+    test = f"{path.stem}::{request.node.name}"
+    seen = Messages(test, folder / "messages.txt", tmp_path, write=request.config.getoption("--write-messages"))
+    yield seen
+    if seen.write:
+        write_messages(seen.path, seen.test, seen.seen)
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from ramerge.core.kernels import fixed
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.layers import layer_of
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.messages import Messages
 from tests.reference import Stored, encode
 from tests.tiers import at_most, some
 
@@ -275,16 +276,16 @@ def test_frames(tmp_path: Path) -> None:
     assert len(frames["pairs"].query("kind == 'model'")) == 3
 
 
-def test_what_cannot_be_analyzed(tmp_path: Path) -> None:
+def test_what_cannot_be_analyzed(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     tensors = simple(1)
     next(iter(tensors.values())).bits[0, 0] = 0x7FC0
     write_checkpoint(tmp_path / "nan", tensors)
-    with pytest.raises(ramerge.WeightsError, match="1 NaN or Inf"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.analyze(recipe(tmp_path, [*names[:2], "nan"]))
     with pytest.raises(ramerge.PlanError):
         ramerge.analyze(recipe(tmp_path, [*names, "missing"]))
-    with pytest.raises(ramerge.RecipeError, match="0 or more"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.analyze(recipe(tmp_path, names), epsilons=[-1.0])
     with pytest.raises(ramerge.RecipeError, match="bogus"):
         ramerge.analyze(recipe(tmp_path, names, "bogus"))
@@ -360,9 +361,9 @@ def test_isolated_regions_and_the_shared_mean_rebuild_ram(tmp_path: Path) -> Non
         assert rebuilt[name].tobytes() == merged.bits.tobytes()
 
 
-def test_isolate_names_an_agent(tmp_path: Path) -> None:
+def test_isolate_names_an_agent(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
-    with pytest.raises(ramerge.RecipeError, match="did you mean 'code'"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan(recipe(tmp_path, names, "isolate", parameters={"agent": "cod"}))
 
 

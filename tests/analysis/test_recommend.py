@@ -25,6 +25,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.ui.draft import checked_draft
 from ramerge.ui.roots import Roots
 from tests.checkpoints import recipe, write_checkpoint
+from tests.messages import Messages
 from tests.reference import encode
 
 
@@ -174,9 +175,9 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     assert read.as_dict() == {**kept, "rules": [{**first, "parameters": {}}, second]}
 
 
-def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis) -> None:
+def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis, messages: Messages) -> None:
     agents = tuple(replace(agent, density=0.0) for agent in analysis.model.agents)
-    with pytest.raises(PlanError, match="no agent moved any element"):
+    with messages.raises(PlanError):
         recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
 
 
@@ -192,7 +193,7 @@ def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, [*shlex.split(merge)[1:-1], str(tmp_path / "out")]).exit_code == 0
 
 
-def test_auto_needs_prompts(tmp_path: Path) -> None:
+def test_auto_needs_prompts(tmp_path: Path, messages: Messages) -> None:
     agents = {task: str(AGENTS / task) for task in ("coder", "tool")}
     inputs = {"base": str(AGENTS / "base"), "agents": agents, "method": "auto"}
     flags = "--prompts coder=FILE --prompts tool=FILE"
@@ -208,7 +209,7 @@ def test_auto_needs_prompts(tmp_path: Path) -> None:
         with pytest.raises(RecipeError) as error:
             run()
         assert line in str(error.value)
-    with pytest.raises(RecipeError, match="parameters: the method auto chooses parameters, too"):
+    with messages.raises(RecipeError):
         ramerge.plan({**inputs, "parameters": {"r": 0.1}})
     assert ramerge.recommend(inputs).method == "ram+"
 

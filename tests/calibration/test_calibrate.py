@@ -18,6 +18,7 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
 from tests.checkpoints import read_checkpoint
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -151,12 +152,14 @@ def test_an_agent_that_is_more_exact_than_its_base_is_not_rounded(tmp_path: Path
             assert np.array_equal(values, expected[name]), name
 
 
-def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_what_fits_is_kept_and_what_does_not_is_refused(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "out"
     first = calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS) == first
     other = replace(SETTINGS, rows=5)
-    with pytest.raises(ramerge.PlanError, match=r"other settings; .* pass --overwrite"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=other)
     again = calibrate(
         BASE, agents, {"add": tasks["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
@@ -164,16 +167,16 @@ def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], 
     assert again["add"].rows == 5
     shutil.rmtree(place / "add")
     (place / "add").mkdir()
-    with pytest.raises(ramerge.PlanError, match="exists and is no calibration"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
 
 
 def test_a_refused_folder_stays_as_it_is(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "models"
     (place / "add").mkdir(parents=True)
-    with pytest.raises(ramerge.PlanError, match="models/add: exists and is no calibration; remove it, or choose"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert [path.name for path in place.iterdir()] == ["add"]
 
@@ -182,7 +185,7 @@ def test_a_refused_folder_stays_as_it_is(
 
     (place / "add").rmdir()
     monkeypatch.setattr(LiveBase, "put_agent", full)
-    with pytest.raises(ramerge.WeightsError, match="no room"):
+    with messages.raises(ramerge.WeightsError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert not list(place.iterdir())
 
@@ -210,7 +213,9 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
 
 
-def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     def replies(name: str, **how: Any) -> list[tuple[int, ...]]:
         calibrate(
             BASE,
@@ -225,9 +230,9 @@ def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(tasks: dict[s
     assert replies("five", temperature=2.0, batch=5) == one
     assert replies("greedy") != one != replies("other", temperature=2.0, reply_seed=1)
     assert replies("cold", temperature=1e-4) == replies("again")
-    with pytest.raises(ramerge.PlanError, match=r"other settings; .* pass --overwrite"):
+    with messages.raises(ramerge.PlanError):
         replies("one", temperature=1.9)
-    with pytest.raises(ramerge.RecipeError, match="temperature: nan must be a finite number of at least 0"):
+    with messages.raises(ramerge.RecipeError):
         replies("bad", temperature=float("nan"))
 
 
@@ -242,7 +247,7 @@ def test_samples_are_distributed_as_the_model_says() -> None:
 
 @pytest.mark.parametrize("fits", [0, 1, 3])
 def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
-    fits: int, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fits: int, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     calls: list[int] = []
     generate = LiveModel.generate
@@ -257,9 +262,7 @@ def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
     monkeypatch.setattr(LiveModel, "generate", short)
     arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
     if not fits:
-        with pytest.raises(
-            ramerge.PlanError, match=r"line \d: a prompt of \d+ tokens: does not fit into the memory of"
-        ):
+        with messages.raises(ramerge.PlanError):
             calibrate(*arguments, settings=SETTINGS)
         assert calls == [6, 3, 1]
         return
@@ -270,7 +273,7 @@ def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
 
 
 def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
 
@@ -278,7 +281,7 @@ def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(LiveModel, "losses", losses)
-    with pytest.raises(ramerge.PlanError, match=r"a prompt with its reply, \d+ tokens: does not fit into the memory"):
+    with messages.raises(ramerge.PlanError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
@@ -326,7 +329,7 @@ def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Pa
     assert any("the choice is unreliable; give more prompts" in note for note in replies.notes)
 
 
-def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> None:
+def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path, messages: Messages) -> None:
     def exchange(place: int, reward: float | None, held_out: bool = True) -> Exchange:
         return Exchange(f"p{place}", (1, 2), 1, "x", reward, held_out=held_out, key=str(place))
 
@@ -346,11 +349,11 @@ def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> Non
     assert "b: none of its 1 replies earned 1" in found.notes[0]
     assert list(replies_of(tmp_path, names, 0.5).exchanges) == names
     assert replies_of(kept(a=[exchange(1, None)], b=[exchange(1, None)]), names).notes[0] == UNREWARDED
-    with pytest.raises(ramerge.InputError, match="holds no replies"):
+    with messages.raises(ramerge.InputError):
         replies_of(kept(a=[]), names)
 
 
-def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return len(solution_str)\n"
     )
@@ -360,21 +363,23 @@ def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_
     replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert [each.reward for each in replies] == [len(each.text) for each in replies]
     bad = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:nothing")
-    with pytest.raises(ramerge.RecipeError, match="has no function 'nothing'"):
+    with messages.raises(ramerge.RecipeError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "bad", settings=bad)
 
 
-def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
     agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
+    with messages.raises(ramerge.WeightsError) as caught:
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "merged").exists()
 
 
-def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_rules_may_keep_tensors_of_agents_with_inputs(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     """What is read of the agent is compared."""
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -384,16 +389,16 @@ def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tm
     equal = {name for name, one in merged.items() if one.bits.tobytes() == base[name].bits.tobytes()}
     assert equal >= {name for name in base if ".mlp." in name} and equal != base.keys()
     agents["add"]["model"] = MODELS["sort"]
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than add or the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents, "rules": [kept]}, tmp_path / "other")
 
 
-def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     settings = replace(SETTINGS, gather="importance")
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
     agents = {"sort": {"model": MODELS["sort"], "importance": str(tmp_path / "out/add/importance")}}
     agents |= {"add": {"model": MODELS["add"], "importance": str(tmp_path / "out/add/importance")}}
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
+    with messages.raises(ramerge.WeightsError) as caught:
         ramerge.merge({"method": "fisher", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     del agents["sort"]
@@ -436,13 +441,13 @@ def test_damaged_files_of_inputs_are_refused_by_the_plan(
     assert problem in found
 
 
-def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     (tmp_path / "out/add/model.json").unlink()
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(
-        ramerge.WeightsError, match=r"has no model\.json, which says from which model the inputs were recorded"
-    ):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
@@ -477,10 +482,10 @@ def test_bad_arguments(
         calibrate(BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS))
 
 
-def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path) -> None:
+def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n')
     settings = replace(SETTINGS, hold_out=True)
-    with pytest.raises(ramerge.InputError, match="gives one prompt; two are needed"):
+    with messages.raises(ramerge.InputError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings)
 
 
@@ -493,21 +498,23 @@ def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: P
     assert any("were cut" in note for note in record["add"].notes)
 
 
-def test_messages_without_a_chat_template_are_refused_once(tmp_path: Path) -> None:
+def test_messages_without_a_chat_template_are_refused_once(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "p.jsonl").write_text(
         "".join(json.dumps({"messages": [{"role": "user", "content": f"{n}+1="}]}) + "\n" for n in range(3))
     )
-    with pytest.raises(ramerge.InputError, match=r"plain text \(and 2 more prompts likewise\)") as error:
+    with messages.raises(ramerge.InputError) as error:
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
     assert len(error.value.problems) == 1
 
 
-def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_that_transformers_cannot_load_is_named(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     for name in ("base", "coder"):
         shutil.copytree(AGENTS / name, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
-    with pytest.raises(ramerge.CheckpointError, match="cannot load a causal language model"):
+    with messages.raises(ramerge.CheckpointError):
         calibrate(
             tmp_path / "base",
             {"add": str(tmp_path / "coder")},
@@ -518,7 +525,7 @@ def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], 
 
 
 def test_weights_that_are_not_finite_are_found(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     put = LiveModel.put
 
@@ -527,9 +534,7 @@ def test_weights_that_are_not_finite_are_found(
         self.targets["model.layers.1.mlp.up_proj.weight"][0, 0] = float("nan")
 
     monkeypatch.setattr(LiveModel, "put", damaged)
-    with pytest.raises(
-        ramerge.WeightsError, match=r"inputs of 'model\.layers\.1\.mlp\.down_proj\.weight' and .* are NaN or Inf"
-    ):
+    with messages.raises(ramerge.WeightsError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out/add").exists()
 
@@ -594,16 +599,18 @@ def test_buffers_of_an_agent_are_put_into_the_model(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
-def test_names_that_lead_out_of_the_folder_are_refused(name: str, tasks: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):
+def test_names_that_lead_out_of_the_folder_are_refused(
+    name: str, tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
+    with messages.raises(ramerge.RecipeError):
         calibrate(BASE, {name: MODELS["add"]}, {name: tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     shutil.copytree(AGENTS / "coder", tmp_path / "model")
     before = sorted(path.name for path in (tmp_path / "model").iterdir())
-    with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "model", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before
 
@@ -658,12 +665,12 @@ def test_prompts_without_the_truth_of_a_reward(tasks: dict[str, Path], tmp_path:
     assert record["add"].rewarded == 6
 
 
-def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "r.py").write_text("def compute_score(**about):\n    return float('nan')\n")
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
-    with pytest.raises(ramerge.InputError, match="must be a finite number"):
+    with messages.raises(ramerge.InputError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
-    with pytest.raises(ramerge.RecipeError, match="right_at: nan must be a finite number"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
 
 
@@ -693,12 +700,12 @@ def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
     assert reply.text == "933"
 
 
-def test_replies_of_another_base_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_replies_of_another_base_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     path = tmp_path / "out/add/replies.jsonl"
     replies = read_exchanges(path)
     path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))
-    with pytest.raises(ramerge.InputError, match="does not fit the model"):
+    with messages.raises(ramerge.InputError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
@@ -713,7 +720,7 @@ def test_inputs_that_were_cut_off_are_recorded_again(tasks: dict[str, Path], tmp
     assert file.read_bytes() == whole
 
 
-def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     from safetensors.torch import load_file, save_file
 
     agents = {"add": MODELS["add"]}
@@ -721,7 +728,7 @@ def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path:
     tensors = load_file(tmp_path / "out/add/inputs.safetensors")
     save_file({**tensors, "weights": tensors["weights"] * 0}, tmp_path / "out/add/inputs.safetensors")
     inputs = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="or count nothing"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": inputs}, tmp_path / "merged")
 
 

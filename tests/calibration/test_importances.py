@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.deltas.run import delta
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -243,12 +244,12 @@ def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, task
     assert all(values.tobytes() == alone[name].tobytes() for name, values in found.items())
 
 
-def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path, messages: Messages) -> None:
     bad = llama(tmp_path / "bad")
     tensors = load_file(bad / "model.safetensors")
     tensors["model.norm.weight"][3] = 3e38
     save_file(tensors, bad / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ramerge.WeightsError, match=r"prompts\.jsonl: line 1: the likelihood of a's reply is NaN or 0"):
+    with messages.raises(ramerge.WeightsError):
         importances(bad, tasks, tmp_path / "out", model)
     assert not (tmp_path / "out/a").exists()
 

@@ -10,6 +10,7 @@ import pytest
 import ramerge
 from tests import reference
 from tests.checkpoints import read_checkpoint, write_inputs
+from tests.messages import Messages
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("torch", "transformers")]
 torch = pytest.importorskip("torch")
@@ -201,7 +202,7 @@ def test_inputs_of_an_expert_that_is_not_there_are_refused(tmp_path: Path) -> No
     assert f"do not fit '{key}[4]' of shape [4, 16, 8]" in problems[0]
 
 
-def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) -> None:
+def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path, messages: Messages) -> None:
     write_models(tmp_path, "qwen3_moe", stacked=True)
     rows = {"model.layers.0.mlp.experts.down_proj[1]": (np.ones((3, 8)), np.full(3, 1 / 3))}
     agents = {}
@@ -218,5 +219,5 @@ def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) 
     recipe = {"method": "regmean", "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(recipe, tmp_path / "merged")
     agents["code"]["inputs"] = agents["tool"]["inputs"]
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than code or the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(recipe, tmp_path / "other")

@@ -11,6 +11,7 @@ import pytest
 import ramerge
 from ramerge.demo.run import AGENTS
 from tests.commands import ramerge as command
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -81,7 +82,7 @@ def test_weights_are_copied_for_their_module_alone(recipe: dict[str, Any]) -> No
         assert not torch.equal(live.negative_log_likelihoods([1, 2, 3, 4], 2), before)
 
 
-def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str, Any]) -> None:
+def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str, Any], messages: Messages) -> None:
     with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         model = base.live.model
         homes = [one.data_ptr() for one in model.parameters()]
@@ -90,7 +91,7 @@ def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
         hook = model.get_submodule("model.layers.1.mlp.up_proj").register_forward_pre_hook(fail)
-        with pytest.raises(ramerge.PlanError, match="does not fit into the memory"):
+        with messages.raises(ramerge.PlanError):
             base.live.hidden([1, 2, 3])
         assert [one.data_ptr() for one in model.parameters()] == homes
         hook.remove()
@@ -104,9 +105,11 @@ def test_an_error_of_offloading_is_not_taken_for_one_of_the_models_code(recipe: 
             base.live.hidden([1, 2, 3])
 
 
-def test_importances_need_the_whole_model_on_the_device(recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_importances_need_the_whole_model_on_the_device(
+    recipe: dict[str, Any], tmp_path: Path, messages: Messages
+) -> None:
     settings = replace(SETTINGS, device_memory="400KB", gather="importance")
-    with pytest.raises(ramerge.PlanError, match=r"1\.5 MB and 1\.5 MB of importances, .* whole model on the device"):
+    with messages.raises(ramerge.PlanError):
         ramerge.calibrate(recipe, tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
 
@@ -128,13 +131,11 @@ def test_what_it_takes_is_said_before_anything_is_loaded(
 
 
 def test_a_model_that_fits_nowhere_is_refused(
-    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(estimate, "memory", lambda: 1_000_000)
     for run in (estimate_calibration, lambda *args, **how: ramerge.calibrate(*args, tmp_path / "out", **how)):
-        with pytest.raises(
-            ramerge.PlanError, match=r"needs 1\.5 MB, and main memory has 1\.0 MB; .*--model-dtype bfloat16"
-        ):
+        with messages.raises(ramerge.PlanError):
             run(recipe, settings=SETTINGS)
         assert estimate_calibration(recipe, settings=replace(SETTINGS, dtype="bfloat16")).model_bytes == 2 * 372_576
 

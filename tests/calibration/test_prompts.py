@@ -15,6 +15,7 @@ from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.prompts import Reply, halves, read_prompts
 from ramerge.core.foundation.errors import InputError
 from ramerge.sdk.recipes import models_only, open_recipe
+from tests.messages import Messages
 
 CHAT = [{"role": "user", "content": "2 + 2"}]
 ANSWER = {"role": "assistant", "content": "4"}
@@ -184,23 +185,23 @@ def test_rollouts_that_failed_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_slime_s_files_are_read_and_their_pickles_are_not_executed(tmp_path: Path) -> None:
+def test_slime_s_files_are_read_and_their_pickles_are_not_executed(tmp_path: Path, messages: Messages) -> None:
     import torch
 
     torch.save({"rollout_id": 0, "samples": [SLIME, {**SLIME, "reward": 0.0}]}, tmp_path / "0.pt")
     (prompt,) = read_prompts(tmp_path)
     assert [reply.reward for reply in prompt.replies] == [1.0, 0.0]
     torch.save({"rollout_id": 0, "samples": [{**SLIME, "status": Path.cwd}]}, tmp_path / "1.pt")
-    with pytest.raises(InputError, match=r"1\.pt: .*convert it to JSON Lines: torch\.load"):
+    with messages.raises(InputError):
         read_prompts(tmp_path)
     torch.save({"weight": torch.zeros(2)}, tmp_path / "1.pt")
-    with pytest.raises(InputError, match=r"1\.pt: holds no samples of slime"):
+    with messages.raises(InputError):
         read_prompts(tmp_path)
 
 
-def test_a_pickle_of_another_trainer_is_refused(tmp_path: Path) -> None:
+def test_a_pickle_of_another_trainer_is_refused(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "global_step_1_training_input.pkl").write_bytes(b"\x80\x04.")
-    with pytest.raises(InputError, match="is a pickle, which is not executed; give JSON Lines"):
+    with messages.raises(InputError):
         read_prompts(tmp_path / "global_step_1_training_input.pkl")
 
 
@@ -248,7 +249,7 @@ def test_a_folder_of_rollouts_is_read_in_the_order_of_its_files(tmp_path: Path) 
 
 
 @pytest.mark.needs("pyarrow")
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet(tmp_path: Path, messages: Messages) -> None:
     import pyarrow
     from pyarrow import parquet
 
@@ -262,7 +263,7 @@ def test_parquet(tmp_path: Path) -> None:
     (prompt,) = read_prompts(tmp_path / "p.parquet")
     assert prompt.replies == (Reply("4", 1.0), Reply("5", 0.0))
     (tmp_path / "q.parquet").write_bytes(b"PAR1 or not")
-    with pytest.raises(InputError, match="is no Parquet file"):
+    with messages.raises(InputError):
         read_prompts(tmp_path / "q.parquet")
 
 
@@ -307,10 +308,10 @@ def test_the_first_ten_problems_and_the_number_of_the_others(tmp_path: Path) -> 
     assert caught.value.problems[-1] == "and 3 more"
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot be read"):
+def test_files_that_cannot_be_read(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(InputError):
         read_prompts(tmp_path / "missing.jsonl")
-    with pytest.raises(InputError, match="holds no files of rollouts"):
+    with messages.raises(InputError):
         read_prompts(tmp_path)
 
 
@@ -329,14 +330,16 @@ def test_a_draw_depends_on_prompts_and_seed_and_not_on_their_order(names: list[s
         assert {prompt.key for prompt in first}.isdisjoint(prompt.key for prompt in second)
 
 
-def test_replies_are_read_as_they_were_written_and_an_unfinished_line_is_left_out(tmp_path: Path) -> None:
+def test_replies_are_read_as_they_were_written_and_an_unfinished_line_is_left_out(
+    tmp_path: Path, messages: Messages
+) -> None:
     exchanges = [Exchange("p:1", (1, 2, 3), 2, "x", 0.5, key="k"), Exchange("p:2", (4, 5), 1, "", held_out=True)]
     path = tmp_path / "replies.jsonl"
     path.write_text(to_lines(exchanges))
     assert read_exchanges(path) == exchanges
     path.write_text(to_lines(exchanges)[:-20])
     assert read_exchanges(path, partial=True) == exchanges[:1]
-    with pytest.raises(InputError, match="line 2: is no reply"):
+    with messages.raises(InputError):
         read_exchanges(path)
 
 

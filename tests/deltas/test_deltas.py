@@ -37,6 +37,7 @@ from tests.deltas.foreign import write_slime
 from tests.deltas.writing import blocks_of_elements
 from tests.e2e.kills import killed, left_behind
 from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
+from tests.messages import Messages
 from tests.planning.test_vocabulary import COMMON
 from tests.planning.test_vocabulary import write as with_vocabulary
 from tests.reference import Stored
@@ -160,7 +161,7 @@ def test_what_a_delta_lacks_is_not_read(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "agent", simple(1))
@@ -187,19 +188,19 @@ def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
         ("delta", partial(ramerge.delta, tmp_path / "base", tmp_path / "agent")),
         ("model", partial(ramerge.apply, tmp_path / "base", tmp_path / "free")),
     ):
-        with pytest.raises(RecipeError, match=r"--max-memory: 1,000,000 bytes are too little; give at least") as caught:
+        with messages.raises(RecipeError) as caught:
             work(tmp_path / name, options=ramerge.Options(max_memory="1MB"))
         work(tmp_path / name, options=ramerge.Options(max_memory=str(caught.value).rpartition(" ")[2]))
 
 
-def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_delta_is_refused(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     source = recipe(tmp_path, ["a"])
-    with pytest.raises(PlanError, match="only a single merge into a folder"):
+    with messages.raises(PlanError):
         ramerge.plan(source, kind="delta").tensors()
     without = {key: value for key, value in source.items() if key != "base"}
-    with pytest.raises(PlanError, match=r"there is no base; name the model .* \(--base MODEL"):
+    with messages.raises(PlanError):
         ramerge.merge({**without, "method": "linear"}, tmp_path / "out", kind="delta")
     swept = ramerge.plan(source, tmp_path / "out", kind="delta", vary={"parameters.r": [0, 0.1]})
     assert any("not a sweep" in text for text in swept.problems)
@@ -259,7 +260,7 @@ def test_the_commands(tmp_path: Path) -> None:
     assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
 
 
-def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path: Path) -> None:
+def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path: Path, messages: Messages) -> None:
     for name, model in {"base": simple(0), "a": simple(1, moved=0.1), "f32": simple(1, "F32")}.items():
         write_checkpoint(tmp_path / name, model)
         (tmp_path / name / "generation_config.json").write_text("{}")
@@ -267,7 +268,7 @@ def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path
     for agent in ("a", "f32"):
         ramerge.delta(tmp_path / "base", tmp_path / agent, tmp_path / f"delta of {agent}")
     (tmp_path / "base/generation_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing") as refused:
+    with messages.raises(CheckpointError) as refused:
         ramerge.apply(tmp_path / "base", tmp_path / "delta of a", tmp_path / "out", on_progress=events.append)
     assert events == [] and not (tmp_path / "out").exists()
     program, *words = shlex.split(str(refused.value).rpartition("other files of this base: ")[2].strip("`"))
@@ -275,7 +276,7 @@ def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path
     assert program == "ramerge" and done.returncode == 0, done.stderr
     same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "a"))
     # a merge would round these to the base's dtype
-    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing[^`]*$"):
+    with messages.raises(CheckpointError):
         ramerge.apply(tmp_path / "base", tmp_path / "delta of f32", tmp_path / "other")
 
 
@@ -395,30 +396,30 @@ def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")  # the page does no harm
 
 
-def test_arguments_are_checked(tmp_path: Path) -> None:
+def test_arguments_are_checked(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     with pytest.raises(RecipeError, match="compression"):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", compression="gzip")
     with pytest.raises(RecipeError, match="threads"):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", options=ramerge.Options(threads=0))
-    with pytest.raises(RecipeError, match="no delta"):
+    with messages.raises(RecipeError):
         ramerge.apply(tmp_path / "base", [], tmp_path / "d")
-    with pytest.raises(PlanError, match="one of the inputs"):
+    with messages.raises(PlanError):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "a", options=ramerge.Options(overwrite=True))
 
 
-def test_links_that_lead_out_are_followed_if_allowed(tmp_path: Path) -> None:
+def test_links_that_lead_out_are_followed_if_allowed(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     (tmp_path / "a/model.safetensors").rename(tmp_path / "weights")
     (tmp_path / "a/model.safetensors").symlink_to(tmp_path / "weights")
-    with pytest.raises(CheckpointError, match=r"outside the checkpoint.* --allow-outside-links"):
+    with messages.raises(CheckpointError):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
     ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", options=ramerge.Options(allow_outside_links=True))
     (tmp_path / "d/delta-00001.safetensors").rename(tmp_path / "data")
     (tmp_path / "d/delta-00001.safetensors").symlink_to(tmp_path / "data")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         ramerge.apply(tmp_path / "base", tmp_path / "d", tmp_path / "back")
     ramerge.apply(
         tmp_path / "base", tmp_path / "d", tmp_path / "back", options=ramerge.Options(allow_outside_links=True)
@@ -478,18 +479,20 @@ def test_a_delta_that_was_killed_goes_on(torn: bool, tmp_path: Path, monkeypatch
     assert files(out) == files(tmp_path / "whole") and left_behind(out) == []
 
 
-def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_changed_makes_a_delta_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     blocks_of_elements(1000, monkeypatch)
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     out, other = tmp_path / "out", tmp_path / "wanted"
     assert killed(lambda: ramerge.delta(base, agent, out), 100)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because --compression has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(base, agent, out, compression="zstd")
     ramerge.delta(base, agent, other, compression="zstd")
     assert files(out) == files(other)
     assert killed(lambda: ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True)), 100)
     large(tmp_path / "agent", 3, 0.2)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*agent/model.* has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True))
     ramerge.delta(base, agent, other, options=ramerge.Options(overwrite=True))
     assert files(out) == files(other)
@@ -501,22 +504,24 @@ def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: 
     assert files(out) == files(other) and left_behind(out) == []
 
 
-def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_that_does_not_hold_what_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     written = Writer.write
     monkeypatch.setattr(Writer, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
-    with pytest.raises(OutputError, match="the file system does not hold what was written"):
+    with messages.raises(OutputError):
         ramerge.delta(base, agent, tmp_path / "out")
     assert not (tmp_path / "out").exists() and left_behind(tmp_path / "out") == []
 
 
 def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     blocks_of_elements(1000, monkeypatch)
     one, other = large(tmp_path / "one", 1, 0), large(tmp_path / "other", 2, 0.2)
     assert killed(lambda: ramerge.delta(one, other, tmp_path / "out"), 100)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because what is read has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(other, one, tmp_path / "out")
     ramerge.delta(other, one, tmp_path / "wanted")
     assert files(tmp_path / "out") == files(tmp_path / "wanted")

@@ -28,6 +28,7 @@ from ramerge.deltas.patched import Patched
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta
+from tests.messages import Messages
 from tests.reference import Stored
 from tests.tiers import at_most
 
@@ -338,7 +339,7 @@ def test_a_tensor_that_did_not_change_must_be_the_bases_too(models: Path) -> Non
     assert "is not that of the model" in refused(models, delta, base="v1")
 
 
-def test_links_of_a_chain(models: Path) -> None:
+def test_links_of_a_chain(models: Path, messages: Messages) -> None:
     first = write_delta(models / "d1", models / "base", models / "v1")
     second = write_delta(models / "d2", models / "v1", models / "v2")
     back = write_delta(models / "d3", models / "base", models / "v2")
@@ -347,12 +348,12 @@ def test_links_of_a_chain(models: Path) -> None:
     assert "two deltas of the same version" in refused(models, first, back)
     assert "in the wrong order" in refused(models, second, first)
     assert "two deltas of the same version" in refused(models, first, first)
-    with pytest.raises(CheckpointError, match="is a delta and needs its base model"):
+    with messages.raises(CheckpointError):
         ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m")
         raise CheckpointError(ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m").problems)
 
 
-def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
+def test_recipes_say_that_an_agent_is_a_delta(models: Path, messages: Messages) -> None:
     first = write_delta(models / "d1", models / "base", models / "v1")
     second = write_delta(models / "d2", models / "v1", models / "v2")
     source = recipe(models, ["v1"], "task_arithmetic")
@@ -367,7 +368,7 @@ def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
     assert any("is no delta, but safetensors files" in text for text in plan.problems)
     plan = ramerge.plan(source | {"agents": {"a": f"{first}+{models / 'v2'}"}}, models / "m")
     assert any("only adapters and deltas can be added" in text for text in plan.problems)
-    with pytest.raises(RamergeError, match="exactly one of model"):
+    with messages.raises(RamergeError):
         ramerge.plan(source | {"agents": {"a": {"delta": str(first), "model": "x"}}}, models / "m")
 
 
@@ -405,25 +406,25 @@ def test_a_flipped_bit_of_a_table(models: Path, column: int) -> None:
 
 
 @pytest.mark.full
-def test_every_flipped_bit_of_a_stored_header(models: Path) -> None:
+def test_every_flipped_bit_of_a_stored_header(models: Path, messages: Messages) -> None:
     """A header may be changed in ways that leave it valid: other metadata, another order of keys."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path, begin, end = entry_of(delta, "header:model-00001-of-00002.safetensors")
     index, whole = read_index(delta / DELTA_INDEX), path.read_bytes()
     for bit in range(8 * (end - begin)):
         changed_at(path, begin + bit // 8, lambda byte, bit=bit: byte ^ 1 << bit % 8)
-        with pytest.raises(CheckpointError, match=r"00001-of-00002\.safetensors' is damaged"):
+        with messages.raises(CheckpointError):
             stored_header(delta, index, "model-00001-of-00002.safetensors")
         path.write_bytes(whole)
 
 
-def test_a_wrong_result_is_refused(models: Path) -> None:
+def test_a_wrong_result_is_refused(models: Path, messages: Messages) -> None:
     """Digests of results are looked at where the agent itself is written."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
     index["tensors"]["model.layers.0.weight"]["result"] = "0" * 32
     (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
-    with pytest.raises(CheckpointError, match=r"'model\.layers\.0\.weight' does not become what the delta says"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
 
@@ -438,12 +439,12 @@ def test_truncated_and_missing_files(models: Path) -> None:
     assert "is missing" in refused(models, delta)
 
 
-def test_a_companion_that_changed(models: Path) -> None:
+def test_a_companion_that_changed(models: Path, messages: Messages) -> None:
     (models / "v1/config.json").write_text('{"model_type": "test", "torch_dtype": "bfloat16", "x": 1}')
     delta = write_delta(models / "delta", models / "base", models / "v1")
     assert opened(models / "base", delta).config["x"] == 1
     (delta / "companions/config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is not the file that belongs to the agent"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
 
 
@@ -503,14 +504,14 @@ def test_an_index_that_lies(models: Path, change: Callable[[dict[str, Any]], Non
     assert said in refused(models, delta)
 
 
-def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
+def test_an_index_that_lies_about_how_much_moved(models: Path, messages: Messages) -> None:
     """Only who reads all of a tensor notices it."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
     moved = index["tensors"][NAME]["moved"]
     index["tensors"][NAME]["moved"] = moved - 1
     (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
-    with pytest.raises(CheckpointError, match=rf"{NAME}' has {moved} elements that moved, but .* says {moved - 1};"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
 

@@ -15,6 +15,7 @@ from tests.checkpoints import (
     write_simple,
 )
 from tests.conformance.test_merge import same
+from tests.messages import Messages
 
 
 def test_companions_are_copied_byte_for_byte(tmp_path: Path) -> None:
@@ -157,14 +158,14 @@ def test_the_parameters_of_mistrals_own_form_stay_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model", "vocab.txt", "2_Dense/model.safetensors"])
 @pytest.mark.parametrize("owner", ["base", "tool"])
-def test_a_pointer_of_git_lfs_is_not_copied(name: str, owner: str, tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_not_copied(name: str, owner: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     put(tmp_path / "base", {"modules.json": MODULES})
     put(tmp_path / owner, {"modules.json": MODULES, name: POINTER})
     source = recipe(tmp_path, names, **({"companions": "tool"} if owner == "tool" else {}))
     problems = ramerge.plan(source).problems
     assert any(f"{tmp_path / owner / name}: is a Git LFS pointer, not the file" in problem for problem in problems)
-    with pytest.raises(ramerge.PlanError, match="git lfs pull"):
+    with messages.raises(ramerge.PlanError):
         ramerge.convert(tmp_path / owner, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -239,13 +240,13 @@ def test_names_in_a_processor_that_lead_out_or_nowhere(file: str, tmp_path: Path
     assert written(tmp_path / "out") == OURS | {PROCESSOR}
 
 
-def test_statistics_by_a_link_that_leads_out_are_refused(tmp_path: Path) -> None:
+def test_statistics_by_a_link_that_leads_out_are_refused(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path, {"code": 0.1})
     write_safetensors(tmp_path / "secret.safetensors", {"mean": floats([1.0])})
     _policy(tmp_path / "base", 0.5, STATES[:1])
     (tmp_path / "base" / STATES[0]).unlink()
     (tmp_path / "base" / STATES[0]).symlink_to(tmp_path / "secret.safetensors")
-    with pytest.raises(ramerge.PlanError, match="outside the checkpoint"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 

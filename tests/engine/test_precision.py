@@ -12,6 +12,7 @@ import ramerge
 from ramerge.core.foundation.errors import InputError
 from tests.checkpoints import Tensors, floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
+from tests.messages import Messages
 from tests.reference import Stored
 
 SHAPES = {"model.layers.0.weight": (33, 70), "model.layers.1.weight": (7,), "model.norm.weight": (64,)}
@@ -121,7 +122,7 @@ def lossy(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_large_loss_is_a_warning_with_the_line_to_add(lossy: Path, tmp_path: Path) -> None:
+def test_a_large_loss_is_a_warning_with_the_line_to_add(lossy: Path, tmp_path: Path, messages: Messages) -> None:
     record = ramerge.merge(lossy, tmp_path / "out")
     (warning,) = record.warnings
     share = next(iter(record.agents.values())).erased_share
@@ -129,7 +130,7 @@ def test_a_large_loss_is_a_warning_with_the_line_to_add(lossy: Path, tmp_path: P
     assert "`dtype: float32`" in warning and "bfloat16" in warning
     said = command("merge", str(lossy), str(tmp_path / "quiet"), "--quiet")
     assert said.returncode == 0 and warning in said.stderr and not said.stdout
-    with pytest.raises(InputError, match="dtype: float32"):
+    with messages.raises(InputError):
         ramerge.merge(lossy, tmp_path / "strict", options=ramerge.Options(strict=True))
     assert not (tmp_path / "strict").exists()
     # following the advice helps

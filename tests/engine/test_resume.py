@@ -23,6 +23,7 @@ from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import counting, ended, forked, killed, left_behind, merge, weights
+from tests.messages import Messages
 
 CASES = {
     "ram+": ({"method": "ram+"}, {}),
@@ -113,37 +114,38 @@ def test_nothing_is_done_again_but_what_was_under_way(source: dict, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda source, folder: source | {"parameters": {"r": 0.3}}, "parameters.* of the recipe has changed"),
-        (lambda source, folder: source | {"method": "ram"}, "method of the recipe has changed"),
-        (lambda source, folder: write_checkpoint(folder / "tool", simple(7, moved=0.2)) and source, "tool/.* has chan"),
-        (lambda source, folder: source | {"shard_size": "2KB"}, "shard_size of the recipe has changed"),
+        lambda source, folder: source | {"parameters": {"r": 0.3}},
+        lambda source, folder: source | {"method": "ram"},
+        lambda source, folder: write_checkpoint(folder / "tool", simple(7, moved=0.2)) and source,
+        lambda source, folder: source | {"shard_size": "2KB"},
     ],
+    ids=["parameters", "method", "weights", "shard_size"],
 )
-def test_what_has_changed_is_said(change: Callable, words: str, source: dict, tmp_path: Path) -> None:
+def test_what_has_changed_is_said(change: Callable, source: dict, tmp_path: Path, messages: Messages) -> None:
     assert killed(lambda: merge(source, tmp_path / "out"), 30)
     source = change(source, tmp_path)
     merge(source, tmp_path / "whole")
-    with pytest.warns(
-        ContinueNote, match=f"restarts from scratch: .* % of an earlier run cannot be used, because .*{words}"
-    ):
+    with messages.warns(ContinueNote):
         merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
     assert left_behind(tmp_path / "out") == []
 
 
-def test_a_write_through_a_memory_map_makes_it_begin_anew(source: dict, tmp_path: Path) -> None:
+def test_a_write_through_a_memory_map_makes_it_begin_anew(source: dict, tmp_path: Path, messages: Messages) -> None:
     with mapped(tmp_path / "tool/model.safetensors") as change:
         assert killed(lambda: merge(source, tmp_path / "out"), 30)
         change()
         merge(source, tmp_path / "whole")
-        with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*tool/model.safetensors has changed"):
+        with messages.warns(ContinueNote):
             merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
-def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(source: dict, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(
+    source: dict, tmp_path: Path, messages: Messages
+) -> None:
     """It is refused, as after a run that was not killed, but nothing is left."""
 
     def placed() -> None:
@@ -152,7 +154,7 @@ def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(sou
 
     assert ended(forked(placed)) == -signal.SIGKILL
     assert left_behind(tmp_path / "out") != []
-    with pytest.warns(OutputWarning, match="out: is complete"), pytest.raises(ramerge.PlanError, match="exists"):
+    with messages.warns(OutputWarning), pytest.raises(ramerge.PlanError, match="exists"):
         ramerge.merge(source, tmp_path / "out")
     assert left_behind(tmp_path / "out") == []
     merge(source, tmp_path / "whole")
@@ -188,7 +190,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
     assert ramerge.clean(out) == [] == left_behind(out)
 
 
-def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
+def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path, messages: Messages) -> None:
     out = tmp_path / "out"
     merge(source, out)
     before = weights(out)
@@ -197,7 +199,7 @@ def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: P
     assert weights(out) == before
     with build_output(out, overwrite=True) as stage:
         stage.write("a", "b")
-        with pytest.raises(ramerge.OutputError, match="another process is writing"):
+        with messages.raises(ramerge.OutputError):
             ramerge.clean(out)
 
 

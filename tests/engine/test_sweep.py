@@ -16,6 +16,7 @@ import ramerge
 from ramerge.core.engine import worker
 from ramerge.core.engine.operators import read_rows
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_inputs, write_simple
+from tests.messages import Messages
 
 RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}
 
@@ -115,9 +116,9 @@ def test_a_slow_loop_has_two_tensors_in_memory_at_a_time(points: int, tmp_path: 
     assert not taken
 
 
-def test_a_loop_that_fails_ends_it(tmp_path: Path) -> None:
+def test_a_loop_that_fails_ends_it(tmp_path: Path, messages: Messages) -> None:
     before = threading.active_count()
-    with pytest.raises(KeyError, match="no such weight"):
+    with messages.raises(KeyError):
         for _tensor in ramerge.plan(recipe(tmp_path, write_simple(tmp_path))).tensors():
             raise KeyError("no such weight")
     gc.collect()
@@ -143,7 +144,9 @@ def test_what_cannot_be_swept(vary: dict, words: list[str], tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
-def test_the_disk_for_all_points_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_for_all_points_is_checked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     import shutil
 
     source = recipe(tmp_path, write_simple(tmp_path))
@@ -151,7 +154,7 @@ def test_the_disk_for_all_points_is_checked_first(tmp_path: Path, monkeypatch: p
     usage = shutil.disk_usage(tmp_path)._replace(free=one.bytes_written * 2)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     assert ramerge.plan(source, tmp_path / "out").problems == ()
-    with pytest.raises(ramerge.PlanError, match="bytes of disk"):
+    with messages.raises(ramerge.PlanError):
         ramerge.sweep(source, tmp_path / "out", vary=RANGES)
 
 
@@ -242,27 +245,27 @@ def test_rules_that_make_no_sense(rule: dict, word: str, tmp_path: Path) -> None
 # --- methods without a base, and with importances --------------------------------------------------------------------
 
 
-def test_linear_needs_no_base(tmp_path: Path) -> None:
+def test_linear_needs_no_base(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names, "linear")
     ramerge.merge(source, tmp_path / "with")
     ramerge.merge({key: value for key, value in source.items() if key != "base"}, tmp_path / "without")
     found, wanted = read_checkpoint(tmp_path / "without"), read_checkpoint(tmp_path / "with")
     assert all(np.array_equal(found[name].bits, wanted[name].bits) for name in wanted)
-    with pytest.raises(ramerge.RecipeError, match="base: is missing, but ties needs it"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan({"method": "ties", "agents": source["agents"]})
 
 
-def test_importances_are_asked_for_and_checked(tmp_path: Path) -> None:
+def test_importances_are_asked_for_and_checked(tmp_path: Path, messages: Messages) -> None:
     from tests.checkpoints import floats
 
     names = write_simple(tmp_path, {"a": 0.2})
-    with pytest.raises(ramerge.RecipeError, match="has no importance"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan(recipe(tmp_path, names, "fisher"))
     tensors = {name: floats(np.ones((40, 16)), "F32") for name in simple(0)}
     agents = {"a": {"model": str(tmp_path / "a"), "importance": str(tmp_path / "f")}}
     source = {"method": "fisher", "base": str(tmp_path / "base"), "agents": agents}
-    with pytest.raises(ramerge.RecipeError, match="does not use importances"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan({**source, "method": "ram"})
     short = dict(list(tensors.items())[1:])
     write_checkpoint(tmp_path / "f", {**short, "model.layers.1.weight": floats(np.ones((3, 3)), "F32")})
@@ -278,10 +281,10 @@ def test_importances_are_asked_for_and_checked(tmp_path: Path) -> None:
 # --- what varies, and what is refused --------------------------------------------------------------------------------
 
 
-def test_a_key_and_a_part_of_it_cannot_both_vary(tmp_path: Path) -> None:
+def test_a_key_and_a_part_of_it_cannot_both_vary(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), "ties")
     vary = {"parameters.weights.code": [1, 2], "parameters.weights": [1, 2]}
-    with pytest.raises(ramerge.RecipeError, match="is a part of"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.sweep(source, tmp_path / "out", vary=vary)
 
 
@@ -349,10 +352,10 @@ def test_parameters_that_make_no_sense(method: str, parameters: dict, word: str,
     assert word in str(caught.value)
 
 
-def test_without_a_base_none_can_be_kept(tmp_path: Path) -> None:
+def test_without_a_base_none_can_be_kept(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), "linear", rules=[{"match": "*.0.*", "keep": "base"}])
     del source["base"]
-    with pytest.raises(ramerge.RecipeError, match="has no base"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan(source)
 
 

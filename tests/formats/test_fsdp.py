@@ -23,6 +23,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 torch = pytest.importorskip("torch")
@@ -45,7 +46,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("steps", [(10, 10), (10, 20)])
-def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path) -> None:
+def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path, messages: Messages) -> None:
     """verl saves the schedule of the learning rate for each rank, next to states of random numbers."""
     import random
 
@@ -59,7 +60,7 @@ def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path) -> None:
     if steps[0] == steps[1]:
         assert open_checkpoint(tmp_path).tensors
         return
-    with pytest.raises(CheckpointError, match=r"of different steps \(extra_state says 10 for rank 0, 20 for rank 1\)"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
 
 
@@ -134,7 +135,7 @@ def actor(tmp_path: Path) -> Path:
     return trainers.write_fsdp(tmp_path / "run", MODEL, ranks=3) / "global_step_7" / "actor"
 
 
-def test_which_folder_a_user_names(actor: Path) -> None:
+def test_which_folder_a_user_names(actor: Path, messages: Messages) -> None:
     step, run = actor.parent, actor.parent.parent
     for named in (actor, step, run):
         found = check(named)
@@ -147,7 +148,7 @@ def test_which_folder_a_user_names(actor: Path) -> None:
     check(run)
     (run / "latest_ckpt_global_step.txt").write_text("../../etc")
     assert find(run) is None
-    with pytest.raises(CheckpointError, match=f"give one of its steps, such as {step / 'policy'}"):
+    with messages.raises(CheckpointError):
         open_checkpoint(run)
 
 
@@ -267,34 +268,34 @@ def test_a_tensor_in_odd_strides_is_refused(tmp_path: Path) -> None:
     assert "tensor 'b': its elements of shape [4, 2] lie at distances of [4, 1]" in found.value.problems[1]
 
 
-def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path) -> None:
+def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path, messages: Messages) -> None:
     rank(actor, 1).rename(tmp_path / "elsewhere.pt")
     rank(actor, 1).symlink_to(tmp_path / "elsewhere.pt")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor)
     open_checkpoint(actor, allow_outside_links=True)
     (tmp_path / "elsewhere.pt").replace(rank(actor, 1))
     config = actor / "huggingface" / "config.json"
     config.rename(tmp_path / "config.json")
     config.symlink_to(tmp_path / "config.json")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor)
 
 
-def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path) -> None:
+def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path, messages: Messages) -> None:
     inner = actor / "huggingface"
     inner.rename(tmp_path / "secret")
     (tmp_path / "secret" / "config.json").unlink()
     inner.symlink_to(tmp_path / "secret")
     for named in (actor, actor.parent):
-        with pytest.raises(CheckpointError, match=rf"huggingface: links to {tmp_path / 'secret'}, outside"):
+        with messages.raises(CheckpointError):
             open_checkpoint(named)
     assert open_checkpoint(actor, allow_outside_links=True).metadata_folder == inner
     inner.unlink()
     actor.rename(tmp_path / "moved")
     actor.symlink_to(tmp_path / "moved")
     open_checkpoint(actor)
-    with pytest.raises(CheckpointError, match=r"actor: links to .*, outside"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor.parent)
 
 
@@ -346,10 +347,10 @@ def dtensor(mesh: dict[str, object], package: str, offsets: list[int]) -> Stub:
         {"_layout": Stub("layout", (), {"axes": tuple(Stub("axis", (), {"shape": (n,)}) for n in (2, 3))})},
     ],
 )
-def test_meshes_of_older_versions_of_torch(mesh: dict[str, object], package: str) -> None:
+def test_meshes_of_older_versions_of_torch(mesh: dict[str, object], package: str, messages: Messages) -> None:
     part = part_of(dtensor(mesh, package, [1, 1]))
     assert (part.shape, part.dtype, part.boxes[0][0]) == ((7, 2), "F32", (3, 0))
-    with pytest.raises(RefusedError, match=r"should have a shard of \[1, 2\] at \[6, 0\]"):
+    with messages.raises(RefusedError):
         part_of(dtensor(mesh, package, [1, 2]))
-    with pytest.raises(RefusedError, match="in a mesh of"):
+    with messages.raises(RefusedError):
         part_of(dtensor(mesh, package, [1, 3]))

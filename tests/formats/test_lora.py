@@ -18,6 +18,7 @@ from ramerge.core.foundation.errors import CheckpointError, PlanError, WeightsEr
 from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.tensors.lowrank import LowRank
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
+from tests.messages import Messages
 from tests.reference import NUMBERS, Stored
 from tests.tiers import some
 
@@ -188,13 +189,13 @@ def test_convert(models: Path) -> None:
     close(read_checkpoint(models / "other"), wanted)
 
 
-def test_resized_embeddings_set_the_vocabulary(tmp_path: Path) -> None:
+def test_resized_embeddings_set_the_vocabulary(tmp_path: Path, messages: Messages) -> None:
     write_base(tmp_path / "base", text_config={"vocab_size": 32}, vocab_size=32)
     adapter = write_adapter(tmp_path / "more", {key("model.embed_tokens", "weight"): some(40, 16)})
     ramerge.convert(f"{tmp_path / 'base'}+{adapter}", tmp_path / "out")
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["vocab_size"] == config["text_config"]["vocab_size"] == 40
-    with pytest.raises(PlanError, match=re.escape(f"write {tmp_path / 'base'}+{adapter} as the model, without a base")):
+    with messages.raises(PlanError):
         ramerge.convert(adapter, tmp_path / "out 2", base=tmp_path / "base")
     source = {"base": str(tmp_path / "base"), "agents": {"a": str(adapter)}, "method": "task_arithmetic"}
     shapes, config = ramerge.plan(source).problems
@@ -329,9 +330,9 @@ def test_configurations_that_are_refused(config: dict[str, object], words: str, 
     assert any(words in problem for problem in found), found
 
 
-def test_an_adapter_in_several_files(models: Path) -> None:
+def test_an_adapter_in_several_files(models: Path, messages: Messages) -> None:
     (models / "code/adapter_model.safetensors").rename(models / "code/adapter_model-00001-of-00002.safetensors")
-    with pytest.raises(CheckpointError, match="the adapter is in several files, such as 'adapter_model-00001-of-"):
+    with messages.raises(CheckpointError):
         open_checkpoint(models / "code", base=open_checkpoint(models / "base"))
 
 
@@ -447,13 +448,13 @@ def test_adapters_that_add_up(case: str, models: Path) -> None:
     }
 
 
-def test_rows_of_tied_embeddings_are_those_of_the_output_too(tmp_path: Path) -> None:
+def test_rows_of_tied_embeddings_are_those_of_the_output_too(tmp_path: Path, messages: Messages) -> None:
     config = {"tie_word_embeddings": True, "architectures": ["LlamaForCausalLM"]}
     write_base(tmp_path / "base", **config)
     head = {"base_model.model.lm_head.weight": floats(np.ones((32, 16)), "F32")}
     first, second, third = stacked(tmp_path, [rows(3), rows(5), (head, {"modules_to_save": ["lm_head"]})])
     ramerge.convert(f"{tmp_path / 'base'}+{first}+{second}", tmp_path / "sum")
-    with pytest.raises(PlanError, match=r"replaces rows or all of 'lm_head\.weight'"):
+    with messages.raises(PlanError):
         ramerge.convert(f"{tmp_path / 'base'}+{first}+{third}", tmp_path / "out")
 
 
@@ -818,7 +819,7 @@ def test_some_projections_of_a_fused_tensor(parts: str, tmp_path: Path) -> None:
 TOWER = "base_model.model.model.visual.blocks.0.attn.qkv"
 
 
-def test_towers_that_a_text_model_lacks_are_dropped(models: Path) -> None:
+def test_towers_that_a_text_model_lacks_are_dropped(models: Path, messages: Messages) -> None:
     tower = {f"{TOWER}.lora_A.weight": some(4, 16), f"{TOWER}.lora_B.weight": some(48, 4)}
     write_adapter(models / "vision", factors(*UP, seed=1) | tower)
     opened = open_checkpoint(models / "vision", base=open_checkpoint(models / "base"))
@@ -827,7 +828,7 @@ def test_towers_that_a_text_model_lacks_are_dropped(models: Path) -> None:
     ramerge.convert(f"{models / 'base'}+{models / 'code'}", models / "wanted", dtype="float32")
     close(read_checkpoint(models / "out"), read_checkpoint(models / "wanted"))
     write_adapter(models / "only", tower)
-    with pytest.raises(CheckpointError, match="the base has no tensor"):
+    with messages.raises(CheckpointError):
         open_checkpoint(models / "only", base=open_checkpoint(models / "base"))
 
 

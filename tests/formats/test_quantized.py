@@ -19,6 +19,7 @@ from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.formats.quantized import SAMPLES, dequantized, expanded, quantize_model, write_quantized
+from tests.messages import Messages
 from tests.reference import Stored, encode
 
 REQUANTIZED = [name for name in SAMPLES if "4" not in name and name != "gpt-oss"]
@@ -180,14 +181,14 @@ def test_tensors_in_memory_are_codes_and_scales(tmp_path: Path) -> None:
     assert seen == {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(tmp_path / "out").items()}
 
 
-def test_nan_is_refused_where_a_block_would_share_its_scale(tmp_path: Path) -> None:
+def test_nan_is_refused_where_a_block_would_share_its_scale(tmp_path: Path, messages: Messages) -> None:
     source = {**family(tmp_path, "fp8 blocks"), "method": "linear", "allow": {"non_finite": True}}
     agent = model(1, moved=0.3)
     name = next(name for name, tensor in agent.items() if tensor.bits.ndim == 2)
     agent[name].bits.reshape(-1)[5] = 0x7FC0
     write_checkpoint(tmp_path / "a", agent)
     ramerge.merge({**source, "dtype": "bfloat16"}, tmp_path / "out")
-    with pytest.raises(ramerge.WeightsError, match=f"{name}.*holds 1 NaN.* dtype: like base computes each element"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({**source, "dtype": "like base"}, tmp_path / "like")
 
 
@@ -337,13 +338,15 @@ def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: 
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,)])
-def test_scales_of_two_grids_are_told_by_their_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_scales_of_two_grids_are_told_by_their_shape(
+    shape: tuple[int, ...], tmp_path: Path, messages: Messages
+) -> None:
     codes = Stored("F8_E4M3", np.full((2, 32), 0x38, np.uint8))  # ones
     scales = encode(np.array([1, 2], np.float32).reshape(shape), "F32")
     config = {"torch_dtype": "bfloat16", "quantization_config": {**SAMPLES["fp8 blocks"].config}}
     write_checkpoint(tmp_path / "m", {"w.weight": codes, "w.weight_scale_inv": scales}, config=config)
     if len(shape) == 1:
-        with pytest.raises(ramerge.RamergeError, match="may be those of blocks of 2 x 16 or 1 x 32"):
+        with messages.raises(ramerge.RamergeError):
             ramerge.convert(tmp_path / "m", tmp_path / "out")
         return
     ramerge.convert(tmp_path / "m", tmp_path / "out", dtype="float32")
@@ -551,7 +554,7 @@ def test_a_second_declaration_stays_with_the_codes(dtype: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("config", [{}, {"quantization": {"bits": 4, "group_size": 32}}])
-def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> None:
+def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path, messages: Messages) -> None:
     """They are words of 32 bits, which a model may have for other reasons."""
     source, tensors = recipe(tmp_path, ["a"]), model(1)
     write_checkpoint(tmp_path / "base", model(0))
@@ -565,7 +568,7 @@ def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> No
     (problem,) = ramerge.plan(source).problems
     assert "is quantized by MLX ('model.layers.0.q_proj.weight' and others)" in problem
     assert f"mlx_lm.convert --hf-path {tmp_path / 'a'} --mlx-path OUT --dequantize" in problem
-    with pytest.raises(ramerge.RamergeError, match="quantized by MLX"):
+    with messages.raises(ramerge.RamergeError):
         ramerge.convert(tmp_path / "a", tmp_path / "out")
 
 
@@ -587,14 +590,14 @@ def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) 
     assert "a scale is NaN, Inf, negative or 0" in text
 
 
-def test_codes_that_are_nan(tmp_path: Path) -> None:
+def test_codes_that_are_nan(tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     stored = quantize_model("fp8 blocks", model(1, moved=0.4))[0]
     codes = stored[Q].bits.copy()
     codes[3, 4:6] = 0x7F, 0xFF
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
     write_checkpoint(tmp_path / "a", {**stored, Q: Stored("F8_E4M3", codes)}, config=config)
-    with pytest.raises(ramerge.RamergeError, match=r"q_proj.weight' holds 2 NaN or Inf"):
+    with messages.raises(ramerge.RamergeError):
         ramerge.merge(source, tmp_path / "out")
 
 

@@ -10,6 +10,7 @@ import pytest
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
 from ramerge.core.foundation.files import check_beside, check_file, write_file, write_files
+from tests.messages import Messages
 
 
 def left(folder: Path) -> list[str]:
@@ -81,13 +82,13 @@ def check_folder(path: Path) -> None:
     check_beside(path / "file", path)
 
 
-def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / ".a.json.partial").touch()
     check_file(tmp_path / "a.json")
     check_file(tmp_path / "pages" / "a.html")
     check_folder(tmp_path / "tables" / "of" / "today")
     assert left(tmp_path) == []
-    with pytest.raises(RecipeError, match=r"today: cannot be written: File name too long"):
+    with messages.raises(RecipeError):
         check_folder(tmp_path / "tables" / ("of" * 200) / "today")
     assert left(tmp_path) == []
 
@@ -128,14 +129,16 @@ def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pyt
     assert ((tmp_path / "a.json").read_text(), left(tmp_path)) == ("new", ["a.json"])
 
 
-def test_a_failing_clean_up_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_clean_up_says_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     def fail(*_: object, **_named: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         patch.setattr(os, "unlink", fail)
-        with pytest.raises(OutputError, match=r"Input/output error; .*\.a\.json\.partial is left over"):
+        with messages.raises(OutputError):
             write_file(tmp_path / "a.json", "new")
     write_file(tmp_path / "a.json", "new")
     assert left(tmp_path) == ["a.json"]

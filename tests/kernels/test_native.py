@@ -23,6 +23,7 @@ from ramerge.core.foundation.progress import Progress
 from ramerge.core.kernels import native
 from ramerge.core.kernels import ram as kernel
 from tests.checkpoints import recipe, write_simple
+from tests.messages import Messages
 
 SOURCE = """
 def total(values, factor):
@@ -249,21 +250,21 @@ def test_functions_may_call_others_of_their_module(
     assert compilations == ["apply"] * 2
 
 
-def test_functions_that_cannot_be_told_apart_are_refused() -> None:
+def test_functions_that_cannot_be_told_apart_are_refused(messages: Messages) -> None:
     def closure(factor: int) -> Any:
         return lambda x: factor * x
 
     for element in (closure(2), np.add, len):
-        with pytest.raises(TypeError, match="plain function"):
+        with messages.raises(TypeError):
             source_key("f", "", (), "u32", {"element": element})
-    with pytest.raises(TypeError, match="cannot use ARGUMENTS, a tuple"):
+    with messages.raises(TypeError):
         source_key("f", "", (), "u32", {"element": lambda x: ARGUMENTS[x]})
 
 
 @pytest.mark.parametrize("line", ["print(x)", "if x > 1: raise ValueError('large')"])
-def test_kernels_that_need_python_when_they_run_are_not_kept(cache: Path, line: str) -> None:
+def test_kernels_that_need_python_when_they_run_are_not_kept(cache: Path, line: str, messages: Messages) -> None:
     source = f"def said(x):\n    {line}\n    return x\n"
-    with pytest.warns(RuntimeWarning, match=r"kernel said that cannot be kept"):
+    with messages.warns(RuntimeWarning):
         said = native.load("said", source, ("i64",), "i64")
     assert not cache.exists()
     assert said(1) == 1
@@ -274,18 +275,18 @@ def test_a_kernel_that_allocates_is_refused(cache: Path) -> None:
         native.load("sized", "def sized(x):\n    return np.zeros(x).size\n", ("i64",), "i64")
 
 
-def test_numba_that_is_switched_off_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_that_is_switched_off_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
-    with pytest.raises(ramerge.RamergeError, match=r"^NUMBA_DISABLE_JIT: switches numba off, .*; unset it$"):
+    with messages.raises(ramerge.RamergeError):
         total()
 
 
 def test_code_that_llvm_does_not_read_is_compiled_each_time(
-    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr("numba.core.ccallback.CFunc.inspect_llvm", lambda _: "no code of this LLVM")
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match=r"numba .* kernel total that cannot be kept"):
+        with messages.warns(RuntimeWarning):
             assert total() == 5.0
         forget()
     assert compilations == ["total"] * 2

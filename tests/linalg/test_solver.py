@@ -22,6 +22,7 @@ from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning import devices
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
+from tests.messages import Messages
 from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES, SPECTRAL, low_rank, random
 from tests.plans import planned
 from tests.tiers import at_most, some
@@ -281,10 +282,10 @@ def test_a_failure_becomes_a_warning_of_the_record(tmp_path: Path, monkeypatch):
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_no_name_is_refused(tmp_path: Path):
+def test_a_device_that_is_no_name_is_refused(tmp_path: Path, messages: Messages):
     source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
     for text in ("gpu", "cuda:x", "", "torch:cpu"):
-        with pytest.raises(ramerge.RecipeError, match="auto, cpu, cuda, cuda:N and mps"):
+        with messages.raises(ramerge.RecipeError):
             ramerge.plan(source, options=ramerge.Options(device=text))
 
 

@@ -18,6 +18,7 @@ from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.read import translate_recipe
 from ramerge.mergekit.translate import DIALECT, translate
 from tests.checkpoints import floats, write_checkpoint
+from tests.messages import Messages
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]
 
@@ -316,8 +317,8 @@ def test_names_are_ignored_with_a_note() -> None:
         *("tokenizer_source", "tokenizer", "chat_template", "name"),
     ],
 )
-def test_misspelled_keys_of_mergekit_are_corrected(key: str) -> None:
-    with pytest.raises(RecipeError, match=f"did you mean '{key}'"):
+def test_misspelled_keys_of_mergekit_are_corrected(key: str, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         translate(Document(recipe(**{f"{key}x": "x"})))
 
 
@@ -584,7 +585,7 @@ def test_later_messages_point_at_the_original_by_line_and_key(tmp_path: Path) ->
         assert message == f"{document.source}:{line}: {theirs}: is wrong\n    {line} | {text}"
 
 
-def test_flags(tmp_path: Path) -> None:
+def test_flags(tmp_path: Path, messages: Messages) -> None:
     given = read(tmp_path, GOOD)
     for key, value in (
         (("parameters", "lambda"), 0.5),
@@ -604,7 +605,7 @@ def test_flags(tmp_path: Path) -> None:
     assert document.where(("allow", "non_finite"), "is wrong") == "--set allow.non_finite: is wrong"
     assert document.where(("shard_size",), "is wrong") == "--set shard_size: is wrong"
     given.set(("agents", "new"), "./new", "--agent new=./new")
-    with pytest.raises(RecipeError, match=r"^--agent new=\./new: does not belong in"):
+    with messages.raises(RecipeError):
         translate(given)
 
 

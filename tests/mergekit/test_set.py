@@ -17,6 +17,7 @@ import ramerge
 from ramerge.core.foundation.errors import RecipeError
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_safetensors
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.planning.test_vocabulary import write as with_vocabulary
 
 SET = Path(__file__).parent / "mergekit_recipes"
@@ -161,7 +162,7 @@ def test_tokenizers_that_differ_are_refused(tmp_path: Path) -> None:
     assert "the base's tokens are not known" in problem
 
 
-def test_an_agents_tokenizer_is_its_companions(project: Path) -> None:
+def test_an_agents_tokenizer_is_its_companions(project: Path, messages: Messages) -> None:
     text = "merge_method: ram\nbase_model: ./models/base\nmodels: [{model: ./models/coder}, {model: ./models/tool}]\n"
     for line, owner in {
         "tokenizer_source: ./models/tool": "tool",
@@ -173,7 +174,7 @@ def test_an_agents_tokenizer_is_its_companions(project: Path) -> None:
         made = ramerge.plan(recipe(project / "others", text + line))
         assert not made.problems
         assert str(made.details.companions["tokenizer.json"]).endswith(f"models/{owner}/tokenizer.json")
-    with pytest.raises(RecipeError, match=r"'org/other' is neither base, union nor a model of this recipe"):
+    with messages.raises(RecipeError):
         ramerge.plan(recipe(project / "others", text + "tokenizer_source: org/other"))
 
 

@@ -15,6 +15,7 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document
 from ramerge.mergekit.translate import translate
 from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 LAYERS = 5
@@ -172,8 +173,8 @@ def test_one_layer_is_the_last_one() -> None:
     assert found["rules"] == [{"layers": "0", "parameters": {"density": 0.6}}]
 
 
-def test_a_base_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_opened_is_said(tmp_path: Path, messages: Messages) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(SLERP)
-    with pytest.raises(RecipeError, match=r"t: depends on the tensor, and .*base"):
+    with messages.raises(RecipeError):
         ramerge.plan(path)

@@ -13,6 +13,7 @@ from ramerge.core.planning.explain import _are
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import run, same
+from tests.messages import Messages
 from tests.tiers import some
 
 HALF = {"epsilon": {"relative": 0.5}}
@@ -150,7 +151,7 @@ def test_agents_of_a_kind_are_named_together() -> None:
     assert _are({"code": "float32", "math": "a LoRA adapter"}) == "code is float32, math is a LoRA adapter"
 
 
-def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
+def test_float32_agents_are_warned_of(tmp_path: Path, messages: Messages) -> None:
     names = dense(tmp_path, "F32")
     source = recipe(tmp_path, names, "ram")
     forecast = ramerge.plan(source).forecast
@@ -161,7 +162,7 @@ def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
     # RAM of three agents may keep more than their average, so nothing is said of that
     assert "RAM averages that over the agents that moved it" in warning and "hardly" not in warning + forecast[0]
     assert [text for text in ramerge.analyze(source).warnings if "epsilon" in text] == [warning]
-    with pytest.raises(ramerge.WeightsError, match="too small to separate what training moved"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "strict", options=ramerge.Options(strict=True))
     relative = recipe(tmp_path, names, "ram", parameters={"epsilon": {"relative": 1}})
     assert ramerge.plan(relative).forecast == ()

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import ramerge
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.test_merge import run
+from tests.messages import Messages
 
 Numbers = NDArray[np.float32]
 
@@ -98,11 +99,11 @@ def test_orthogonal_task_vectors_keep_their_length(tmp_path: Path) -> None:
     same(merged(tmp_path, "model_stock", base, [base + 1, base - 1]), base)
 
 
-def test_directions_that_cancel_out(tmp_path: Path) -> None:
+def test_directions_that_cancel_out(tmp_path: Path, messages: Messages) -> None:
     two = [[2.0, 0.0], [-1.0, 0.0]]
     np.testing.assert_allclose(merged(tmp_path, "multislerp", np.zeros(2), two), [0.5, 0])
     three = [[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]]
-    with pytest.raises(ramerge.WeightsError, match=r"'model\.layers\.0\.w': there is no mean direction"):
+    with messages.raises(ramerge.WeightsError):
         merged(tmp_path, "multislerp", np.zeros(2), three, eps=1e-3)
     assert np.isfinite(merged(tmp_path, "karcher", np.zeros(2), three)).all()
 
@@ -193,8 +194,8 @@ def test_what_is_kept_has_the_sum_of_the_whole(tmp_path: Path) -> None:
         {"density": {"a0": 0.5, "a1": 0.6}, "epsilon": {"a0": 0.1, "a1": 0.4}},
     ],
 )
-def test_probabilities_lie_between_0_and_1(parameters: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match="must lie between 0 and 1"):
+def test_probabilities_lie_between_0_and_1(parameters: dict[str, Any], tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         merged(tmp_path, "della", [0.0], [[1.0], [2.0]], **parameters)
 
 
@@ -204,12 +205,12 @@ EVERY = {**TASK_VECTORS, **MODELS, "arcee_fusion": {}, "passthrough": {}}
 @pytest.mark.parametrize(("method", "parameters"), EVERY.items())
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_refused_by_name(
-    method: str, parameters: dict[str, Any], bad: float, tmp_path: Path
+    method: str, parameters: dict[str, Any], bad: float, tmp_path: Path, messages: Messages
 ) -> None:
     base, agent = np.ones((3, 4), np.float32), np.full((3, 4), 2, np.float32)
     agent[1, 2] = bad
     agents = [agent] if method == "arcee_fusion" else [agent, base + 0.5]
-    with pytest.raises(ramerge.WeightsError, match=r"a0: tensor 'model\.layers\.0\.w' holds 1 NaN or Inf"):
+    with messages.raises(ramerge.WeightsError):
         merged(tmp_path, method, base, agents, **parameters)
 
 

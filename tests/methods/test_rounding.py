@@ -14,6 +14,7 @@ from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe,
 from tests.commands import ramerge as command
 from tests.conformance.test_merge import run, same
 from tests.engine.test_precision import METHODS, SHAPES, SOME, family
+from tests.messages import Messages
 
 
 def sample_of(size: int) -> np.ndarray:
@@ -289,11 +290,11 @@ def test_convert_tosses_too(tmp_path: Path) -> None:
     same(read_checkpoint(tmp_path / "again"), wanted)
 
 
-def test_a_quantized_output_is_refused(tmp_path: Path) -> None:
+def test_a_quantized_output_is_refused(tmp_path: Path, messages: Messages) -> None:
     from tests.formats.test_quantized import family as quantized
 
     source = {**quantized(tmp_path, "fp8 blocks"), "dtype": "like base", "rounding": "stochastic"}
-    with pytest.raises(InputError, match="rounding: stochastic does not go with dtype: like base"):
+    with messages.raises(InputError):
         ramerge.merge(source, tmp_path / "out")
 
 

@@ -22,6 +22,7 @@ from ramerge.core.output import staging as module
 from ramerge.core.output.lifecycle import build_output, discard, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import MOST_OPEN, Writer, lay_out
+from tests.messages import Messages
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
 
@@ -148,13 +149,13 @@ def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     assert left(tmp_path) == ["out"]
 
 
-def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
+def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path, messages: Messages) -> None:
     out = tmp_path / "out"
     with build_output(out, overwrite=False) as stage:
         write(stage)
         for overwrite in (False, True):
             with (
-                pytest.raises(OutputError, match="another process is writing it"),
+                messages.raises(OutputError),
                 build_output(out, overwrite=overwrite),
             ):
                 pass
@@ -162,10 +163,10 @@ def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
     assert left(tmp_path) == ["out"]
 
 
-def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "out").mkdir()
     with (
-        pytest.raises(PlanError, match="has changed meanwhile"),
+        messages.raises(PlanError),
         build_output(tmp_path / "out", overwrite=True) as stage,
     ):
         write(stage)
@@ -195,15 +196,15 @@ def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> N
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     """With what was free when it was full, and not after what was written is removed."""
     monkeypatch.setattr(
         module, "free_bytes", lambda out: 7 if (out.parent / ".out.ramerge-partial").exists() else 10**9
     )
-    full = pytest.raises(OutputError, match=r"disk is full \(7 bytes free\).*nothing was kept")
+    full = messages.raises(OutputError)
     with full, build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OutputError, match="Input/output error"), build_output(tmp_path / "out", overwrite=False):
+    with messages.raises(OutputError), build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.EIO, "Input/output error")
     assert left(tmp_path) == []
 
@@ -321,7 +322,7 @@ def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "replacing"])
 def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
-    old: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    old: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     out = tmp_path / "out"
     if old:
@@ -336,9 +337,7 @@ def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert content(out) == "new" and left(tmp_path) == [".out.ramerge-partial", "out"]
-    with pytest.warns(
-        OutputWarning, match="out: is complete; what the run that made it had left, because it was killed"
-    ):
+    with messages.warns(OutputWarning):
         tidy(out)
     assert content(out) == "new" and left(tmp_path) == ["out"]
 
@@ -361,14 +360,14 @@ def test_only_what_belongs_to_a_finished_output_is_cleared(tmp_path: Path) -> No
     assert left(work) == ["lock"]
 
 
-def test_what_was_put_back_is_said(tmp_path: Path) -> None:
+def test_what_was_put_back_is_said(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
     for overwrite in (False, True):
         shutil.rmtree(out, ignore_errors=True)
         work.mkdir()
         fill(work / "old", "old")
         fill(work / "new", "torn")
-        with pytest.warns(OutputWarning, match="had moved it to .*old; it has been moved back"):
+        with messages.warns(OutputWarning):
             if overwrite:
                 with build_output(out, overwrite=True) as stage:
                     assert content(out) == "old"
@@ -380,28 +379,28 @@ def test_what_was_put_back_is_said(tmp_path: Path) -> None:
         assert left(tmp_path) == ["out"]
 
 
-def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Path) -> None:
+def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
     work.mkdir()
     fill(work / "old", "old")
     fill(work / "new")
     fill(out, "theirs")
     with (
-        pytest.warns(OutputWarning, match="move it to another folder"),
-        pytest.raises(OutputError, match=r"old: was at .* before a run was killed"),
+        messages.warns(OutputWarning),
+        messages.raises(OutputError),
         build_output(out, overwrite=True),
     ):
         pass
     assert content(work / "old") == "old" and content(out) == "theirs"
 
 
-def test_what_a_living_process_builds_is_left_alone(tmp_path: Path) -> None:
+def test_what_a_living_process_builds_is_left_alone(tmp_path: Path, messages: Messages) -> None:
     work = tmp_path / ".out.ramerge-partial"
     work.mkdir()
     fill(work / "new", "theirs")
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OutputError, match="another process"), build_output(tmp_path / "out", overwrite=True):
+        with messages.raises(OutputError), build_output(tmp_path / "out", overwrite=True):
             pass
         assert content(work / "new") == "theirs"
 
@@ -635,7 +634,7 @@ def test_handlers_are_given_back(tmp_path: Path) -> None:
 # --- what others do to the folder that is built -----------------------------------------------------------------------
 
 
-def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> None:
+def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
 
     def replace(path: Path) -> None:
@@ -653,7 +652,7 @@ def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> N
     ]
     for change in changes:
         with (
-            pytest.raises(OutputError, match=r"another program has changed or removed it.*nothing was kept"),
+            messages.raises(OutputError),
             build_output(out, overwrite=False) as stage,
         ):
             write(stage)
@@ -661,11 +660,11 @@ def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> N
         assert left(tmp_path) == []
 
 
-def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path) -> None:
+def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path, messages: Messages) -> None:
     shard = lay_out("x.safetensors", [("a", "U8", (3,), 3)])
     for change in (lambda path: path.unlink(), lambda path: os.truncate(path, 4)):
         with (
-            pytest.raises(OutputError, match="changed or removed"),
+            messages.raises(OutputError),
             build_output(tmp_path / "out", overwrite=False) as stage,
         ):
             writer = Writer(stage, [shard])

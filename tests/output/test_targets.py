@@ -8,22 +8,23 @@ import ramerge
 from ramerge.core.engine.journal import Journal
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.output.targets import path_of
+from tests.messages import Messages
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/o", "https://host/o", Path("s3://bucket/o")])
-def test_an_output_elsewhere_is_refused(out: str | Path) -> None:
-    with pytest.raises(RecipeError, match="must be on this machine; write to a folder here and upload it"):
+def test_an_output_elsewhere_is_refused(out: str | Path, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         path_of(out)
 
 
 @pytest.mark.parametrize("out", [".", "/"])
-def test_only_beside_a_folder_with_a_name_is_cleaned(out: str) -> None:
-    with pytest.raises(RecipeError, match="name the folder that the stopped runs wrote"):
+def test_only_beside_a_folder_with_a_name_is_cleaned(out: str, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.clean(out)
 
 
-def test_an_output_has_a_name() -> None:
-    with pytest.raises(RecipeError, match="OUT: must not be empty"):
+def test_an_output_has_a_name(messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.clean("")
 
 

@@ -14,6 +14,7 @@ from ramerge.deltas.kinds import AsAdapter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
 from tests.conformance.methods import ROWS, by_tier
 from tests.conformance.test_merge import plain
+from tests.messages import Messages
 from tests.plans import planned as plan
 from tests.reference import Stored
 
@@ -120,9 +121,9 @@ def test_weights_that_were_not_gathered(shape: tuple[int, ...], tmp_path: Path) 
         assert "different_shapes" not in problem
 
 
-def test_a_model_of_its_own_that_was_not_gathered(tmp_path: Path) -> None:
+def test_a_model_of_its_own_that_was_not_gathered(tmp_path: Path, messages: Messages) -> None:
     model = write_checkpoint(tmp_path / "a", {**simple(0), "model.layers.1.weight": floats(np.zeros(0))})
-    with pytest.raises(ramerge.PlanError, match=r"has no elements of 'model.layers.1.weight'; it was saved without"):
+    with messages.raises(ramerge.PlanError):
         ramerge.convert(model, tmp_path / "out")
     write_checkpoint(tmp_path / "b", simple(1))
     assert any(
@@ -137,7 +138,7 @@ def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path) -> None:
     assert "3 rows of vocabulary fewer" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
 
 
-def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) -> None:
+def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path, messages: Messages) -> None:
     embedding = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2))}
     write_checkpoint(tmp_path / "base", embedding, config={"tie_word_embeddings": True})
     moved = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2) + 1)}
@@ -150,7 +151,7 @@ def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) 
     assert read_checkpoint(tmp_path / "out").keys() == embedding.keys()
     both["lm_head.weight"] = embedding["model.embed_tokens.weight"]
     write_checkpoint(tmp_path / "a", both, config={"tie_word_embeddings": True})
-    with pytest.raises(ramerge.WeightsError, match=r"lm_head.weight.*differs from.*embed_tokens"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out2")
 
 
@@ -192,7 +193,7 @@ def test_integer_and_float_do_not_mix(tmp_path: Path) -> None:
     assert "the base has BF16, the agent I64" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
 
 
-def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
+def test_places_where_the_output_cannot_be(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names)
     (tmp_path / "file").touch()
@@ -210,7 +211,7 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
         assert words in "\n".join(plan(source, tmp_path / out).findings.problems), out
     for here in (".", "/"):
         assert plan(source, here).findings.problems
-    with pytest.raises(ramerge.RecipeError, match="OUT: must not be empty"):
+    with messages.raises(ramerge.RecipeError):
         plan(source, "")
     (tmp_path / "link").symlink_to(tmp_path / "base")
     assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).findings.problems[0]
@@ -342,9 +343,9 @@ def place_of(name: str) -> int:
 
 
 @pytest.mark.parametrize("threads", [0, -1, 5000])
-def test_threads_out_of_range(threads: int, tmp_path: Path) -> None:
+def test_threads_out_of_range(threads: int, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
-    with pytest.raises(ramerge.RecipeError, match="threads: must be 1 to 1024"):
+    with messages.raises(ramerge.RecipeError):
         plan(recipe(tmp_path, names), threads=threads)
 
 
@@ -387,7 +388,7 @@ def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path) -> None:
     )
 
 
-def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
+def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     values = recipe(tmp_path, names, parameters={"r": 0.3, "alpha": 1.0})
     given = ramerge.read_recipe(values)
@@ -400,7 +401,7 @@ def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
     records = ramerge.sweep(given.with_(dtype="float16"), tmp_path / "swept", vary={"parameters.r": [0, 0.1]})
     assert {one.dtype for one in records} == {"float16"}
     assert ramerge.analyze(given.with_(parameters={"epsilon": 1e-3})).epsilon == 1e-3
-    with pytest.raises(ramerge.RecipeError, match="dtype=float61: unknown value"):
+    with messages.raises(ramerge.RecipeError):
         given.with_(dtype="float61")
     with pytest.raises(ramerge.RecipeError, match=r"parameters\.r=much"):
         plan(given.with_(parameters={"r": "much"}))
@@ -424,7 +425,7 @@ def test_a_plan_is_data() -> None:
 
 
 @pytest.mark.parametrize("way", ["link", "prompts", "recipe"])
-def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path) -> None:
+def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     source, out = recipe(tmp_path, names), tmp_path / "out"
     ramerge.merge(source, out)
@@ -439,7 +440,7 @@ def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path) -> None:
     else:
         inside.write_text(json.dumps(source))
     read: object = inside if way == "recipe" else source
-    with pytest.raises(ramerge.PlanError, match=f"{out}: holds the input {inside}"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(read, out, options=ramerge.Options(overwrite=True))
     assert inside.exists()
 

@@ -8,6 +8,7 @@ import pytest
 
 import ramerge
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 COMMON = {"vocabulary": "common"}
@@ -76,7 +77,9 @@ def test_without_a_base_the_first_agent_has_its_rows_by_its_own_name(tmp_path: P
 
 
 @pytest.mark.parametrize("rule", [{"take": "a"}, {"keep": "base"}])
-def test_embeddings_with_importances_are_refused_whatever_the_rule(rule: dict[str, str], tmp_path: Path) -> None:
+def test_embeddings_with_importances_are_refused_whatever_the_rule(
+    rule: dict[str, str], tmp_path: Path, messages: Messages
+) -> None:
     write(tmp_path / "base", 0, 10)
     for seed, name in enumerate(("a", "b"), 1):
         write(tmp_path / name, seed, 8 + 2 * seed)
@@ -91,7 +94,7 @@ def test_embeddings_with_importances_are_refused_whatever_the_rule(rule: dict[st
         **recipe(tmp_path, [], "fisher", allow=COMMON, rules=[{"match": "*embed*", **rule}]),
         "agents": agents,
     }
-    with pytest.raises(ramerge.PlanError, match="vocabularies of different sizes cannot be merged with importances"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(source, tmp_path / "out")
 
 

@@ -16,6 +16,7 @@ from ramerge.demo.run import AGENTS
 from tests.analysis.families import BASE, FAMILIES, sparse, trained, weights, write_family
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
+from tests.messages import Messages
 from tests.reference import Stored, encode
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -87,10 +88,10 @@ def test_a_strict_plan_counts_warnings_as_problems(tmp_path: Path) -> None:
         assert plain.stderr == values.stderr == f"{'error' if strict else 'warning'}: {forecast}\n"
 
 
-def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     write_checkpoint(tmp_path / "tool", {"other.weight": floats(np.ones(10))})
-    with pytest.raises(ramerge.PlanError, match=r"agents\.tool.*no tensor of it is used"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(recipe(tmp_path, ["code", "tool"], **LAX), tmp_path / "out")
 
 
@@ -216,22 +217,22 @@ def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind.startswith("swapped")])
-def test_a_swapped_base_is_refused_before_the_first_pass(kind: str, tmp_path: Path) -> None:
+def test_a_swapped_base_is_refused_before_the_first_pass(kind: str, tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, kind)
     stages: list[object] = []
     for method in ("ram+", "task_arithmetic", "ties"):
-        with pytest.raises(ramerge.WeightsError, match=r"swapped with the base, or .*\? \(allow\.swapped_base: true"):
+        with messages.raises(ramerge.WeightsError):
             ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
     assert not stages and not (tmp_path / "out").exists()
     assert any("swapped" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
 
 
 @pytest.mark.parametrize("kind", UNRELATED)
-def test_an_unrelated_agent_is_refused_before_the_first_pass(kind: str, tmp_path: Path) -> None:
+def test_an_unrelated_agent_is_refused_before_the_first_pass(kind: str, tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, kind)
     stages: list[object] = []
     for method in ("ram+", "task_arithmetic", "relex"):
-        with pytest.raises(ramerge.WeightsError, match=r"correlate.* by only 0\.\d+.*\(allow\.other_base: true"):
+        with messages.raises(ramerge.WeightsError):
             ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
     assert not stages and not (tmp_path / "out").exists()
     assert any("correlate" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
@@ -257,25 +258,27 @@ PAIRS = [(a, b) for a in (0.003, 0.03, 0.3, 0.6) for b in (0.003, 0.03, 0.3, 0.6
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("densities", PAIRS)
 def test_a_pair_with_a_swapped_base_is_refused_whatever_the_densities(
-    densities: tuple[float, float], dtype: str, tmp_path: Path
+    densities: tuple[float, float], dtype: str, tmp_path: Path, messages: Messages
 ) -> None:
     models = dict(zip(("base", "code", "tool"), (BASE, *sparse(densities)), strict=True))
     for name, tensors in models.items():
         write_checkpoint(tmp_path / name, {key: floats(one, dtype) for key, one in tensors.items()})
     swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
-    with pytest.raises(ramerge.WeightsError, match=r"where base differs .*\(allow\.swapped_base: true"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(swapped, tmp_path / "out")
     right = recipe(tmp_path, ["code", "tool"], "task_arithmetic", dtype="float32")
     assert not _suspicions(ramerge.merge(right, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("sizes", [(2e-4, 2e-4), (2e-4, 1e-4), (4e-4, 1.2e-4), (1e-4, 2e-4)])
-def test_a_dense_pair_with_a_swapped_base_is_refused(sizes: tuple[float, float], tmp_path: Path) -> None:
+def test_a_dense_pair_with_a_swapped_base_is_refused(
+    sizes: tuple[float, float], tmp_path: Path, messages: Messages
+) -> None:
     agents = [trained(BASE, seed, 1.0, size) for seed, size in enumerate(sizes, 1)]
     for name, tensors in zip(("base", "code", "tool"), (BASE, *agents), strict=True):
         write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in tensors.items()})
     swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
-    with pytest.raises(ramerge.WeightsError, match=r"differ from base in different directions.*allow\.swapped_base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(swapped, tmp_path / "out")
     assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"], "ram", dtype="float32"), tmp_path / "out"))
 
@@ -372,16 +375,16 @@ def test_strong_updates_replace_no_weights(size: float, dtype: str, matrices: di
     assert not [text for text in ramerge.merge(recipe(tmp_path, agents), tmp_path / "out").warnings if "parts" in text]
 
 
-def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:
+def test_strict_refuses_them_before_the_first_pass(tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, "swapped, sparse")
     stages: list[object] = []
-    with pytest.raises(ramerge.WeightsError, match="is it swapped with the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(
             recipe(tmp_path, names), tmp_path / "out", on_progress=stages.append, options=ramerge.Options(strict=True)
         )
     assert not stages
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ramerge.WeightsError, match="is it swapped with the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.analyze(recipe(tmp_path, names), options=ramerge.Options(strict=True))
 
 

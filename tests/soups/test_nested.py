@@ -10,6 +10,7 @@ import ramerge
 from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.recipe.paths import portable
 from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.messages import Messages
 from tests.soups.test_soup import same, write_run
 
 
@@ -69,7 +70,9 @@ def test_other_weights_do_not_take_counts_of_an_earlier_merge(tmp_path: Path, mo
     assert len(digests) == 2
 
 
-def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_wrong_with_a_soup_is_said_of_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     monkeypatch.chdir(tmp_path)
     models = write_run(tmp_path, 2)
     base = {"base": "base"}
@@ -85,7 +88,7 @@ def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypa
     other = {name: tensor for name, tensor in models[0].items() if name != "model.norm.weight"}
     write_checkpoint(tmp_path / "other", other)
     recipe = {**base, "agents": {"code": {"soup": {"agents": {"a": "other", "b": "run/global_step_20"}}}}}
-    with pytest.raises(PlanError, match="has other tensors than"):
+    with messages.raises(PlanError):
         ramerge.merge(recipe, "out")
 
 

@@ -24,6 +24,7 @@ from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.reference import Stored, uniform
 
 SHAPES = {"model.embed_tokens.weight": (300, 40), "model.layers.0.w": (60, 40), "model.norm.weight": (40,)}
@@ -168,7 +169,7 @@ def test_steps_come_from_names_or_the_trainers_state(tmp_path: Path) -> None:
     assert steps_of(SteppedParameters(), ("code", "tool")) == (1, 2)
 
 
-def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "final").symlink_to(tmp_path / "run/global_step_30")
@@ -200,7 +201,7 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the deltas do not form a chain" in done.stderr
     assert "step_30 are for different models" in " ".join(done.stderr.split())
     recipe = {"base": "base", "agents": {"b": {"delta": "chain/step_30", "over": "a"}, "a": "run/global_step_20"}}
-    with pytest.raises(RecipeError, match="unknown agent listed earlier 'a'"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe(recipe)
 
 
@@ -239,11 +240,11 @@ def test_a_recipe_may_allow_what_a_soup_would_refuse(tmp_path: Path, monkeypatch
     assert "extra_tensors: true" in done.stdout
 
 
-def test_other_methods_say_their_limit(tmp_path: Path) -> None:
+def test_other_methods_say_their_limit(tmp_path: Path, messages: Messages) -> None:
     agents = {f"step-{place}": str(tmp_path) for place in range(1, 514)}
-    with pytest.raises(RecipeError, match="ties takes at most 16 agents, not 513"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"method": "ties", "base": "b", "agents": agents})
-    with pytest.raises(RecipeError, match="uniform takes at most 512 agents, not 513"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"method": "uniform", "agents": agents})
 
 
@@ -269,7 +270,9 @@ def near(model: Path) -> dict[str, list[float]]:
     return {"near": (-np.square(values - goal)).tolist()}
 
 
-def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_greedy_soup_keeps_what_does_not_hurt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     models = write_run(tmp_path, 4, "F32")
     monkeypatch.chdir(tmp_path)
     goal = np.mean([model["model.layers.0.w"].numbers(np.float64) for model in models[:2]], axis=0)
@@ -302,7 +305,7 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
     assert json.loads((tmp_path / "out/soup.json").read_text())["members"] == ["step-10", "step-20"]
     replaced = next((tmp_path / "chain").rglob("*.safetensors"))
     os.utime(replaced, ns=(1, 1))  # another file in the same place
-    with pytest.raises(EvaluationError, match=f"holds a search with other inputs: {replaced} has changed"):
+    with messages.raises(EvaluationError):
         find()
 
 

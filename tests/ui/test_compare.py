@@ -24,6 +24,7 @@ from ramerge.ui.desk import Desk
 from ramerge.ui.jobs import FAILED, Job
 from ramerge.ui.merge import models_of
 from ramerge.ui.roots import Roots
+from tests.messages import Messages
 
 pytestmark = pytest.mark.full  # Gradio, Optuna
 
@@ -65,10 +66,10 @@ def test_rewards_of_the_demo_become_retentions() -> None:
     assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
 
 
-def test_merges_below_the_roots_can_be_compared(tmp_path: Path) -> None:
+def test_merges_below_the_roots_can_be_compared(tmp_path: Path, messages: Messages) -> None:
     desk = Desk(Roots((tmp_path.resolve(), AGENTS.resolve())))
     text = f"base: {AGENTS}/base\nagents: {{coder: {AGENTS}/coder, memory: {AGENTS}/memory}}\n"
-    with pytest.raises(RecipeError, match="Merges: none was merged on this page"):
+    with messages.raises(RecipeError):
         models_of(desk, text, [], None)
     # a merge of yesterday is there, and one that failed leaves the merge that was there before
     (tmp_path / "text.yaml").write_text(text)
@@ -126,10 +127,9 @@ def test_the_key_of_an_endpoint_is_sent_and_not_shown(endpoint: str, monkeypatch
     assert "secret" not in command and command.endswith('-H "Authorization: Bearer $RAMERGE_API_KEY"')
 
 
-def test_endpoints_that_give_no_answer_are_named(endpoint: str) -> None:
+def test_endpoints_that_give_no_answer_are_named(endpoint: str, messages: Messages) -> None:
     for name, url in (("broken", endpoint), ("failing", endpoint), ("x", "http://127.0.0.1:1/v1")):
-        why = "500: .*choices" if name == "failing" else ""
-        with pytest.raises(EndpointError, match=rf"{name}: gave no answer \({why}"):
+        with messages.raises(EndpointError):
             ask.complete(ask.ENDPOINT, url, "", {"model": name, "messages": [{"content": ""}], "max_tokens": 1})
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ramerge.core.engine.executors.executor import Processed, Unrecorded
 from ramerge.core.engine.executors.threads import ThreadExecutor
+from tests.messages import Messages
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,15 @@ def test_no_blocks() -> None:
     assert list(ThreadExecutor(2).run(Blocks(doubled), [], Unrecorded())) == []
 
 
-def test_no_workers_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one worker"):
+def test_no_workers_are_refused(messages: Messages) -> None:
+    with messages.raises(ValueError):
         ThreadExecutor(0)
 
 
 @pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_fewer_threads_where_the_system_allows_no_more(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_threads_where_the_system_allows_no_more(
+    allowed: int, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     start, begun = threading.Thread.start, []
 
     def limited(thread: threading.Thread) -> None:
@@ -149,7 +152,7 @@ def test_fewer_threads_where_the_system_allows_no_more(allowed: int, monkeypatch
     if allowed:
         assert sorted(event.number for event in events) == list(range(10))
     else:
-        with pytest.raises(RuntimeError, match="can't start"):
+        with messages.raises(RuntimeError):
             list(events)
     assert not threads()
 

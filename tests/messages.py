@@ -1,0 +1,65 @@
+"""Messages of a feature, in one reviewed file: `tests/FEATURE/messages.txt`.
+
+A test says where a message comes from, and the file says its words. `pytest --write-messages` writes those that
+changed, in one process; read them as a user would before you commit them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_SECTION = re.compile(r"^== (.+)\n((?:[- ] .*\n|\n)*)", re.MULTILINE)
+
+
+class Messages:
+    """Messages that one test has seen so far; each must be the next of the test's section."""
+
+    def __init__(self, test: str, path: Path, folder: Path, *, write: bool) -> None:
+        self.test, self.path, self.folder, self.write = test, path, folder, write
+        self.seen: list[str] = []
+
+    def check(self, *texts: object) -> None:
+        """Compare texts, in which `TMP` stands for the test's folder."""
+        self.seen += [str(text).replace(str(self.folder), "TMP").strip() for text in texts]
+        if not self.write:
+            stored = read_messages(self.path).get(self.test, [])
+            assert self.seen == stored[: len(self.seen)], f"if the new words are better: {self.path}, --write-messages"
+
+    @contextmanager
+    def raises(self, error: type[BaseException] | tuple[type[BaseException], ...]) -> Iterator[pytest.ExceptionInfo]:
+        """`pytest.raises`, and a check of what the error says."""
+        with pytest.raises(error) as caught:
+            yield caught
+        self.check(caught.value)
+
+    @contextmanager
+    def warns(self, category: type[Warning]) -> Iterator[pytest.WarningsRecorder]:
+        """`pytest.warns`, and a check of all that these warnings say."""
+        with pytest.warns(category) as caught:
+            yield caught
+        self.check(*(warning.message for warning in caught if issubclass(warning.category, category)))
+
+
+def read_messages(path: Path) -> dict[str, list[str]]:
+    """The messages of each test."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return {
+        test: [part.replace("\n  ", "\n").strip() for part in re.split(r"^- ", lines, flags=re.MULTILINE)[1:]]
+        for test, lines in _SECTION.findall(text)
+    }
+
+
+def write_messages(path: Path, test: str, messages: list[str]) -> None:
+    """Replace the messages of one test."""
+    sections = {**read_messages(path), test: messages}
+    parts = [
+        f"== {name}\n" + "".join(f"- {text}".replace("\n", "\n  ") + "\n" for text in sections[name])
+        for name in sorted(sections)
+        if sections[name]
+    ]
+    path.write_text("\n".join(parts), encoding="utf-8")
