@@ -22,7 +22,7 @@ PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.pa
 
 
 @pytest.mark.parametrize(("contract", "table"), [(0, "| room |"), (2, "| room of the core |")], ids=["all", "core"])
-def test_rooms_are_in_the_order_of_the_import_rules(contract: int, table: str) -> None:
+def test_rooms_follow_the_import_rules(contract: int, table: str) -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     floors = [re.findall(r"\.(\w+)(?= |$)", floor) for floor in settings["contracts"][contract]["layers"]]
     rows = PAGE.split(table)[1].split("\n\n")[0]

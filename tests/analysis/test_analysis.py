@@ -141,7 +141,7 @@ def test_counts_are_those_of_numpy(
 
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("block", [None, 128])
-def test_threads_shards_and_the_order_of_tensors_change_no_bit(block: int | None, threads: int, tmp_path: Path) -> None:
+def test_threads_shards_and_order_change_no_bit(block: int | None, threads: int, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     one = tally_of(tmp_path, names, threads=1, block=block)
     for place, name in enumerate(["base", *names]):
@@ -155,7 +155,7 @@ def test_threads_shards_and_the_order_of_tensors_change_no_bit(block: int | None
             np.testing.assert_array_equal(getattr(many[name], key), value, f"{name} {key}")
 
 
-def test_the_size_of_blocks_changes_the_last_digits_of_sums_only(tmp_path: Path) -> None:
+def test_block_size_changes_last_digits_only(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     whole, cut = tally_of(tmp_path, names), tally_of(tmp_path, names, block=128)
     for name, tally in whole.items():

@@ -143,7 +143,7 @@ def test_agents_are_asked_as_the_recipe_reads_them(command: str, allowed: str, p
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_headers_show_is_refused_before_any_agent_replies(
+def test_header_problems_are_refused_before_replies(
     command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -156,7 +156,7 @@ def test_what_headers_show_is_refused_before_any_agent_replies(
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rows", [30, 33])
-def test_an_agent_has_its_own_vocabulary_and_a_merge_that_of_the_output(rows: int, tied: bool, tmp_path: Path) -> None:
+def test_agents_keep_their_own_vocabularies(rows: int, tied: bool, tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         tie_word_embeddings=tied, pad_token_id=0,
@@ -183,7 +183,7 @@ def test_an_agent_has_its_own_vocabulary_and_a_merge_that_of_the_output(rows: in
 
 
 @pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
-def test_a_head_that_one_agent_has_apart_is_not_put_in_place_of_the_embeddings(tmp_path: Path) -> None:
+def test_untied_head_does_not_replace_embeddings(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         tie_word_embeddings=True, pad_token_id=0,
@@ -230,7 +230,7 @@ def test_the_base_reads_tokens_that_agents_have_added(place: Path, tmp_path: Pat
     assert found["tool"].layers == 28
 
 
-def test_another_allow_asks_again_where_the_agent_is_another(place: Path, tmp_path: Path, messages: Messages) -> None:
+def test_another_allow_asks_changed_agents_again(place: Path, tmp_path: Path, messages: Messages) -> None:
     kept = {"allow": {"different_shapes": True, "config": ["vocab_size"]}}
     agents = ALLOWED["vocabulary"]["agents"]
     ramerge.calibrate(recipe_of(agents=agents, **kept), tmp_path / "out", settings=SETTINGS)
@@ -271,7 +271,7 @@ def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: P
     assert ramerge.rank(same, {"sum": {"method": "task_arithmetic"}}, settings=SETTINGS).means
 
 
-def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, tmp_path: Path) -> None:
+def test_tokenizer_link_out_is_refused_first(place: Path, tmp_path: Path) -> None:
     shutil.copytree("tool", tmp_path / "tool")
     (tmp_path / "tool/tokenizer.json").unlink()
     (tmp_path / "tool/tokenizer.json").symlink_to(place / "tool/tokenizer.json")
@@ -282,7 +282,7 @@ def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, 
     ramerge.calibrate({**recipe, "allow": {"outside_links": True}}, tmp_path / "out", settings=SETTINGS)
 
 
-def test_an_agent_that_is_called_base_has_its_own_tokenizer(place: Path, tmp_path: Path) -> None:
+def test_agent_named_base_has_its_own_tokenizer(place: Path, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(json.dumps({"prompt": "347+586=", "reply": "<x0>"}) + "\n")
     recipe = {"base": "base", "agents": {"base": "added", "code": "coder"}, "allow": {"vocabulary": "common"}}
     recipe["prompts"] = {"base": str(tmp_path / "x.jsonl"), "code": "code.jsonl"}

@@ -232,7 +232,7 @@ def test_an_agent_that_is_given_as_a_delta(model: Path, tasks: Path, tmp_path: P
     assert all(values.tobytes() == whole[name].tobytes() for name, values in found.items())
 
 
-def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_importances_are_of_agents_inputs_of_base(model: Path, tasks: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     moved = {name: tensor * 1.5 for name, tensor in load_file(model / "model.safetensors").items()}
     save_file(moved, agent / "model.safetensors", {"format": "pt"})

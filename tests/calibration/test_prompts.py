@@ -185,7 +185,7 @@ def test_rollouts_that_failed_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_slime_s_files_are_read_and_their_pickles_are_not_executed(tmp_path: Path, messages: Messages) -> None:
+def test_slime_files_are_read_without_executing_pickles(tmp_path: Path, messages: Messages) -> None:
     import torch
 
     torch.save({"rollout_id": 0, "samples": [SLIME, {**SLIME, "reward": 0.0}]}, tmp_path / "0.pt")
@@ -205,7 +205,7 @@ def test_a_pickle_of_another_trainer_is_refused(tmp_path: Path, messages: Messag
         read_prompts(tmp_path / "global_step_1_training_input.pkl")
 
 
-def test_steps_are_read_in_the_order_of_their_numbers_and_figures_are_not_read(tmp_path: Path) -> None:
+def test_steps_are_read_in_numeric_order(tmp_path: Path) -> None:
     for step in (10, 2):
         lines(tmp_path / f"{step}.jsonl", {**VERL, "output": str(step), "step": step})
     lines(tmp_path / "aggregated_results.jsonl", {"eval/all/avg_score": 0.5})
@@ -214,13 +214,13 @@ def test_steps_are_read_in_the_order_of_their_numbers_and_figures_are_not_read(t
     assert prompt.best.text == "10"  # of equal rewards
 
 
-def test_equal_replies_count_once_and_of_many_the_best_and_newest_stay(tmp_path: Path) -> None:
+def test_best_and_newest_distinct_replies_stay(tmp_path: Path) -> None:
     records = [{**VERL, "output": str(place), "score": place % 2} for place in range(200)]
     (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", *records, *records[-5:]))
     assert [int(reply.text) for reply in prompt.replies] == list(range(73, 200, 2))
 
 
-def test_gigabytes_would_be_read_in_the_memory_of_what_is_drawn(tmp_path: Path) -> None:
+def test_memory_grows_with_the_draw_only(tmp_path: Path) -> None:
     with (tmp_path / "p.jsonl").open("w") as file:
         for place in range(4_000):
             record = {**VERL, "input": f"{place % 400} {'prompt ' * 100}", "output": f"{place} {'reply ' * 100}"}
@@ -234,14 +234,14 @@ def test_gigabytes_would_be_read_in_the_memory_of_what_is_drawn(tmp_path: Path) 
     assert peak < 1_000_000
 
 
-def test_a_prompt_of_several_records_has_all_their_replies(tmp_path: Path) -> None:
+def test_prompt_gathers_replies_of_all_records(tmp_path: Path) -> None:
     records = [{"input": "a", "output": str(place), "score": place} for place in range(3)]
     first, second = read_prompts(lines(tmp_path / "1.jsonl", *records, {"input": "b", "output": "x", "score": 0}))
     assert first.replies == (Reply("0", 0.0), Reply("1", 1.0), Reply("2", 2.0))
     assert second.text == "b"
 
 
-def test_a_folder_of_rollouts_is_read_in_the_order_of_its_files(tmp_path: Path) -> None:
+def test_rollout_files_are_read_in_order(tmp_path: Path) -> None:
     lines(tmp_path / "2.jsonl", {"input": "b", "output": "y", "score": 1})
     lines(tmp_path / "1.jsonl", {"input": "a", "output": "x", "score": 1})
     (tmp_path / "notes.txt").write_text("not a rollout")
@@ -267,7 +267,7 @@ def test_parquet(tmp_path: Path, messages: Messages) -> None:
         read_prompts(tmp_path / "q.parquet")
 
 
-def test_verl_s_ground_truth_is_kept_for_the_reward(tmp_path: Path) -> None:
+def test_verl_ground_truth_reaches_the_reward(tmp_path: Path) -> None:
     record = {"prompt": CHAT, "data_source": "sum", "reward_model": {"ground_truth": "4"}, "extra_info": {"index": 3}}
     (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", record))
     assert prompt.about == {"data_source": "sum", "ground_truth": "4", "extra_info": {"index": 3}}
@@ -301,7 +301,7 @@ def test_what_is_wrong_is_named_with_its_line(content: str, problem: str, tmp_pa
     assert str(path) in str(caught.value)
 
 
-def test_the_first_ten_problems_and_the_number_of_the_others(tmp_path: Path) -> None:
+def test_first_ten_problems_are_listed(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_prompts(lines(tmp_path / "p.jsonl", *[{"prompt": ""}] * 13))
     assert len(caught.value.problems) == 11
@@ -316,7 +316,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, messages: Messages) -> None:
 
 
 @given(st.permutations([f"p{place}" for place in range(12)]), st.integers(0, 3))
-def test_a_draw_depends_on_prompts_and_seed_and_not_on_their_order(names: list[str], seed: int) -> None:
+def test_draw_depends_on_prompts_and_seed_only(names: list[str], seed: int) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -330,9 +330,7 @@ def test_a_draw_depends_on_prompts_and_seed_and_not_on_their_order(names: list[s
         assert {prompt.key for prompt in first}.isdisjoint(prompt.key for prompt in second)
 
 
-def test_replies_are_read_as_they_were_written_and_an_unfinished_line_is_left_out(
-    tmp_path: Path, messages: Messages
-) -> None:
+def test_replies_round_trip_without_an_unfinished_line(tmp_path: Path, messages: Messages) -> None:
     exchanges = [Exchange("p:1", (1, 2, 3), 2, "x", 0.5, key="k"), Exchange("p:2", (4, 5), 1, "", held_out=True)]
     path = tmp_path / "replies.jsonl"
     path.write_text(to_lines(exchanges))

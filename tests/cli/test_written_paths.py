@@ -59,7 +59,7 @@ WORDS = {
 }
 
 
-def test_every_path_option_is_known_as_read_or_written() -> None:
+def test_every_path_option_is_read_or_written() -> None:
     paths = {
         f"{name} {each.name if isinstance(each, click.Argument) else each.opts[0]}"
         for name, one in COMMANDS.items()

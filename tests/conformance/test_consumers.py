@@ -30,7 +30,7 @@ MOST_IGNORED = 7
 """So many cells are ignored in silence; lower it when you have mended one."""
 
 
-def test_every_command_and_kind_of_output_is_a_consumer() -> None:
+def test_every_command_and_output_is_a_consumer() -> None:
     commands = {word for name in CONSUMERS for word in name.split(", ")}
     named = {*COMMANDS.usable()} | {f"as-{kind}" for kind in OUTPUT_KINDS if kind != "checkpoint"} | {"state dicts"}
     assert commands | NO_CONSUMERS.keys() == named and not commands & NO_CONSUMERS.keys()

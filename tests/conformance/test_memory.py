@@ -139,7 +139,7 @@ def test_tensors_of_torch(method: str, dtype: str, tmp_path: Path) -> None:
     assert all(again[name] is first[name] and torch.equal(first[name], found[name]) for name in first)
 
 
-def test_parameters_of_methods_are_no_keywords_of_the_functions() -> None:
+def test_functions_take_no_method_parameters_as_keywords() -> None:
     for function in (ramerge.merge_state_dicts, ramerge.merge_tensors):
         assert not set(inspect.signature(function).parameters) & set(all_parameters())
 
@@ -170,7 +170,7 @@ def test_quantized_state_dicts(sample: str, dtype: str | None, tmp_path: Path) -
     assert bits(found) == bits_of(tmp_path / "out")
 
 
-def test_float8_tensors_need_the_config_that_says_how_their_scales_are_stored(messages: Messages) -> None:
+def test_float8_tensors_need_a_config_of_scales(messages: Messages) -> None:
     model = {"w": np.ones((2, 2), ml_dtypes.float8_e4m3fn)}
     with messages.raises(ramerge.PlanError):
         ramerge.merge_state_dicts(model, {"a": {"w": model["w"].copy()}})
@@ -216,7 +216,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_the_present_values_are_merged_and_inputs_stay_as_they_are() -> None:
+def test_merge_takes_current_values_and_keeps_inputs() -> None:
     base, agents = family()
     kept = bits(base), {name: bits(model) for name, model in agents.items()}
     first = bits(ramerge.merge_state_dicts(base, agents))
@@ -269,7 +269,7 @@ def test_places_that_overlap_in_part_are_refused(library: str, messages: Message
     assert float(merge(out=one_place)["a"][0]) == 3.0
 
 
-def test_after_an_error_what_is_in_place_is_as_before() -> None:
+def test_error_restores_tensors_in_place() -> None:
     base, agents = family()
     agents["a0"]["model.layers.2.weight"][3] = np.nan
     before = bits(base)
@@ -278,7 +278,7 @@ def test_after_an_error_what_is_in_place_is_as_before() -> None:
     assert bits(base) == before
 
 
-def test_misfits_of_out_are_all_said_before_anything_is_merged() -> None:
+def test_misfits_of_out_are_reported_before_merging() -> None:
     base, agents = family()
     out = {name: np.zeros_like(one) for name, one in base.items()}
     del out["model.layers.0.weight"]
@@ -337,7 +337,7 @@ def test_unknown_keys_of_an_agent_are_refused(messages: Messages) -> None:
 
 
 @pytest.mark.parametrize("method", ["fisher", "regmean"])
-def test_a_caller_is_told_how_to_give_side_inputs(method: str, messages: Messages) -> None:
+def test_missing_side_inputs_are_explained_to_callers(method: str, messages: Messages) -> None:
     with messages.raises(ramerge.RecipeError) as caught:
         ramerge.merge_state_dicts(*family(), method)
     assert "--" not in str(caught.value)  # no flags
@@ -391,9 +391,7 @@ def test_tied_tensors_are_counted_and_merged_once(messages: Messages) -> None:
 
 @pytest.mark.parametrize("tower", [False, True])
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "base_model.model.", "policy."])
-def test_an_output_embedding_that_the_base_ties_is_compared_under_any_prefix(
-    prefix: str, tower: bool, messages: Messages
-) -> None:
+def test_tied_output_embedding_is_compared_under_any_prefix(prefix: str, tower: bool, messages: Messages) -> None:
     base = {"model.embed_tokens.weight": np.ones((6, 4), np.float32)}
     base |= {f"model.layers.{layer}.mlp.up_proj.weight": np.ones((4, 4), np.float32) for layer in range(2)}
     agent = {f"{prefix}{name}": 2 * values for name, values in base.items()}
@@ -505,7 +503,7 @@ def test_modules_of_torch() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_tensors_on_a_device_are_copied_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_tensors_are_copied_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No accelerator is needed: what `_OnDevice` does for one is done for all."""
     import torch
 
@@ -661,7 +659,7 @@ def test_keys_of_a_recipe_are_no_parameters(messages: Messages) -> None:
         ramerge.merge_state_dicts(base, agents, method="linear", out={"w": np.zeros(2, np.float16)})
 
 
-def test_a_model_of_peft_is_refused_whatever_is_allowed(messages: Messages) -> None:
+def test_peft_model_is_always_refused(messages: Messages) -> None:
     base = {"layers.0.q_proj.weight": np.zeros((4, 4), np.float32)}
     tuned = {
         "base_model.model.layers.0.q_proj.base_layer.weight": np.zeros((4, 4), np.float32),

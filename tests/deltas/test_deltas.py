@@ -117,7 +117,7 @@ def test_blocks_of_any_size_in_any_order(block: int, tmp_path: Path) -> None:
     assert files(tmp_path / "out") == files(tmp_path / "wanted")
 
 
-def test_an_output_of_another_dtype_and_of_more_rows(tmp_path: Path) -> None:
+def test_output_of_another_dtype_and_more_rows(tmp_path: Path) -> None:
     with_vocabulary(tmp_path / "base", 0, 12)
     with_vocabulary(tmp_path / "a", 1, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"])
     with_vocabulary(tmp_path / "b", 2, 10)
@@ -160,7 +160,7 @@ def test_what_a_delta_lacks_is_not_read(tmp_path: Path) -> None:
     assert record.bytes_read == plan.bytes_read
 
 
-def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
+def test_limited_memory_gives_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
@@ -228,7 +228,7 @@ def test_a_failure_ends_all_threads(place: str, tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "out").exists()
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_commands(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", {**simple(1, moved=0.1), "extra": floats([1.0, 2.0])}, shards=2)
     (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
@@ -245,22 +245,27 @@ def test_the_commands(tmp_path: Path) -> None:
     said = command("apply", "--base", tmp_path / "base", tmp_path / "d", tmp_path / "back")
     assert said.returncode == 0 and "3 of 4 tensors changed, " in said.stdout
     assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
-    assert "writing: " in said.stderr and "comparing" not in said.stderr
+    assert "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
     refused = command("apply", "--base", tmp_path / "base", tmp_path / "a", tmp_path / "other")
-    assert refused.returncode == 2 and "is no delta" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     refused = command("apply", "--base", tmp_path / "base", tmp_path / "d")
-    assert refused.returncode == 2 and "three names are needed" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     refused = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'a'}", tmp_path / "d")
-    assert refused.returncode == 2 and "exists" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     write_checkpoint(tmp_path / "another", simple(5, moved=0.5))
     said = command("apply", "--base", tmp_path / "another", tmp_path / "d", tmp_path / "other")
-    assert said.returncode == 2 and "model.layers.0.weight" in said.stderr and not (tmp_path / "other").exists()
+    assert said.returncode == 2 and not (tmp_path / "other").exists()
+    messages.check(said.stderr)
     said = command("merge", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'd'}", "--as-delta", tmp_path / "m")
-    assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
+    assert said.returncode == 2
+    messages.check(said.stderr)  # as from the agent itself
 
 
-def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path: Path, messages: Messages) -> None:
+def test_companions_are_checked_before_weights_are_written(tmp_path: Path, messages: Messages) -> None:
     for name, model in {"base": simple(0), "a": simple(1, moved=0.1), "f32": simple(1, "F32")}.items():
         write_checkpoint(tmp_path / name, model)
         (tmp_path / name / "generation_config.json").write_text("{}")
@@ -296,14 +301,14 @@ def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("base", "agent"), [("F32", "F16"), ("F32", "BF16"), ("F64", "F32"), ("BF16", "F16")])
-def test_no_delta_is_promised_of_an_agent_that_was_rounded(base: str, agent: str, tmp_path: Path) -> None:
+def test_rounded_agent_is_stored_whole(base: str, agent: str, tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0, base))
     write_checkpoint(tmp_path / "a", simple(1, agent, moved=0.1))
     (text,) = ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d").warnings
-    assert "stored whole" in text and "convert" not in text and "only what moved" not in text
+    messages.check(text)
 
 
-def test_a_wrong_base_is_warned_of(tmp_path: Path) -> None:
+def test_a_wrong_base_is_warned_of(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "agent", simple(1, moved=0.1))
     write_checkpoint(tmp_path / "other", simple(0), config={"model_type": "llama"})
@@ -312,20 +317,19 @@ def test_a_wrong_base_is_warned_of(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "unrelated", noise)
     assert not ramerge.delta(tmp_path / "base", tmp_path / "agent", tmp_path / "d").warnings
     (text,) = ramerge.delta(tmp_path / "other", tmp_path / "agent", tmp_path / "d2").warnings
-    assert text.startswith("the base is of another architecture ('llama') than the agent ('test')")
+    messages.check(text)
     said = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'unrelated'}", tmp_path / "d3")
     assert said.returncode == 0
-    assert "warning: the delta is as large as the model: 1,920 of 1,920 elements differ" in said.stderr
+    messages.check(said.stderr)
 
 
-def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path) -> None:
+def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path, messages: Messages) -> None:
     for dtype in ("F32", "BF16"):
         write_checkpoint(tmp_path / f"base {dtype}", simple(0, dtype))
     write_checkpoint(tmp_path / "a", simple(1, "F32", moved=0.1))
     ramerge.delta(tmp_path / "base F32", tmp_path / "a", tmp_path / "d")
     (problem,) = ramerge.plan({"base": str(tmp_path / "base BF16"), "agents": {"a": str(tmp_path / "d")}}).problems
-    assert f"over a base in float32, and {tmp_path / 'base BF16'} is in bfloat16 (3 tensors)" in problem
-    assert "give that base" in problem and "--dtype bfloat16" in problem
+    messages.check(problem)
     said = command("delta", "--base", tmp_path / "base BF16", "--agent", f"a={tmp_path / 'a'}", tmp_path / "whole")
     elements = sum(tensor.bits.size for tensor in simple(0).values())
     first = f"3 of 3 tensors stored whole (not in the base, or there in another dtype or shape), {elements:,} elements"
@@ -355,7 +359,7 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unties", [False, True])
-def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Path) -> None:
+def test_merge_as_delta_on_base_with_adapter(unties: bool, tmp_path: Path) -> None:
     """Also where that adapter has untied the embeddings: the delta's base is then untied as it is, by no agent."""
     write_base(tmp_path / "base", tie_word_embeddings=True)
     write_adapter(tmp_path / "below", of_embeddings() if unties else factors(*UP, seed=2))
@@ -374,7 +378,7 @@ def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Pa
     assert "# A delta on base+below" in text and "if BASE is base+below, each by" in text
 
 
-def test_the_delta_of_an_adapter_on_shards_gives_an_index(tmp_path: Path) -> None:
+def test_delta_of_adapter_on_shards_has_an_index(tmp_path: Path) -> None:
     """The adapter has no index of its own that the delta could hold."""
     write_base(tmp_path / "one")
     ramerge.convert(tmp_path / "one", tmp_path / "base", values={"shard_size": 1000})
@@ -386,7 +390,7 @@ def test_the_delta_of_an_adapter_on_shards_gives_an_index(tmp_path: Path) -> Non
 
 
 @pytest.mark.needs("altair")
-def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
+def test_report_of_a_delta_merge(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", kind="delta")
@@ -504,9 +508,7 @@ def test_what_has_changed_makes_a_delta_begin_anew(
     assert files(out) == files(other) and left_behind(out) == []
 
 
-def test_a_spool_that_does_not_hold_what_was_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
-) -> None:
+def test_damaged_spool_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     written = Writer.write
     monkeypatch.setattr(Writer, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
@@ -515,7 +517,7 @@ def test_a_spool_that_does_not_hold_what_was_written(
     assert not (tmp_path / "out").exists() and left_behind(tmp_path / "out") == []
 
 
-def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(
+def test_stopped_delta_is_not_resumed_with_exchanged_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     blocks_of_elements(1000, monkeypatch)

@@ -198,7 +198,7 @@ def test_a_whole_model_begins_a_new_chain(tmp_path: Path) -> None:
     same(result(base, chain), versions[3])
 
 
-def test_a_model_that_is_a_version_begins_the_chain(tmp_path: Path, messages: Messages) -> None:
+def test_base_that_is_a_version_begins_the_chain(tmp_path: Path, messages: Messages) -> None:
     versions = models()
     base = write_checkpoint(tmp_path / "weight_v000002", versions[2])
     place = write_slime(tmp_path / "run", 3, versions[2], versions[3])
@@ -299,16 +299,14 @@ def streamed(data: bytes, window: int = 20) -> np.ndarray:
         (streamed(bytes(154), 27), "is damaged: .*memory"),
     ],
 )
-def test_frames_that_do_not_say_how_much_they_hold(
-    payload: np.ndarray, match: str, pair: tuple, tmp_path: Path
-) -> None:
+def test_frames_of_unknown_size_are_bounded(payload: np.ndarray, match: str, pair: tuple, tmp_path: Path) -> None:
     before, after, base = pair
     place = write_slime(tmp_path / "run", 1, before, after)
     _slime_with(place, NORM, payload)
     broken(slime.LAYOUT, place, base, match)
 
 
-def test_a_frame_that_does_not_say_how_much_it_holds_and_holds_the_right_number(pair: tuple, tmp_path: Path) -> None:
+def test_frame_of_unknown_but_right_size(pair: tuple, tmp_path: Path) -> None:
     before, after, base = pair
     place = write_slime(tmp_path / "run", 1, before, after)
     xor = before[NORM].bits ^ after[NORM].bits
@@ -642,9 +640,7 @@ def test_a_changed_file_is_unpacked_anew(pair: tuple, cache: Path, tmp_path: Pat
     same(contents(open_checkpoint(place, base=open_checkpoint(base))), models(count=3)[2])
 
 
-def test_a_cache_that_others_can_write_to_is_refused(
-    pair: tuple, cache: Path, tmp_path: Path, messages: Messages
-) -> None:
+def test_cache_writable_by_others_is_refused(pair: tuple, cache: Path, tmp_path: Path, messages: Messages) -> None:
     before, after, base = pair
     place = write_slime(tmp_path / "run", 1, before, after)
     open_checkpoint(place, base=open_checkpoint(base))
@@ -665,7 +661,7 @@ def test_what_was_not_used_for_long_is_removed(pair: tuple, cache: Path, tmp_pat
     assert not old.exists() and theirs.exists()
 
 
-def test_a_full_disk_is_an_error_of_the_output(
+def test_full_disk_is_an_output_error(
     pair: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     before, after, base = pair

@@ -85,7 +85,7 @@ def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, Encoded]:
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.integers(1, 600), st.randoms(), st.data())
 @settings(max_examples=at_most(50), deadline=None)
-def test_blocks_are_read_together_whatever_their_forms_and_places(
+def test_blocks_of_all_forms_are_read_together(
     tmp_path_factory: pytest.TempPathFactory, seeds: list[int], last: int, random: Any, data: st.DataObject
 ) -> None:
     size = 600
@@ -115,7 +115,7 @@ def test_blocks_are_read_together_whatever_their_forms_and_places(
     assert not arena.exceeded
 
 
-def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_block_among_several_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 600
     blocks = [drawn(seed, size, 2, density) for seed, density in enumerate((0.0, 0.5, 0.5, 0.01))]
     found = [Encoder().encode(*block) for block in blocks]
@@ -286,7 +286,7 @@ def test_any_two_models(
         assert equal(apply(folder / "back", folder / "base", delta), folder / "agent")
 
 
-def test_files_of_a_delta_are_read_by_the_library_of_safetensors(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safetensors_library_reads_delta_files(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.numpy import load_file
 
     monkeypatch.setattr("ramerge.deltas.write._FULL", 1000)
@@ -333,7 +333,7 @@ def test_another_base_is_refused(models: Path) -> None:
     assert str(models / "other/model.safetensors") in text
 
 
-def test_a_tensor_that_did_not_change_must_be_the_bases_too(models: Path) -> None:
+def test_unchanged_tensor_must_be_the_bases(models: Path) -> None:
     write_checkpoint(models / "same", simple(0))
     delta = write_delta(models / "delta", models / "base", models / "same")
     assert "is not that of the model" in refused(models, delta, base="v1")

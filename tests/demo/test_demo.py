@@ -69,9 +69,7 @@ def test_the_merge_keeps_what_each_agent_learned(tmp_path: Path) -> None:
         assert fmean(after[task.name]) > 0.85
 
 
-def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_prints_statistics_and_keeps_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr(extras, "find_spec", lambda _: None)
     demo.run(tmp_path / "kept", lines.append)
@@ -81,7 +79,7 @@ def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
     assert (tmp_path / "kept/ram+/model.safetensors").is_file()
 
 
-def test_the_models_can_be_copied_and_nothing_is_replaced(
+def test_demo_models_are_copied_without_replacing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.chdir(tmp_path)

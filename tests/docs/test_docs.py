@@ -354,7 +354,7 @@ def test_every_key_of_a_plan_is_described() -> None:
     assert {*values} == described - {"", ", "}
 
 
-def test_the_page_of_recipes_names_the_methods_that_need_no_base() -> None:
+def test_recipe_page_names_methods_without_base() -> None:
     text = (DOCS / "reference" / "recipe.md").read_text(encoding="utf-8")
     [named] = re.findall(r"`base` by most methods: (.*?) do\s+without one", text, re.DOTALL)
     assert set(re.findall("`(.*?)`", named)) == {name for name, method in METHODS.items() if not method.needs_base}
@@ -371,7 +371,7 @@ def test_every_figure_of_an_agent_is_described() -> None:
             assert f"`{key}`" in text, key
 
 
-def test_the_table_of_the_tutorial_is_that_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tutorial_table_matches_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda _name: None)  # scores take half a minute
     said: list[str] = []
     demo.run(None, said.append)
@@ -440,7 +440,7 @@ def test_predicted_times_follow_from_what_was_measured() -> None:
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
-def test_tables_are_what_the_code_and_the_measurements_say(page: Path) -> None:
+def test_tables_match_code_and_measurements(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == tables.page(text), "run `python -m docs.tables`"
 
@@ -455,7 +455,7 @@ def test_the_reference_has_every_flag_with_its_default() -> None:
     assert "| `--cache/--no-cache` |  | `--cache` |" in text
 
 
-def test_the_reference_has_every_signature_with_types_and_defaults() -> None:
+def test_reference_has_every_typed_signature() -> None:
     text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
     for name in tables.names_of("functions"):
         section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
@@ -477,7 +477,7 @@ def test_every_method_has_a_page_with_its_facts() -> None:
     assert "{all-methods}" in index and all(f"`{name}`]" in tables.all_methods() for name in METHODS)
 
 
-def test_a_table_is_written_between_its_comments_and_nothing_else_changes() -> None:
+def test_table_is_written_between_its_comments() -> None:
     text = "before\n<!-- method ties: python -m docs.tables -->\n{}<!-- end -->\nafter\n"
     stale, now = text.format("\nstale\n\n"), tables.page(text.format(""))
     assert "| `density` | `0.2` |" in now and "stale" not in now
@@ -506,7 +506,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "stack or repeat layers": "mergekit/test_recipes.py::test_slices_are_checked_against_the_base",
         "build a mixture of experts": "mergekit/test_recipes.py::test_the_only_problem",
         "merge unions of different": "mergekit/test_set.py::test_tokenizers_that_differ_are_refused",
-        "merge agents of different bases": f"{_W}::test_an_unrelated_agent_is_refused_before_the_first_pass",
+        "merge agents of different bases": f"{_W}::test_unrelated_agent_is_refused_before_reading",
         "merge more than 16 agents": "recipe/test_recipe.py::test_seventeen_agents_are_too_many",
         "merge integer tensors": "engine/test_run.py::test_integer_tensors_must_be_equal",
         "read GPTQ": f"{_P}::test_quantized_checkpoints",
@@ -516,8 +516,8 @@ CLAIMS: dict[str, dict[str, str]] = {
         "read Megatron checkpoints": "formats/test_megatron.py::test_what_is_refused",
         "read DeepSpeed checkpoints": "formats/test_deepspeed.py::test_what_is_refused",
         "read trainers' formats from": "storage/test_objects.py::test_formats_that_are_read_here_only",
-        "merge on a GPU": "linalg/test_solver.py::test_auto_looks_for_a_gpu_only_where_matrices_are_large",
-        "solve for experts": "methods/test_experts.py::test_a_plan_warns_of_experts_that_are_not_solved_for",
+        "merge on a GPU": "linalg/test_solver.py::test_auto_uses_gpus_for_large_matrices",
+        "solve for experts": "methods/test_experts.py::test_plan_warns_of_unsolved_experts",
         "resume `analyze`": "engine/test_cached_counts.py::test_a_merge_that_fails_leaves_nothing",
         "upload from several nodes": _NO_BEHAVIOR,
         "run on macOS": "test_project.py::test_systems",
@@ -530,16 +530,13 @@ CLAIMS: dict[str, dict[str, str]] = {
         "If a merge is possible": f"{_W}::test_no_flag_hides_warnings",
         "an agent that equals the base": f"{_W}::test_suspect_agents_are_named",
         "an agent of another model, and": f"{_W}::test_suspect_agents_are_named",
-        "parts of an agent's matrices": f"{_W}::test_weights_that_are_not_where_they_belong_are_named",
+        "parts of an agent's matrices": f"{_W}::test_misplaced_weights_are_named",
         "norms of an agent": f"{_W}::test_norms_in_another_convention_are_named",
         "agents of a quantized base": (
-            "formats/test_dequantized_base.py::test_an_agent_of_the_model_before_it_was_quantized_is_warned_of"
+            "formats/test_dequantized_base.py::test_agent_of_the_unquantized_model_is_warned_of"
         ),
-        "tokens of an agent": (
-            "planning/test_vocabulary.py"
-            "::test_tokens_beyond_the_base_are_a_warning_that_says_whose_tokenizer_the_output_gets"
-        ),
-        "a key of `config.json`": f"{_C}::test_a_key_that_is_not_known_to_be_harmless_is_a_warning",
+        "tokens of an agent": ("planning/test_vocabulary.py::test_new_tokens_warn_of_the_output_tokenizer"),
+        "a key of `config.json`": f"{_C}::test_unknown_key_is_a_warning",
         "sizes in the base's": f"{_C}::test_a_configuration_that_contradicts_the_weights",
         "a damaged `tokenizer.json`": "planning/test_damaged.py::test_every_damage_of_the_base_is_a_warning",
         "an adapter that lacks": "formats/test_lora.py::test_what_a_configuration_states_and_files_lack",
@@ -548,7 +545,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "an agent whose processor": "engine/test_companions.py::test_other_statistics_of_an_agent_are_warned_of",
         "`architectures` with": "engine/test_companions.py::test_a_class_without_its_head",
         "an adapter next to": "engine/test_companions.py::test_an_adapter_next_to_a_model_is_named",
-        "an agent of which less": f"{_W}::test_an_agent_that_adds_next_to_nothing_is_warned_of",
+        "an agent of which less": f"{_W}::test_nearly_unmoved_agent_is_warned_of",
         "numbered weight files": "formats/test_series.py::test_files_of_an_earlier_save_are_named",
         "agents that are stored more coarsely": f"{_P}::test_agents_that_are_coarser_than_the_base",
         "float32 agents whose": "methods/test_epsilon.py::test_float32_agents_are_warned_of",
@@ -557,24 +554,22 @@ CLAIMS: dict[str, dict[str, str]] = {
         "The output gets the base's `config": f"{_C}::test_which_differences_are_known",
         "known to change": f"{_C}::test_which_differences_are_known",
         "known to be harmless": f"{_C}::test_which_differences_are_known",
-        "all others": f"{_C}::test_a_key_that_is_not_known_to_be_harmless_is_a_warning",
-        "A key that only one side": f"{_C}::test_a_key_that_one_side_leaves_out_has_its_default",
-        "The output gets the base's tokenizer": (
-            "planning/test_vocabulary.py::test_another_chat_template_is_noted_with_the_key_that_takes_it"
-        ),
+        "all others": f"{_C}::test_unknown_key_is_a_warning",
+        "A key that only one side": f"{_C}::test_absent_key_has_its_default",
+        "The output gets the base's tokenizer": ("planning/test_vocabulary.py::test_another_chat_template_is_noted"),
         "The key [`allow`]": f"{_W}::test_suspect_agents_are_named",
-        "**An agent of another model.**": f"{_W}::test_an_unrelated_agent_is_refused_before_the_first_pass",
-        "**A base that looks swapped": f"{_W}::test_a_swapped_base_is_refused_before_the_first_pass",
-        "Values: where": f"{_W}::test_a_pair_with_a_swapped_base_is_refused_whatever_the_densities",
-        "Directions, where": f"{_W}::test_a_dense_pair_with_a_swapped_base_is_refused",
-        "**Not decided**": f"{_W}::test_a_swapped_base_of_dense_agents_in_one_direction_is_not_decided",
+        "**An agent of another model.**": f"{_W}::test_unrelated_agent_is_refused_before_reading",
+        "**A base that looks swapped": f"{_W}::test_swapped_base_is_refused_before_reading",
+        "Values: where": f"{_W}::test_swapped_base_is_refused_at_any_density",
+        "Directions, where": f"{_W}::test_dense_pair_with_swapped_base_is_refused",
+        "**Not decided**": f"{_W}::test_swapped_base_of_parallel_agents_is_undecided",
         "**Parts that hold": f"{_W}::test_strong_updates_replace_no_weights",
         "**4-bit and 8-bit": f"{_P}::test_quantized_checkpoints",
         "**Weights without elements**": f"{_P}::test_weights_that_were_not_gathered",
         "**LoRA adapters that do not": "formats/test_expert_adapters.py::test_what_does_not_fit_is_named",
         "**Factors of LoRA in place": "formats/test_unread.py::test_factors_of_adapters_are_no_model",
-        "**One rank's part": "formats/test_lora.py::test_what_one_rank_has_of_an_adapter_is_named",
-        "**An index of another save": "formats/test_series.py::test_an_index_of_another_save_next_to_complete_files",
+        "**One rank's part": "formats/test_lora.py::test_part_of_an_adapter_is_refused",
+        "**An index of another save": "formats/test_series.py::test_stale_index_beside_complete_files",
         "**Convolutions with": "formats/test_series.py::test_files_of_mlx_are_named",
         "**States of vLLM's ranks**": "formats/test_unread.py::test_the_command_that_converts_it",
         "**Copies of a tensor": "formats/test_series.py::test_an_index_says_which_copy_is_read",
@@ -585,7 +580,7 @@ CLAIMS: dict[str, dict[str, str]] = {
         "**Shards that do not": "formats/test_index.py::test_an_index_that_names_missing_files",
         "**Megatron and DeepSpeed": "formats/test_megatron.py::test_what_is_refused",
         "**Pickles that contain": "formats/test_torchfile.py::test_pickles_that_attack_or_lie",
-        "If the base ties": f"{_P}::test_a_redundant_head_is_dropped_if_it_equals_the_embedding",
+        "If the base ties": f"{_P}::test_head_equal_to_embedding_is_dropped",
     },
 }
 """The test of each paragraph, item and row of these pages, by its first words."""

@@ -30,7 +30,7 @@ def test_what_is_a_model_of_its_own(names: list[str], sweep: dict, found: str | 
     assert model_inside(names, sweep) == found
 
 
-def test_a_merge_with_another_one_inside_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
+def test_merge_with_a_nested_merge_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     ramerge.merge(source, tmp_path / "out")
     ramerge.merge(source, tmp_path / "out/sub")

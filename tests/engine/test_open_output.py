@@ -37,7 +37,7 @@ def interrupted(what: OutputSpec) -> None:
         raise KeyboardInterrupt
 
 
-def test_the_folder_is_in_its_place_when_the_block_ends(tmp_path: Path) -> None:
+def test_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
     what = spec(tmp_path)
     work = output_dir(tmp_path / "out").work
     with open_output(what, fresh=False) as output:

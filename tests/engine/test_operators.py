@@ -60,7 +60,7 @@ def test_a_failure_is_not_kept() -> None:
     assert operators.get("key", lambda: 3) == 3
 
 
-def test_runs_of_as_many_operators_as_workers_come_in_turn() -> None:
+def test_operators_take_turns_on_workers() -> None:
     runs = ["a1", "a2", "-1", "b1", "a3", "c1", "c2", "-2"]
     found = list(in_turn(runs, lambda run: run[0].strip("-"), 2))
     assert found == ["a1", "-1", "a2", "b1", "a3", "c1", "-2", "c2"]
@@ -80,7 +80,7 @@ def read(folder: Path, rows: object, weights: object, dtype: str = "BF16") -> Re
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
-def test_rows_of_any_dtype_are_read_as_they_are(dtype: str, tmp_path: Path) -> None:
+def test_rows_of_any_dtype_are_read_unchanged(dtype: str, tmp_path: Path) -> None:
     rows = np.array([[1.5, -2.0, 0.0], [0.25, 3.0, -1.0], [7.0, 0.0, 1.0]])
     found = read(tmp_path / "m", rows, [0.5, 0.0, 0.25], dtype)
     assert found.inputs.dtype == found.weights.dtype == np.float64

@@ -73,7 +73,7 @@ def test_analyses_come_back(tmp_path: Path, messages: Messages) -> None:
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"ramerge_version": ' + "1" * 5000 + "}", "[]", '{"ramerge_version": 1'])
-def test_a_folder_with_a_damaged_record_is_not_taken_for_a_merge(text: str, tmp_path: Path, messages: Messages) -> None:
+def test_folder_with_damaged_record_is_no_merge(text: str, tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1}))
     (tmp_path / "out/inner").mkdir(parents=True)
     (tmp_path / "out/ramerge.json").write_text(text)

@@ -29,7 +29,7 @@ def with_value(tensors, name: str, place: int, value: float):
 
 
 @pytest.mark.parametrize("method", ["ram", "ram+"])
-def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, tmp_path: Path) -> None:
+def test_non_finite_weights_are_located_and_counted(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     bad = with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.nan)
     bad = with_value(bad, "model.layers.1.weight", 600, np.inf)
@@ -47,7 +47,7 @@ def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, t
     assert np.isinf(found.reshape(-1)[600])
 
 
-def test_an_agent_of_which_most_is_bad_is_one_problem(tmp_path: Path) -> None:
+def test_mostly_bad_agent_is_one_problem(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     bad = simple(2, moved=0.4)
     for place, name in enumerate(bad):
@@ -97,7 +97,7 @@ def test_methods_that_spoil_others_are_refused_in_sweeps(tmp_path: Path, message
 
 
 @pytest.mark.parametrize("method", ["ram", "ram+", "linear", "ties", "dare"])
-def test_allowed_non_finite_weights_are_counted_for_each_input(method: str, tmp_path: Path) -> None:
+def test_allowed_non_finite_weights_are_counted_per_input(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     tool = {name: Stored("BF16", floats(np.full(one.bits.shape, np.nan)).bits) for name, one in simple(2).items()}
     write_checkpoint(tmp_path / "tool", tool)
@@ -174,14 +174,14 @@ def test_a_result_beyond_the_output_dtype(tmp_path: Path, messages: Messages) ->
     ramerge.merge(recipe(tmp_path, ["a"], dtype="bfloat16"), tmp_path / "out")
 
 
-def test_integer_tensors_must_be_equal(tmp_path: Path) -> None:
+def test_integer_tensors_must_be_equal(tmp_path: Path, messages: Messages) -> None:
     for name, last in (("base", 3), ("a", 3), ("b", 4)):
         tensors = {**simple(0), "ids": Stored("I64", np.array([1, 2, last]))}
         write_checkpoint(tmp_path / name, tensors)
     with pytest.raises(ramerge.WeightsError) as raised:
         ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out")
     (problem,) = raised.value.problems
-    assert "b: I64 tensor 'ids' differs from the base's" in problem
+    messages.check(problem)
 
 
 def test_a_file_that_shrinks_after_planning(tmp_path: Path, messages: Messages) -> None:
@@ -322,7 +322,7 @@ def test_a_loop_that_ends_early_ends_the_merge(tmp_path: Path) -> None:
     assert threading.active_count() == before and not tensors.records
 
 
-def test_what_a_loop_over_tensors_meets_is_raised_in_it(tmp_path: Path) -> None:
+def test_errors_are_raised_in_the_tensor_loop(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.nan))
     with pytest.raises(ramerge.WeightsError, match="NaN"):
@@ -335,7 +335,7 @@ def test_what_a_loop_over_tensors_meets_is_raised_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-def test_merging_into_memory_gives_the_bytes_of_a_merge(dtype: str, tmp_path: Path) -> None:
+def test_memory_merge_gives_the_bytes_of_folders(dtype: str, tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path)) | {"dtype": dtype}
     found: dict[str, bytes] = {}
     numbers: dict[str, np.ndarray] = {}

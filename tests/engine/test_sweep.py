@@ -21,7 +21,7 @@ from tests.messages import Messages
 RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}
 
 
-def test_points_are_single_merges_and_inputs_are_read_once(tmp_path: Path) -> None:
+def test_sweep_points_share_one_read(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names)
     records = ramerge.sweep(source, tmp_path / "out", vary=RANGES)
@@ -55,7 +55,7 @@ def test_a_sweep_over_thresholds(tmp_path: Path) -> None:
         assert swept.read_bytes() == (tmp_path / "one" / "model.safetensors").read_bytes()
 
 
-def test_a_point_that_solves_rows_follows_one_that_a_kernel_rounds(tmp_path: Path) -> None:
+def test_solved_point_follows_a_rounded_one(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(0, 0.02, (3, 96, 64))
     for name, step in zip(("base", "a", "b"), (0, 1, 2), strict=True):
         write_checkpoint(tmp_path / name, {"w": floats(values[0] + 0.1 * step * values[step])})
@@ -84,7 +84,7 @@ def test_tensors_are_handed_over_one_after_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("points", [1, 2])
-def test_a_slow_loop_has_two_tensors_in_memory_at_a_time(points: int, tmp_path: Path) -> None:
+def test_slow_loop_holds_two_tensors(points: int, tmp_path: Path) -> None:
     size, workers = 250_000, 4
     values = np.random.default_rng(0).normal(0, 0.02, (10, size))
     for name, factor in (("base", 1.0), ("a", 1.01)):
@@ -187,7 +187,7 @@ def test_rules_keep_take_and_change_parameters(tmp_path: Path) -> None:
     assert again.agents == record.agents
 
 
-def test_the_first_rule_holds_and_kept_agents_are_not_read(tmp_path: Path) -> None:
+def test_first_rule_wins_and_unused_agents_stay_unread(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     rules = [{"match": "*.0.weight", "keep": "base"}, {"parameters": {"alpha": 0.5}}]
     plan = ramerge.plan(recipe(tmp_path, names, rules=rules))
@@ -281,14 +281,14 @@ def test_importances_are_asked_for_and_checked(tmp_path: Path, messages: Message
 # --- what varies, and what is refused --------------------------------------------------------------------------------
 
 
-def test_a_key_and_a_part_of_it_cannot_both_vary(tmp_path: Path, messages: Messages) -> None:
+def test_key_and_its_part_cannot_both_vary(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), "ties")
     vary = {"parameters.weights.code": [1, 2], "parameters.weights": [1, 2]}
     with messages.raises(ramerge.RecipeError):
         ramerge.sweep(source, tmp_path / "out", vary=vary)
 
 
-def test_folders_are_numbered_where_names_would_be_long_or_alike(tmp_path: Path) -> None:
+def test_long_or_equal_folder_names_are_numbered(tmp_path: Path) -> None:
     write_simple(tmp_path)
     alike = {"a b": str(tmp_path / "code"), "a/b": str(tmp_path / "tool")}
     long = {"x" * 200: str(tmp_path / "code"), "y": str(tmp_path / "tool")}
@@ -304,7 +304,7 @@ def test_folders_are_numbered_where_names_would_be_long_or_alike(tmp_path: Path)
         assert found == ["point-1", "point-2"]
 
 
-def test_a_changed_copy_of_a_recipe_is_what_is_merged(tmp_path: Path) -> None:
+def test_changed_copy_of_a_recipe_is_merged(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     read = ramerge.plan(recipe(tmp_path, names)).recipe
     copy = read.model_copy(update={"method": "task_arithmetic"})
@@ -368,7 +368,7 @@ def test_layers_may_be_numbers(tmp_path: Path) -> None:
     assert counts[0] == counts[1] == counts[2] != [0]
 
 
-def test_importances_of_what_is_not_merged_are_not_asked_for(tmp_path: Path) -> None:
+def test_unmerged_tensors_need_no_importances(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     part = {name: floats(np.ones(stored.bits.shape), "F32") for name, stored in simple(0).items() if ".0." in name}
     write_checkpoint(tmp_path / "part", part)
@@ -389,9 +389,7 @@ def test_importances_that_cannot_be_added_up_are_refused(tmp_path: Path) -> None
         ramerge.merge(source, tmp_path / "out")
 
 
-def test_what_is_made_of_recorded_inputs_is_made_once_for_each_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recorded_inputs_are_prepared_once_per_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, shape = "model.layers.0.mlp.up_proj.weight", (3 << 12, 128)  # several blocks
     for place, name in enumerate(("base", "one", "two")):
         first, moved = (np.random.default_rng(seed).standard_normal(shape) for seed in (0, place))

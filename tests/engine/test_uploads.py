@@ -170,7 +170,7 @@ def test_the_output_is_that_of_a_folder(case: str, seed: int, tmp_path: Path) ->
     assert out.most <= _AHEAD + 1 and not (tmp_path / "stage").exists()
 
 
-def test_an_old_model_is_there_until_the_commit_and_then_gone(tmp_path: Path) -> None:
+def test_old_model_stays_until_the_commit(tmp_path: Path) -> None:
     store = MemoryStore()
     old = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
     execute(planned(old, Place(tmp_path / "stage", store)), ThreadExecutor(2))
@@ -214,7 +214,7 @@ def asleep(out: Place, source: dict[str, Any], at: int, overwrite: bool) -> Iter
 
 @pytest.mark.parametrize("old", [False, True])
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_job_that_slept_through_its_defeat_changes_nothing(at: int, old: bool, tmp_path: Path) -> None:
+def test_defeated_job_changes_nothing(at: int, old: bool, tmp_path: Path) -> None:
     """Another job completes the same output meanwhile; both have shards of the same number."""
     store, source = MemoryStore(), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
     if old:
@@ -278,9 +278,7 @@ def test_a_claim_of_another_job_defeats(
     assert as_written_here(out.files()) == weights(tmp_path / "here")
 
 
-def test_a_job_whose_claim_was_cleaned_up_leaves_the_next_one_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_job_with_removed_claim_leaves_the_next_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It slept after its index, and was taken for dead."""
     source, out = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), Place(tmp_path / "stage")
     obstore.put(out.store, "old.txt", b"old")
@@ -296,7 +294,7 @@ def test_a_job_whose_claim_was_cleaned_up_leaves_the_next_one_alone(
     assert out.files()[CLAIM] == b"another" and out.files()["old.txt"] == b"old"
 
 
-def test_a_claim_that_is_given_up_is_waited_for(tmp_path: Path) -> None:
+def test_released_claim_is_waited_for(tmp_path: Path) -> None:
     out, source = Place(tmp_path / "stage"), recipe(tmp_path, write_simple(tmp_path), shard_size="5GB")
     obstore.put(out.store, CLAIM, b"another")
     given_up = threading.Timer(0.5, partial(obstore.delete, out.store, [CLAIM]))
@@ -310,7 +308,7 @@ COMPANION = "special_tokens_map.json"
 
 
 @pytest.mark.parametrize("whose", ["its own", "replaced", "another's", "there before"])
-def test_what_is_removed_after_a_failure_is_the_jobs_own(
+def test_failed_job_removes_its_own_files(
     whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     """A small file is removed if the job has put it there, and it is still so: not if it only has the same bytes."""
@@ -369,9 +367,7 @@ def test_a_store_without_conditions_is_named(tmp_path: Path, messages: Messages)
     assert as_written_here(out.files()) == weights(tmp_path / "here")
 
 
-def test_a_merge_into_a_store_without_conditions_is_resumed_by_another_process(
-    tmp_path: Path, messages: Messages
-) -> None:
+def test_store_without_conditions_is_resumed_elsewhere(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "store").mkdir()
     source, store = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), LocalStore(str(tmp_path / "store"))
 
@@ -406,9 +402,7 @@ def test_weights_that_are_refused_leave_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shard_size", ["2KB", "5GB"])
-def test_an_error_of_the_place_ends_the_merge_and_is_resumed(
-    shard_size: str, tmp_path: Path, messages: Messages
-) -> None:
+def test_merge_resumes_after_a_store_error(shard_size: str, tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), method="ram", shard_size=shard_size)
 
     def fails(_name: str) -> None:
@@ -443,7 +437,7 @@ def test_what_has_arrived_is_not_uploaded_again(tmp_path: Path, messages: Messag
     assert out.arrived[0] == last[0] and not set(done) & set(out.arrived)
 
 
-def test_an_arrived_shard_that_has_changed_restarts_the_merge(tmp_path: Path, messages: Messages) -> None:
+def test_changed_uploaded_shard_restarts_the_merge(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
 
     def before(name: str) -> None:

@@ -230,7 +230,7 @@ def test_an_agent_is_what_peft_merges(name: str, writer: Writer) -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("tokens", [None, 67], ids=["same tokens", "more tokens"])
 @pytest.mark.parametrize("name", list(_TIED))
-def test_an_adapter_of_tied_embeddings_gives_the_logits_of_training(
+def test_tied_embedding_adapter_gives_training_logits(
     name: str, tokens: int | None, writer: Writer, tmp_path: Path
 ) -> None:
     """Those of the model that PEFT has trained. Its own merge changes both embeddings with the factors of one."""
@@ -402,7 +402,7 @@ def test_a_pickled_adapter(writer: Writer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_older_peft_took_the_second_dimension_of_experts_for_the_input(writer: Writer) -> None:
+def test_older_peft_expert_dimensions_are_read(writer: Writer) -> None:
     """The factors of versions before 0.19 for (experts, out, in): made by hand, because only the newer one is here."""
     import safetensors.torch
 

@@ -102,7 +102,7 @@ def test_shared_parameters_that_are_not_listed(tmp_path: Path) -> None:
     check(open_checkpoint(folder), {**MODEL, "lm_head.weight": MODEL["embed_tokens.weight"]})
 
 
-def test_the_config_of_the_base_and_of_no_one(tmp_path: Path) -> None:
+def test_config_is_the_bases_or_missing(tmp_path: Path) -> None:
     folder = trainers.write_zero(tmp_path / "x", MODEL, stage=3, ranks=2)
     (folder / "config.json").unlink()
     assert open_checkpoint(folder).config == {}

@@ -204,7 +204,7 @@ def test_ranks_of_another_model(actor: Path, tmp_path: Path) -> None:
     )
 
 
-def test_ranks_of_another_step_show_where_they_hold_the_same(tmp_path: Path) -> None:
+def test_ranks_of_another_step_are_noticed(tmp_path: Path) -> None:
     replicas = {"ranks": 1, "replicas": 2}
     folder = trainers.write_fsdp(tmp_path / "run", MODEL, **replicas) / "global_step_7" / "actor"
     later = {
@@ -219,7 +219,7 @@ def test_ranks_of_another_step_show_where_they_hold_the_same(tmp_path: Path) -> 
     assert all("differ from those in the file of rank 0" in text and "different steps" in text for text in found)
 
 
-def test_files_that_were_written_at_other_times_are_suspect(actor: Path) -> None:
+def test_files_of_other_times_are_suspect(actor: Path) -> None:
     assert open_checkpoint(actor).warnings == ()
     os.utime(rank(actor, 1), (1e9, 1e9))
     assert any("more than 30 minutes" in text for text in open_checkpoint(actor).warnings)
@@ -241,7 +241,7 @@ def test_adapters_in_shards_are_refused_with_advice(tmp_path: Path) -> None:
     assert f"give {actor / 'lora_adapter'}" in problems(actor)[0]
 
 
-def test_what_is_no_tensor_and_other_placements_are_refused(actor: Path) -> None:
+def test_other_objects_and_placements_are_refused(actor: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -258,14 +258,14 @@ def test_what_is_no_tensor_and_other_placements_are_refused(actor: Path) -> None
     assert any("tensor 'step': is a int, not a tensor" in text for text in found)
 
 
-def test_a_tensor_in_odd_strides_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_odd_strides_is_refused(tmp_path: Path, messages: Messages) -> None:
     torch.save(
         {"a": torch.zeros(2, 3, 4).permute(2, 0, 1), "b": torch.zeros(4, 4)[:, :2]}, tmp_path / "pytorch_model.bin"
     )
     with pytest.raises(CheckpointError) as found:
         open_checkpoint(tmp_path)
     assert len(found.value.problems) == 2
-    assert "tensor 'b': its elements of shape [4, 2] lie at distances of [4, 1]" in found.value.problems[1]
+    messages.check(found.value.problems[1])
 
 
 def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path, messages: Messages) -> None:
@@ -299,7 +299,7 @@ def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path, messages
         open_checkpoint(actor.parent)
 
 
-def test_a_run_in_the_hubs_cache_is_made_of_links(actor: Path, tmp_path: Path) -> None:
+def test_run_of_links_in_the_hub_cache(actor: Path, tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "0123"
     blobs.mkdir(parents=True)
     for path in [path for path in actor.rglob("*") if path.is_file()]:
@@ -309,7 +309,7 @@ def test_a_run_in_the_hubs_cache_is_made_of_links(actor: Path, tmp_path: Path) -
     check(snapshot)
 
 
-def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None:
+def test_float32_shards_move_a_bf16_base(tmp_path: Path) -> None:
     values = RNG.normal(size=(40, 16)) * 0.02
     base = {"model.layers.0.weight": floats(values, "BF16")}
     moved = base["model.layers.0.weight"].numbers(np.float32) + np.float32(2e-5)

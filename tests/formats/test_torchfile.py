@@ -227,14 +227,14 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("case", list(PICKLES))
-def test_pickles_that_attack_or_lie(case: str, tmp_path: Path) -> None:
+def test_pickles_that_attack_or_lie(case: str, tmp_path: Path, messages: Messages) -> None:
     data, words = PICKLES[case]
     with pytest.raises(CheckpointError, match=words) as found:
         load_file(archive(tmp_path / "x", data))
-    assert str(tmp_path / "x") in str(found.value)
+    messages.check(str(found.value))
 
 
-def test_a_list_in_itself_and_shared_values_are_harmless(tmp_path: Path) -> None:
+def test_recursive_and_shared_values_are_harmless(tmp_path: Path) -> None:
     ring: list[Any] = []
     ring.append(ring)
     loaded = load_file(archive(tmp_path / "x", pickle.dumps(ring, 2)))
@@ -271,7 +271,7 @@ def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         load_file(archive(tmp_path / "x", raw(pickle.EMPTY_LIST * 2000)))
 
 
-def test_every_instruction_that_torch_does_not_write_is_refused(tmp_path: Path) -> None:
+def test_foreign_pickle_instructions_are_refused(tmp_path: Path) -> None:
     known = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
     refused = set()
     for code in known:
@@ -413,7 +413,7 @@ def test_what_torch_saves_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_file_of_an_old_torch_is_refused_with_the_command_that_rewrites_it(tmp_path: Path) -> None:
+def test_old_torch_file_is_refused_with_advice(tmp_path: Path) -> None:
     import torch
 
     torch.save({"a": torch.ones(2)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)

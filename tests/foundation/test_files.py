@@ -28,9 +28,7 @@ def test_text_and_bytes_of_any_name(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["ftruncate", "write_at", "fsync"])
 @pytest.mark.parametrize("deadly", [False, True])
-def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
-    call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_file_is_old_or_new(call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
 
@@ -82,7 +80,7 @@ def check_folder(path: Path) -> None:
     check_beside(path / "file", path)
 
 
-def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path, messages: Messages) -> None:
+def test_disk_check_leaves_nothing(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / ".a.json.partial").touch()
     check_file(tmp_path / "a.json")
     check_file(tmp_path / "pages" / "a.html")
@@ -94,7 +92,7 @@ def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOSPC])
-def test_a_check_tells_wrong_paths_from_disks_that_fail(
+def test_disk_check_tells_paths_from_failing_disks(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **_named: object) -> int:

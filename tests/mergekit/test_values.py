@@ -154,7 +154,7 @@ def test_refused(given_: dict[str, Any], names: list[str], message: str) -> None
         varying(given_, names)
 
 
-def test_filters_that_are_for_no_tensor_are_warned_of(tmp_path: Path) -> None:
+def test_unmatched_filters_are_warned_of(tmp_path: Path) -> None:
     for name in ("base", "a"):
         write_checkpoint(tmp_path / name, {"w": Stored("F32", np.full(4, len(name), np.float32).view(np.uint32))})
     path = tmp_path / "recipe.yaml"

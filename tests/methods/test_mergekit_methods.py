@@ -60,9 +60,7 @@ def test_small_updates_are_merged_like_large_ones(method: str, parameters: dict[
 
 
 @pytest.mark.parametrize(("method", "parameters"), [*TASK_VECTORS.items(), ("arcee_fusion", {})])
-def test_agents_that_moved_nothing_give_the_base_bit_for_bit(
-    method: str, parameters: dict[str, Any], tmp_path: Path
-) -> None:
+def test_unmoved_agents_give_the_base(method: str, parameters: dict[str, Any], tmp_path: Path) -> None:
     base = np.array([[-0.0, 0.0, 1e-40, 3.0], [1, 2, 3, 4]], np.float32)
     same(merged(tmp_path, method, base, [base] * (1 if method == "arcee_fusion" else 2), **parameters), base)
 
@@ -120,7 +118,7 @@ def test_what_one_agent_moved_by_itself_stays_whole(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [3, 5])
-def test_what_sce_selects_does_not_depend_on_the_order_of_agents(count: int, tmp_path: Path) -> None:
+def test_sce_selection_ignores_agent_order(count: int, tmp_path: Path) -> None:
     # steps of bfloat16, in which many elements have the same variance
     base = rng().choice([0.25, 0.5, 1.0, 1.5], 20_000)
     moves = rng(1).integers(-2, 3, (count, 20_000)) * (rng(2).random((count, 20_000)) < 0.3)
@@ -178,7 +176,7 @@ def test_without_epsilon_della_is_dare(tmp_path: Path) -> None:
     same(merged(tmp_path, "della_linear", np.ones((70, 31)), agents, **ours), theirs)
 
 
-def test_what_is_kept_has_the_sum_of_the_whole(tmp_path: Path) -> None:
+def test_kept_elements_keep_the_sum(tmp_path: Path) -> None:
     agent = rng().normal(size=(50, 40))
     found = merged(tmp_path, "della_linear", np.zeros(agent.shape), [agent], density=0.3)
     assert np.abs(found).sum() == pytest.approx(np.abs(agent).sum(), rel=1e-5)

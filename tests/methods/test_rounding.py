@@ -200,7 +200,7 @@ def test_plans_say_how_results_are_rounded(tmp_path: Path) -> None:
         ramerge.plan({**source, "rounding_seed": 0.5})
 
 
-def test_unmoved_elements_stay_and_copies_are_rounded_to_nearest(tmp_path: Path) -> None:
+def test_unmoved_elements_stay_copies_round_nearest(tmp_path: Path) -> None:
     names = family(tmp_path, "BF16", {"code": "F32", "tool": "F32"})
     rules = [{"match": "*.1.*", "take": "code"}, {"match": "*norm*", "keep": "base"}]
     source = recipe(tmp_path, names, "ram", rules=rules, parameters={"epsilon": 3e-5})
@@ -218,7 +218,7 @@ def test_unmoved_elements_stay_and_copies_are_rounded_to_nearest(tmp_path: Path)
     assert not np.array_equal(tossed[name].bits, nearest[name].bits)
 
 
-def test_updates_below_half_a_step_are_kept_on_average(tmp_path: Path) -> None:
+def test_tiny_updates_are_kept_on_average(tmp_path: Path) -> None:
     names = family(tmp_path, "BF16", {"code": "F32", "tool": "F32"}, step=1e-5)
     source = recipe(tmp_path, names, "task_arithmetic")
     nearest, tossed = (ramerge.merge({**source, "rounding": how}, tmp_path / how) for how in ("nearest", "stochastic"))
@@ -305,7 +305,7 @@ def _finer(tensor: reference.Stored, rng: np.random.Generator) -> reference.Stor
 
 
 @pytest.mark.full  # compiles for 10 seconds
-def test_stochastic_rounding_is_no_advice_for_a_quantized_output(tmp_path: Path) -> None:
+def test_stochastic_rounding_not_advised_for_quantized_output(tmp_path: Path) -> None:
     """As it is refused there."""
     from tests.formats.quantized import quantize_model, write_quantized
 

@@ -18,7 +18,7 @@ def test_an_output_elsewhere_is_refused(out: str | Path, messages: Messages) -> 
 
 
 @pytest.mark.parametrize("out", [".", "/"])
-def test_only_beside_a_folder_with_a_name_is_cleaned(out: str, messages: Messages) -> None:
+def test_cleaning_needs_a_named_folder(out: str, messages: Messages) -> None:
     with messages.raises(RecipeError):
         ramerge.clean(out)
 
@@ -28,7 +28,7 @@ def test_an_output_has_a_name(messages: Messages) -> None:
         ramerge.clean("")
 
 
-def test_a_journal_that_cannot_be_read_is_spoken_of(tmp_path: Path) -> None:
+def test_unreadable_journal_is_reported(tmp_path: Path) -> None:
     journal = Journal({}, {}, 1)
     assert (journal.fits(tmp_path, None), journal.reason) == (False, "")
     (tmp_path / "journal").mkdir()

@@ -57,7 +57,7 @@ def test_names_of_architectures(name: str, layer: tuple[str, int] | None) -> Non
 
 
 @pytest.mark.parametrize("stack", ["h", "layers", "model.layers", "encoder.block"])
-def test_rho_is_counted_over_whole_layers_whatever_the_names(tmp_path: Path, stack: str) -> None:
+def test_rho_counts_whole_layers(tmp_path: Path, stack: str) -> None:
     zeros = {f"{stack}.{layer}.{part}.weight": np.zeros(4) for layer in (0, 1) for part in ("attn", "mlp")}
     moved = {"a": {0: (1, 1, 0, 0)}, "b": {0: (1, 0, 0, 0)}}
 

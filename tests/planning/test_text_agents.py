@@ -128,7 +128,7 @@ def test_a_tower_that_the_base_lacks_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["layers.1.self_attn.q_proj", "lm_head", "model.norm", "embed_tokens", "layers.1."])
-def test_a_tensor_of_the_text_model_must_be_there(gone: str, tmp_path: Path) -> None:
+def test_text_model_tensor_is_required(gone: str, tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", written(INSIDE(dense(0)) | tower("model.visual.")), config=vision())
     agent = {name: values for name, values in dense(1).items() if gone not in name}
     write_checkpoint(tmp_path / "a", written(agent), config=text())
@@ -174,7 +174,7 @@ def test_what_only_one_side_stores(kind: str, base_has: bool, tmp_path: Path) ->
     same(read_checkpoint(tmp_path / "out"), {**wanted, **written(base)})
 
 
-def test_buffers_of_another_size_or_dtype_are_the_bases(tmp_path: Path) -> None:
+def test_mismatching_buffers_are_the_bases(tmp_path: Path) -> None:
     name = "model.layers.0.attn.bias"
     write_checkpoint(tmp_path / "base", {**written(dense(0)), name: floats(MASK, "F32")})
     write_checkpoint(tmp_path / "a", {**written(dense(1)), name: floats(np.tril(np.ones((1, 1, 8, 8))))})

@@ -60,7 +60,7 @@ def test_what_is_written_is_the_same_recipe(tmp_path: Path) -> None:
     assert again.model_dump() == recipe.model_dump()
 
 
-def test_every_problem_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
+def test_problems_have_lines_and_suggestions(tmp_path: Path) -> None:
     text = """\
 method: ram+
 bas: ./base
@@ -184,12 +184,12 @@ def test_files_that_are_no_recipes(tmp_path: Path, messages: Messages) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["s3://bucket/recipe.yaml", Path("s3://bucket/recipe.yaml")])
-def test_a_recipe_that_is_remote_is_named_as_it_was_given(recipe: str | Path, messages: Messages) -> None:
+def test_remote_recipe_is_refused_by_name(recipe: str | Path, messages: Messages) -> None:
     with messages.raises(RecipeError):
         ramerge.plan(recipe)
 
 
-def test_whole_numbers_are_bounded_in_flags_and_in_python(messages: Messages) -> None:
+def test_whole_numbers_are_bounded(messages: Messages) -> None:
     message = "a whole number of more than 63 bits is no value of a key"
     for text in ("0x" + "f" * 5000, "9" * 5000, "[1, -" + "9" * 5000 + "]", "{a: 0b" + "1" * 64 + "}"):
         with messages.raises(RecipeError):
@@ -233,7 +233,7 @@ def test_keys_of_a_mapping_are_text(more: dict, messages: Messages) -> None:
         ("parameters.epsilon.x", ""),
     ],
 )
-def test_what_a_flag_adds_is_blamed_on_the_flag(key: str, message: str, tmp_path: Path) -> None:
+def test_errors_of_flags_name_the_flag(key: str, message: str, tmp_path: Path) -> None:
     document = read_document(write(tmp_path, "agents: {a: x}"))
     document.set(tuple(key.split(".")), 1, f"--set {key}=1")
     document.set(("method",), "ram+", "--method")
@@ -243,7 +243,7 @@ def test_what_a_flag_adds_is_blamed_on_the_flag(key: str, message: str, tmp_path
     assert own and message in own[0], caught.value.problems
 
 
-def test_what_a_file_lacks_is_not_blamed_on_a_flag(tmp_path: Path, messages: Messages) -> None:
+def test_errors_of_files_name_the_file(tmp_path: Path, messages: Messages) -> None:
     document = read_document(write(tmp_path, "base: b"))
     document.set(("agents", "a"), "x", "--agent a")
     document.set(("parameters", "weights"), {"b": 1}, "--set parameters.weights={b: 1}")
@@ -329,7 +329,7 @@ def test_a_copy_with_other_rules_is_that_recipe(tmp_path: Path) -> None:
     "seed", ["rounding_seed: {}", "method: dare\nparameters: {{seed: {}}}", "method: della\nparameters: {{seed: {}}}"]
 )
 @pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63, 2**63, -(2**63)])
-def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int, tmp_path: Path) -> None:
+def test_seeds_have_equal_bounds_everywhere(seed: str, number: int, tmp_path: Path) -> None:
     text = "base: ./base\nagents: {code: ./coder}\n" + seed.format(number)
     values = YAML(typ="safe").load(text)
     recipes = [lambda: open_recipe(write(tmp_path, text)), lambda: open_recipe(values)]
@@ -341,7 +341,7 @@ def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int
                 check(made())
 
 
-def test_a_copy_with_another_method_leaves_out_what_belongs_to_the_first(messages: Messages) -> None:
+def test_copy_with_another_method_drops_parameters(messages: Messages) -> None:
     agents = {"x": {"model": "x", "importance": "i"}, "y": {"model": "y", "importance": "j"}}
     rules = [{"match": "*norm*", "keep": "base"}, {"match": "*", "parameters": {"normalize": False}}]
     first = Recipe(method="fisher", base="b", agents=agents, parameters={"normalize": True}, rules=rules)

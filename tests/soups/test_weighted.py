@@ -114,7 +114,7 @@ def test_whole_tensors_of_any_dtypes_and_blocks(disk: Disk, data: st.DataObject)
 
 @settings(max_examples=at_most(12), deadline=None)
 @given(data=st.data())
-def test_a_chain_of_changes_has_the_bits_of_whole_tensors(disk: Disk, data: st.DataObject) -> None:
+def test_chain_equals_whole_tensors(disk: Disk, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     size = data.draw(st.sampled_from([1, 1000, BLOCK, BLOCK + 7, 2 * BLOCK + 99]))
     dtype, moved = data.draw(st.sampled_from(["BF16", "F16", "F32", "F64"])), data.draw(st.sampled_from([0, 0.02, 0.7]))

@@ -32,7 +32,7 @@ def there(memory: Memory, source: dict[str, Any], run: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_merges_from_and_to_a_bucket_are_those_of_folders(method: str, memory: Memory, tmp_path: Path) -> None:
+def test_bucket_merges_equal_folder_merges(method: str, memory: Memory, tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), method) | {"shard_size": "2KB"}
     ramerge.merge(source, tmp_path / "here", options=ramerge.Options(cache=False))
     wanted = kills.weights(tmp_path / "here")

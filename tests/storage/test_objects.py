@@ -52,7 +52,7 @@ def write_adapter(folder: Path) -> None:
 
 @pytest.mark.parametrize("method", ["ram", "ram+", "ties", "tsvm"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_merge_from_a_bucket_is_the_merge_from_folders(method: str, shards: int, s3: Server, tmp_path: Path) -> None:
+def test_merge_from_a_bucket_equals_folders(method: str, shards: int, s3: Server, tmp_path: Path) -> None:
     for seed, name in enumerate(["base", "code", "tool"]):
         made = write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed)), shards=shards)
         (made / "tokenizer.json").write_text('{"model": {}}')
@@ -148,9 +148,7 @@ def test_an_object_that_changes_after_planning(s3: Server, tmp_path: Path) -> No
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
 
 
-def test_another_machine_asks_for_the_same_versions_with_its_own_credentials(
-    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_machine_reads_the_same_versions(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_simple(tmp_path)
     place = open_remote(s3.put(tmp_path / "base", "travelling/base")) / "model.safetensors"
     files = Files({place: place.version()})

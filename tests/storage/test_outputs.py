@@ -144,7 +144,7 @@ def test_a_kill_after_the_commit(number: int, s3: Server, source: dict[str, Any]
 
 @pytest.mark.parametrize("executor", ["threads", "ray"])
 @pytest.mark.parametrize("trial", range(int(os.environ.get("RAMERGE_STOPS", "3"))))
-def test_a_stopped_process_that_goes_on_after_its_defeat(
+def test_stopped_process_resumes_after_defeat(
     trial: int,
     executor: str,
     s3: Server,
@@ -222,7 +222,7 @@ def test_what_was_uploaded_is_gone(s3: Server, source: dict[str, Any], tmp_path:
     assert found(s3, "gone") == expected(source, tmp_path / "here")
 
 
-def test_clean_that_is_denied_leaves_nothing_of_its_own(
+def test_denied_clean_leaves_nothing(
     s3: Server, source: dict[str, Any], stage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, other = f"s3://{BUCKET}/denied", stage.parent / "other"

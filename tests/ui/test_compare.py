@@ -119,7 +119,7 @@ def test_models_of_an_endpoint_answer(endpoint: str) -> None:
     assert "&lt;img src=x&gt;merged: 2 + 2?, 8" in html and "<img" not in html and "<b>" not in html
 
 
-def test_the_key_of_an_endpoint_is_sent_and_not_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_key_is_sent_but_hidden(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMERGE_API_KEY", "secret")
     body = {"model": "keyed", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
     text, command = ask.complete(ask.ENDPOINT, endpoint, "", body)

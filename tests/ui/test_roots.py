@@ -141,21 +141,21 @@ def test_a_recipe_of_mergekit_is_checked_too(roots: Roots, messages: Messages) -
         read_draft(text, roots)
 
 
-def test_buckets_are_not_read_where_only_the_hub_may_be(roots: Roots) -> None:
+def test_hub_only_page_reads_no_buckets(roots: Roots) -> None:
     shared = Roots(roots.folders, remote=False, shared=True)
     shared.check(Document({"agents": {"code": "owner/name"}}))
     with pytest.raises(RecipeError, match="buckets"):
         shared.check(Document({"agents": {"code": "s3://bucket/model"}}))
 
 
-def test_what_was_gathered_of_an_agent_is_no_model(roots: Roots) -> None:
+def test_gathered_inputs_are_no_model(roots: Roots) -> None:
     for place in ("CALIBRATION/code", "CALIBRATION/code/importance"):
         write_checkpoint(roots.home / place, {"x.weight": floats([[1.0]])})
     (roots.home / "CALIBRATION/code/calibration.json").write_text("{}")
     assert not [label for label, _ in roots.models() if "CALIBRATION" in label]
 
 
-def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Roots) -> None:
+def test_models_are_found_without_following_links(roots: Roots) -> None:
     found = dict(roots.models())
     assert {"models/base", "models/code", "agents/coder", "agents/base"} <= set(found)
     assert not [label for label in found if label.startswith(("link", "inner"))]
@@ -167,7 +167,7 @@ def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Root
 # --- the recipe as text -----------------------------------------------------------------------------------------------
 
 
-def test_models_of_the_controls_are_those_of_the_text(roots: Roots) -> None:
+def test_controls_show_the_recipes_models(roots: Roots) -> None:
     base, agents = str(AGENTS / "base"), [str(AGENTS / "coder"), str(AGENTS / "memory")]
     text = with_models(EMPTY, base, agents, roots)
     assert models_in(read_draft(text, roots)) == (base, agents)

@@ -40,7 +40,7 @@ def words(desk: Desk, coder: str, memory: str, folder: str = "found", reward: st
     return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", reward, 4, 12, folder)
 
 
-def test_the_command_is_that_of_a_search_by_prompts(desk: Desk) -> None:
+def test_command_is_a_search_by_prompts(desk: Desk) -> None:
     given = words(desk, "add.jsonl", str(desk.roots.home / "rollouts"))
     assert shlex.join(given) == (
         f"search --base {AGENTS}/base --agent coder={AGENTS}/coder --agent memory={AGENTS}/memory "

@@ -134,7 +134,7 @@ def test_nodes_read_buckets_with_credentials_of_their_own(
     assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
 
 
-def test_a_lost_node_s_blocks_are_done_by_others(
+def test_other_nodes_do_a_lost_nodes_blocks(
     cluster: Any, connected: Any, large: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, losses = second_of(cluster), []
@@ -305,7 +305,7 @@ def test_a_dead_raylet_is_said(call: str) -> None:
         list(made.run(Blocks(len), [[(0, 1)]], Unrecorded()))
 
 
-def test_a_raylet_that_dies_at_the_beginning_is_said(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
+def test_raylet_dying_at_the_start_is_reported(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     """Ray raises a plain Exception then."""
     ray = pytest.importorskip("ray")
 

@@ -57,7 +57,7 @@ def doubled(_worker: Any, block: int) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 7])
-def test_every_block_once_recorded_before_it_is_handed_over(workers: int) -> None:
+def test_blocks_are_recorded_before_handing_over(workers: int) -> None:
     noting = Noting()
     for event in ThreadExecutor(workers).run(Blocks(doubled), runs(100), noting):
         assert isinstance(event, Processed) and noting.seen[event.number] == event.result
@@ -65,7 +65,7 @@ def test_every_block_once_recorded_before_it_is_handed_over(workers: int) -> Non
     assert not threads()
 
 
-def test_workers_own_what_they_open_and_let_go_of_it() -> None:
+def test_workers_close_the_files_they_open() -> None:
     open_now: set[int] = set()
 
     @contextmanager
@@ -80,7 +80,7 @@ def test_workers_own_what_they_open_and_let_go_of_it() -> None:
     assert not open_now
 
 
-def test_the_first_error_ends_it_after_all_have_stopped() -> None:
+def test_first_error_is_raised_after_all_stop() -> None:
     def process(_worker: Any, block: int) -> int:
         if block == 3:
             raise ValueError("three")
@@ -111,7 +111,7 @@ def test_a_worker_may_report_more_than_its_results() -> None:
     assert list(events) == [-1, Processed(0, 1), -2, Processed(1, 2)]
 
 
-def test_results_of_a_run_come_one_by_one_and_its_blocks_are_told_of_before() -> None:
+def test_run_results_come_singly_after_its_blocks() -> None:
     begun = threading.Semaphore(0)
 
     def process(_worker: Any, block: int) -> int:
