@@ -625,21 +625,21 @@ def test_tied_tensors_of_out_take_one_result(differ: bool, messages: Messages) -
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
-    ("make", "text"),
+    "make",
     [
-        ("torch.zeros(2, device='meta')", "has no data"),
-        ("torch.zeros(2, 2).to_sparse()", "is sparse"),
-        ("torch.nn.UninitializedParameter()", "has no data"),
-        ("(lambda x: (x.untyped_storage().resize_(0), x)[1])(torch.zeros(2))", "has no data"),
-        ("torch._to_functional_tensor(torch.zeros(2))", "has no data"),
-        ("torch.zeros(2, dtype=torch.complex128)", "is complex128, which is not a type of weights"),
+        "torch.zeros(2, device='meta')",
+        "torch.zeros(2, 2).to_sparse()",
+        "torch.nn.UninitializedParameter()",
+        "(lambda x: (x.untyped_storage().resize_(0), x)[1])(torch.zeros(2))",
+        "torch._to_functional_tensor(torch.zeros(2))",
+        "torch.zeros(2, dtype=torch.complex128)",
     ],
 )
-def test_tensors_of_torch_that_are_refused(make: str, text: str) -> None:
+def test_tensors_of_torch_that_are_refused(make: str, messages: Messages) -> None:
     import torch
 
     tensor = eval(make, {"torch": torch})  # noqa: S307
-    with pytest.raises(ramerge.RecipeError, match=text):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_tensors(tensor, {"a": torch.zeros(2)})
 
 

@@ -440,26 +440,26 @@ def of_integers(_stored: dict[str, Stored], config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lose_scales, ["q_proj.weight': has no scales: 'model.layers.0.q_proj.weight_scale_inv' is missing", "o_proj"]),
-        (cut_scales, ["scales of shape [4, 2] do not fit weights of [50, 40], which take [4, 3] or [1, 1] or [50, 1]"]),
-        (long_scales, ["q_proj.weight_scale_inv': scales of dtype I32 are not known"]),
-        (no_codes, ["config.json declares quantized weights (fp8), but no tensor is; remove the declaration"]),
-        (lone_scales, ["q_proj.weight_scale_inv': belongs to no quantized tensor"]),
-        (odd_blocks, ["weight_block_size must be two whole numbers above 0"]),
-        (unknown_method, ["quantized weights (awq) cannot be merged; merge the unquantized checkpoints"]),
-        (of_integers, ["'pack-quantized' cannot be merged", "type 'int' with 4 bits", "zero points"]),
+        lose_scales,
+        cut_scales,
+        long_scales,
+        no_codes,
+        lone_scales,
+        odd_blocks,
+        unknown_method,
+        of_integers,
     ],
 )
-def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[str], tmp_path: Path) -> None:
+def test_what_headers_show_is_refused_by_the_plan(change: Change, tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     stored = quantize_model("fp8 blocks", model(1))[0]
     config = dict(SAMPLES["fp8 blocks"].config)
     change(stored, config)
     write_checkpoint(tmp_path / "a", stored, config={"torch_dtype": "bfloat16", "quantization_config": config})
     text = "\n".join(ramerge.plan(source).problems)
-    assert all(word in text for word in words), text
+    messages.check(text)
     assert str(tmp_path / "a") in text
 
 
@@ -519,19 +519,19 @@ def of_awq(_stored: dict[str, Stored], config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (half_the_scales, ["q_proj.weight_scale'", "[32, 2] do not fit weights of [32, 64], which take [32, 4]"]),
-        (no_second_scale, ["q_proj.weight': has no global scale", "q_proj.weight_scale_2' is missing"]),
-        (smoothed, ["pre_quant_scale' and others) cannot be merged"]),
-        (of_awq, ["'W4A16_AWQ' (integers, or weights smoothed by their inputs) cannot be merged"]),
+        half_the_scales,
+        no_second_scale,
+        smoothed,
+        of_awq,
     ],
 )
-def test_exports_of_modelopt_that_cannot_be_read(change: Change, words: list[str], tmp_path: Path) -> None:
+def test_exports_of_modelopt_that_cannot_be_read(change: Change, tmp_path: Path, messages: Messages) -> None:
     folder = modelopt(tmp_path / "m", change)
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(folder)
-    assert all(word in str(caught.value) for word in words), caught.value
+    messages.check(str(caught.value))
 
 
 def test_float8_that_is_not_declared(tmp_path: Path, messages: Messages) -> None:

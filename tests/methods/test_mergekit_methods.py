@@ -213,16 +213,16 @@ def test_what_is_not_finite_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("method", "agents", "message"),
+    ("method", "agents"),
     [
-        ("slerp", 3, "agents: slerp takes exactly 2 agents, not 3"),
-        ("nuslerp", 1, "agents: nuslerp takes exactly 2 agents, not 1"),
-        ("model_stock", 1, "agents: model_stock takes at least 2 agents, not 1"),
-        ("arcee_fusion", 2, "agents: arcee_fusion takes exactly one agent, not 2"),
+        ("slerp", 3),
+        ("nuslerp", 1),
+        ("model_stock", 1),
+        ("arcee_fusion", 2),
     ],
 )
-def test_how_many_agents(method: str, agents: int, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match=message):
+def test_how_many_agents(method: str, agents: int, tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         merged(tmp_path, method, [1.0], [[2.0]] * agents)
 
 

@@ -31,7 +31,7 @@ def test_unreadable_header_hides_no_other_problem(tmp_path: Path, messages: Mess
     base, a, b = read_headers(Document(values, folder=tmp_path))
     assert base.form == ""
     messages.check(base.problems[0])
-    assert "no such folder" in a.problems[0]
+    messages.check(*a.problems)
     assert b.problems == ()
     assert read_headers(Document({"agents": "x"})) == read_headers(Document({})) == []
     with messages.raises(ramerge.RecipeError):

@@ -250,7 +250,7 @@ def test_the_same_merge_under_other_names(case: str, tmp_path: Path) -> None:
     same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "wanted"))
 
 
-def test_unloaded_heads_and_towers_are_the_bases(tmp_path: Path) -> None:
+def test_unloaded_heads_and_towers_are_the_bases(tmp_path: Path, messages: Messages) -> None:
     more = {
         "mtp.layers.0.w": np.ones((3, 3)),
         "model.visual.blocks.0.w": np.ones(4),
@@ -268,7 +268,7 @@ def test_unloaded_heads_and_towers_are_the_bases(tmp_path: Path) -> None:
     some = {"mtp.layers.0.w": np.ones((3, 3)), "mtp.layers.0.v": np.ones(3)}
     write_checkpoint(tmp_path / "base", written(dense(0) | some))
     write_checkpoint(tmp_path / "a", written(dense(1) | {"mtp.layers.0.v": np.ones(3)}))
-    assert "lacks 'mtp.layers.0.w'" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    messages.check(*ramerge.plan(recipe(tmp_path, ["a"])).problems)
 
 
 def test_rules_of_the_recipe(tmp_path: Path) -> None:
@@ -336,22 +336,22 @@ def test_square_experts_are_turned_with_their_gates(
     same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "alike"))
 
 
-def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
+def test_what_is_not_clear_is_not_matched(tmp_path: Path, messages: Messages) -> None:
     model = single(sparse(0))
     write_checkpoint(tmp_path / "base", written(model))
     more = sparse(1)
     gates = more["model.layers.0.mlp.experts.gate_up_proj"]
     more["model.layers.0.mlp.experts.gate_up_proj"] = np.concatenate([gates, gates[:1]])
     write_checkpoint(tmp_path / "a", written(more))
-    assert "has 4 experts instead of the base's 3" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    messages.check(*ramerge.plan(recipe(tmp_path, ["a"])).problems)
     write_checkpoint(tmp_path / "base", written(dense(0)))
     query = "model.layers.0.self_attn.q_proj.weight"
     both = fused(dense(1)) | {query: dense(1)[query]}
     write_checkpoint(tmp_path / "a", written(both))
-    assert "lacks 'model.layers.0.self_attn.k_proj.weight'" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    messages.check(*ramerge.plan(recipe(tmp_path, ["a"])).problems)
     write_checkpoint(tmp_path / "base", written({"norm.weight": np.ones(4), "model.norm.weight": np.ones(4)}))
     write_checkpoint(tmp_path / "a", written({"model.language_model.norm.weight": np.ones(4)}))
-    assert "may be the base's" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    messages.check(*ramerge.plan(recipe(tmp_path, ["a"])).problems)
 
 
 @pytest.mark.parametrize(

@@ -165,10 +165,8 @@ def test_tied_agent_of_an_untied_base(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "out")["lm_head.weight"].bits.tobytes() == moved.bits.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "words"), [("F8_E4M3", "float8"), ("C64", "not a type of weights"), ("F8_E8M0", "float8")]
-)
-def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path, messages: Messages) -> None:
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "C64", "F8_E8M0"])
+def test_dtypes_without_arithmetic(dtype: str, tmp_path: Path, messages: Messages) -> None:
     for name in ("base", "a"):
         size = 8 if dtype == "C64" else 1
         write_checkpoint(tmp_path / name, {"w": Stored(dtype, np.zeros((4, size), np.uint8))})
@@ -176,7 +174,8 @@ def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path, messa
         data = path.read_bytes().replace(f'"shape": [4, {size}]'.encode(), b'"shape": [4]   ')
         path.write_bytes((len(data) - 4 * size - 8).to_bytes(8, "little") + data[8:])
     text = "\n".join(plan(recipe(tmp_path, ["a"])).findings.problems)
-    assert words in text and dtype in text
+    assert dtype in text
+    messages.check(text)
     messages.check(text)
 
 

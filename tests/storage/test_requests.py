@@ -19,6 +19,7 @@ from ramerge.core.storage.location import Remote
 from ramerge.core.storage.storage import Storage, Stream, Version
 from ramerge.core.tensors.reader import Files, Reader, Span
 from ramerge.core.tensors.tensor import Stored, Tensor
+from tests.messages import Messages
 
 NAMES = ("base", "code", "tool")
 
@@ -70,12 +71,12 @@ def test_files_are_read_again_after_they_were_closed() -> None:
 
 
 @pytest.mark.parametrize("broken", NAMES)
-def test_error_waits_for_running_requests(broken: str) -> None:
+def test_error_waits_for_running_requests(broken: str, messages: Messages) -> None:
     storage = Meeting(broken)
     with Files() as files:
         reader = Reader(files)
         reader.begin(0, 4)
-        with pytest.raises(CheckpointError, match=f"{broken}: is broken"):
+        with messages.raises(CheckpointError):
             reader.blocks(sources(storage))
         assert sorted(storage.ended) == sorted(set(NAMES) - {broken})
 
@@ -206,9 +207,9 @@ def test_broken_answer_is_continued() -> None:
 
 
 @pytest.mark.parametrize(("breaks", "requests"), [((0,), 1), ((3, 0), 2)])
-def test_empty_answer_is_an_error(breaks: tuple[int, ...], requests: int) -> None:
+def test_empty_answer_is_an_error(breaks: tuple[int, ...], requests: int, messages: Messages) -> None:
     storage, out = Served(breaks=breaks), np.empty(1000, np.uint8)
     stream = Stream(storage, "code", 0, 1000)
-    with pytest.raises(CheckpointError, match="code: breaks off"):
+    with messages.raises(CheckpointError):
         stream.fill(out)
     assert len(storage.asked) == requests
