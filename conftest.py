@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.engine.executors.cluster import two_nodes
-from tests.messages import Messages, write_messages
+from tests.messages import Messages
 
+import ramerge
 from ramerge.core.engine.executors import ray
 from ramerge.core.planning import cached_counts
 from ramerge.core.tensors import identity
@@ -145,15 +146,24 @@ def _uses_cluster(item: pytest.Item) -> bool:
 
 
 @pytest.fixture
-def messages(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Messages]:
+def messages(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Messages]:
     """The words of errors and warnings: `tests/messages.py`."""
     path, root = request.node.path, request.config.rootpath / "tests"
     folder = root / path.relative_to(root).parts[0]
     test = f"{path.stem}::{request.node.name}"
-    seen = Messages(test, folder / "messages.txt", tmp_path, write=request.config.getoption("--write-messages"))
+    folders = {
+        "TMP": str(tmp_path),
+        "SHARED": str(tmp_path_factory.getbasetemp()),
+        "HOME": os.environ["RAMERGE_TESTS_HOME"],
+        "RAMERGE": str(Path(ramerge.__file__).parent),
+    }
+    seen = Messages(test, folder / "messages.txt", folders, write=request.config.getoption("--write-messages"))
+    failures = request.session.testsfailed
     yield seen
-    if seen.write:
-        write_messages(seen.path, seen.test, seen.seen)
+    if request.session.testsfailed == failures:
+        seen.finish()
 
 
 @pytest.fixture

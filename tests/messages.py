@@ -19,16 +19,27 @@ _SECTION = re.compile(r"^== (.+)\n((?:[- ] .*\n|\n)*)", re.MULTILINE)
 class Messages:
     """Messages that one test has seen so far; each must be the next of the test's section."""
 
-    def __init__(self, test: str, path: Path, folder: Path, *, write: bool) -> None:
-        self.test, self.path, self.folder, self.write = test, path, folder, write
+    def __init__(self, test: str, path: Path, folders: dict[str, str], *, write: bool) -> None:
+        self.test, self.path, self.folders, self.write = test, path, folders, write
         self.seen: list[str] = []
 
     def check(self, *texts: object) -> None:
-        """Compare texts, in which `TMP` stands for the test's folder."""
-        self.seen += [str(text).replace(str(self.folder), "TMP").strip() for text in texts]
+        """Compare texts, in which names such as `TMP` stand for the folders of this run."""
+        assert texts, "nothing was said"
+        for text in map(str, texts):
+            for name, folder in self.folders.items():
+                text = text.replace(folder, name)
+            self.seen.append(text.strip())
         if not self.write:
             stored = read_messages(self.path).get(self.test, [])
             assert self.seen == stored[: len(self.seen)], f"if the new words are better: {self.path}, --write-messages"
+
+    def finish(self) -> None:
+        """Write what was seen, or make sure that nothing of the section is left."""
+        if self.write:
+            write_messages(self.path, self.test, self.seen)
+        else:
+            assert self.seen == read_messages(self.path).get(self.test, [])
 
     @contextmanager
     def raises(self, error: type[BaseException] | tuple[type[BaseException], ...]) -> Iterator[pytest.ExceptionInfo]:

@@ -393,16 +393,6 @@ def test_rules_of_float32_are_what_an_adapter_is(base: str, tmp_path: Path) -> N
     assert plain == wide
 
 
-def test_keys_without_effect_on_an_adapter_are_noted(tmp_path: Path) -> None:
-    write_base(tmp_path / "base")
-    write_adapter(tmp_path / "code", factors(*UP))
-    unused = {"rounding": "stochastic", "rounding_seed": 3, "companions": "code", "shard_size": "1MB"}
-    for keys in ({}, {"companions": "code"}, unused):
-        source = recipe(tmp_path, ["code"], "task_arithmetic", **keys)
-        notes = [each for each in ramerge.plan(source, kind="adapter").notes if "no effect" in each]
-        assert len(notes) == bool(keys) and all(key in note for key in keys for note in notes)
-
-
 def test_experts_are_refused(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.experts.0.up_proj.weight"
     for seed, folder in enumerate(("base", "code")):

@@ -3,11 +3,9 @@
 import errno
 import json
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +29,7 @@ from ramerge.deltas.index import DELTA_INDEX
 from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
-from tests.conformance.methods import ROWS, by_tier
-from tests.conformance.test_merge import plain, same
-from tests.deltas.foreign import write_slime
+from tests.conformance.test_merge import same
 from tests.deltas.writing import blocks_of_elements
 from tests.e2e.kills import killed, left_behind
 from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
@@ -50,46 +46,6 @@ def files(folder: Path) -> dict[str, bytes]:
     """A model's files by name, without records."""
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {name: data for name, data in found.items() if name not in RECORDS}
-
-
-def own(base: Path, agent: Path, out: Path) -> Path:
-    """A delta in ramerge's layout."""
-    ramerge.delta(base, agent, out)
-    return out
-
-
-def slime(base: Path, agent: Path, out: Path) -> Path:
-    """A delta as slime writes it."""
-    return write_slime(out, 1, read_checkpoint(base), read_checkpoint(agent))
-
-
-def packed(folder: Path, source: dict[str, Any], kinds: Sequence[Callable[[Path, Path, Path], Path] | None]) -> Any:
-    """The recipe with deltas in place of agents; None leaves an agent as it is."""
-    agents = dict(source["agents"])
-    for kind, (name, agent) in zip(kinds, source["agents"].items(), strict=False):
-        if kind is not None:
-            model = str(kind(Path(source["base"]), Path(source["base"]).parent / name, folder / name))
-            agents[name] = {**agent, "model": model} if isinstance(agent, dict) else model
-    return {**source, "agents": agents}
-
-
-KINDS = {"deltas": [own, own], "one": [own, None], "mixed": [slime, own]}
-
-
-@pytest.mark.parametrize("method", by_tier(ROWS))
-@pytest.mark.usefixtures("own_cache")
-def test_every_method(method: str, tmp_path: Path) -> None:
-    source, *_ = plain(tmp_path, method, number=2)
-    source.setdefault("base", str(tmp_path / "base"))
-    ramerge.merge(source, tmp_path / "wanted", options=ramerge.Options(cache=False))
-    wanted = files(tmp_path / "wanted")
-    for name, kinds in KINDS.items():
-        given = packed(tmp_path / f"{name} agents", source, kinds)
-        ramerge.merge(given, tmp_path / name, options=ramerge.Options(cache=False))
-        assert files(tmp_path / name) == wanted
-    ramerge.merge(given, tmp_path / "packed", kind="delta", options=ramerge.Options(cache=False))
-    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "unpacked")
-    assert files(tmp_path / "unpacked") == wanted
 
 
 def large(folder: Path, seed: int, moved: float) -> Path:

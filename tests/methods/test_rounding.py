@@ -151,28 +151,8 @@ def test_an_agent_that_never_moved_alone(tmp_path: Path) -> None:
 # --- the recipe's key ------------------------------------------------------------------------------------------------
 
 
-def test_recipe_flag_python_and_mergekits_form_are_one(tmp_path: Path) -> None:
+def test_mergekit_recipes_may_round_stochastically(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
-    source = recipe(tmp_path, names)
-    record = ramerge.merge({**source, "rounding": "stochastic"}, tmp_path / "recipe")
-    assert (record.rounding, record.rounding_seed) == ("stochastic", 0)
-    again = ramerge.merge({**source, "rounding": "stochastic"}, tmp_path / "python")
-    assert again.rounding == "stochastic"
-    agents = [text for name in names for text in ("--agent", f"{name}={tmp_path / name}")]
-    said = command(
-        "merge", "--base", str(tmp_path / "base"), *agents, "--rounding", "stochastic", str(tmp_path / "flag")
-    )
-    assert said.returncode == 0 and "rounding: stochastic, seed 0" in said.stdout
-    ramerge.merge(tmp_path / "recipe/ramerge.yaml", tmp_path / "resolved")
-    wanted = read_checkpoint(tmp_path / "recipe")
-    for name in ("python", "flag", "resolved"):
-        same(read_checkpoint(tmp_path / name), wanted)
-    assert "rounded stochastically with seed 0" in (tmp_path / "recipe/README.md").read_text()
-    other = ramerge.merge({**source, "rounding": "stochastic", "rounding_seed": 1}, tmp_path / "other")
-    assert other.rounding_seed == 1
-    assert any(
-        one.bits.tobytes() != wanted[name].bits.tobytes() for name, one in read_checkpoint(tmp_path / "other").items()
-    )
     mergekit = {
         "merge_method": "ram",
         "base_model": str(tmp_path / "base"),

@@ -7,15 +7,13 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ramerge
 from ramerge.core.planning.headers import read_headers
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
-from tests.checkpoints import Tensors, floats, read_checkpoint, simple, write_checkpoint, write_simple
-from tests.commands import ramerge as command
+from tests.checkpoints import Tensors, read_checkpoint, write_simple
 from tests.messages import Messages
 
 LINKS = ramerge.Options(allow_outside_links=True)
@@ -77,18 +75,6 @@ def test_deltas_of_allowed_configurations(tmp_path: Path, messages: Messages) ->
     assert bits(read_checkpoint(tmp_path / "again")) == bits(read_checkpoint(code))
     with messages.raises(ramerge.RecipeError):
         ramerge.delta(base, code, tmp_path / "other", allow={"extra_tensors": True})
-
-
-def test_conversions_take_keys_of_recipes(tmp_path: Path) -> None:
-    """Rule: `convert` is the merge of a recipe with one model, and what is allowed there is allowed here."""
-    write_checkpoint(tmp_path / "base", simple(0))
-    theirs = {f"policy.{name}": tensor for name, tensor in simple(1, moved=0.1).items()}
-    write_checkpoint(tmp_path / "agent", {**theirs, "value.head": floats(np.ones((2, 2)))})
-    keys = ("--set", 'rename=[{from: ^policy., to: ""}]', "--set", "allow.extra_tensors=true")
-    words = ("convert", str(tmp_path / "agent"), str(tmp_path / "out"), "--base", str(tmp_path / "base"))
-    assert command(*words).returncode == 2
-    assert command(*words, *keys).returncode == 0
-    assert bits(read_checkpoint(tmp_path / "out")) == bits(simple(1, moved=0.1))
 
 
 def test_no_function_reaches_for_the_package() -> None:
