@@ -501,10 +501,9 @@ def test_recipe_that_may_be_meant_as_output(tmp_path: Path, messages: Messages) 
     messages.check(done.stderr)
 
 
-def test_limits_are_shown_as_they_are(tmp_path: Path, messages: Messages) -> None:
+def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--max-memory", "1KB")
-    assert done.returncode == 2
-    messages.check(done.stderr)
+    assert done.returncode == 2 and done.stderr.startswith("error: --max-memory: 1,000 bytes")
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])

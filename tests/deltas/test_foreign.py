@@ -640,13 +640,13 @@ def test_a_changed_file_is_unpacked_anew(pair: tuple, cache: Path, tmp_path: Pat
     same(contents(open_checkpoint(place, base=open_checkpoint(base))), models(count=3)[2])
 
 
-def test_cache_writable_by_others_is_refused(pair: tuple, cache: Path, tmp_path: Path, messages: Messages) -> None:
+def test_cache_writable_by_others_is_refused(pair: tuple, cache: Path, tmp_path: Path) -> None:
     before, after, base = pair
     place = write_slime(tmp_path / "run", 1, before, after)
     open_checkpoint(place, base=open_checkpoint(base))
     (made,) = (cache / "deltas").iterdir()
     made.chmod(0o777)
-    with messages.raises(OutputError):
+    with pytest.raises(OutputError, match=str(made)):
         open_checkpoint(place, base=open_checkpoint(base))
 
 
