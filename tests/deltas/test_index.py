@@ -316,10 +316,10 @@ def refused(models: Path, *deltas: Path, base: str = "base") -> str:
     return str(found.value)
 
 
-def test_a_delta_without_its_index_is_no_model(models: Path) -> None:
+def test_a_delta_without_its_index_is_no_model(models: Path, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     (delta / DELTA_INDEX).unlink()
-    assert f"{delta}: is a delta without its index" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
 def test_another_base_is_refused(models: Path) -> None:
@@ -333,10 +333,10 @@ def test_another_base_is_refused(models: Path) -> None:
     assert str(models / "other/model.safetensors") in text
 
 
-def test_unchanged_tensor_must_be_the_bases(models: Path) -> None:
+def test_unchanged_tensor_must_be_the_bases(models: Path, messages: Messages) -> None:
     write_checkpoint(models / "same", simple(0))
     delta = write_delta(models / "delta", models / "base", models / "same")
-    assert "is not that of the model" in refused(models, delta, base="v1")
+    messages.check(refused(models, delta, base="v1"))
 
 
 def test_links_of_a_chain(models: Path, messages: Messages) -> None:
@@ -388,13 +388,11 @@ def changed_at(path: Path, place: int, change: Callable[[int], int] = lambda byt
 
 
 @pytest.mark.parametrize("place", [0, 30, 100])
-def test_a_flipped_bit_of_the_data(models: Path, place: int) -> None:
+def test_a_flipped_bit_of_the_data(models: Path, place: int, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path, begin, _ = entry_of(delta, "data:model.layers.1.weight")
     changed_at(path, begin + place)
-    assert f"{path}: tensor 'model.layers.1.weight' is damaged: its bytes have another checksum" in refused(
-        models, delta
-    )
+    messages.check(refused(models, delta))
 
 
 @pytest.mark.parametrize("column", range(8))
@@ -429,14 +427,14 @@ def test_a_wrong_result_is_refused(models: Path, messages: Messages) -> None:
     assert not (models / "back").exists()
 
 
-def test_truncated_and_missing_files(models: Path) -> None:
+def test_truncated_and_missing_files(models: Path, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path = delta / "delta-00001.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    assert "truncated" in refused(models, delta)
+    messages.check(refused(models, delta))
     path.unlink()
-    assert "is missing" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
 def test_a_companion_that_changed(models: Path, messages: Messages) -> None:
@@ -525,7 +523,9 @@ def test_an_index_that_lies_about_how_much_moved(models: Path, messages: Message
         set_in("metadata", "index", to="0" * 32),
     ],
 )
-def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_index_that_somebody_has_changed(
+    models: Path, change: Callable[[dict[str, Any]], None], messages: Messages
+) -> None:
     """What contradicts nothing else is found by the index's own digest. How the text is set does not matter."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
@@ -533,7 +533,7 @@ def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict
     opened(models / "base", delta)
     change(index)
     (delta / DELTA_INDEX).write_text(json.dumps(index))
-    assert "is damaged: its text has another digest" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
 def test_reading_a_part_reads_its_blocks_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
