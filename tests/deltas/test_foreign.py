@@ -33,7 +33,8 @@ from ramerge.deltas.trainers import digests, grail, skyrl, slime, unpack
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import applied, convert
 from ramerge.deltas.trainers.link import Link
-from tests.checkpoints import alike, families, floats, simple, write_checkpoint
+from tests.checkpoints import alike, families, floats, read_checkpoint, simple, write_checkpoint
+from tests.conformance.test_merge import same
 from tests.deltas.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
 from tests.messages import Messages
 from tests.reference import BITS, Stored
@@ -69,30 +70,17 @@ def result(base: Path, chain: list[Link], block: int = 1 << 18) -> Model:
         for old, new in blocks:
             before.append(old.tobytes())
             after.append(new.tobytes())
-        original = read(base)[tensor.name]
+        original = read_checkpoint(base)[tensor.name]
         assert b"".join(before) == original.bits.tobytes()
         bits = np.frombuffer(b"".join(after), original.bits.dtype).reshape(original.bits.shape)
         found[tensor.name] = Stored(tensor.dtype, bits)
     return found
 
 
-def read(folder: Path) -> Model:
-    from tests.checkpoints import read_checkpoint
-
-    return read_checkpoint(folder)
-
-
 def follow(layout: TrainerLayout, named: Path, base: Path) -> list[Link]:
     folder = layout.find(named)
     assert folder is not None
     return links(layout, folder, open_checkpoint(base), Opening())
-
-
-def same(found: Model, wanted: Model) -> None:
-    assert found.keys() == wanted.keys()
-    for name, tensor in wanted.items():
-        assert (found[name].dtype, found[name].bits.shape) == (tensor.dtype, tensor.bits.shape)
-        assert found[name].bits.tobytes() == tensor.bits.tobytes(), name
 
 
 def models(dtype: str = "BF16", count: int = 4) -> list[Model]:
@@ -782,7 +770,7 @@ def test_a_recipe_names_them_as_deltas(tmp_path: Path) -> None:
         other = {"delta": str(first)}
         recipe = {"method": "ram", "base": str(base), "agents": {"a": agent, "b": other}}
         ramerge.merge(recipe, tmp_path / f"out {place}")
-        results.append(read(tmp_path / f"out {place}"))
+        results.append(read_checkpoint(tmp_path / f"out {place}"))
     for found in results[1:]:
         same(found, results[0])
 

@@ -17,7 +17,7 @@ from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError, PlanError, WeightsError
 from ramerge.core.methods.moved import WHERE_TO_BEGIN
 from ramerge.core.tensors.lowrank import LowRank
-from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
+from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe, write_checkpoint, write_safetensors
 from tests.messages import Messages
 from tests.reference import NUMBERS, Stored
 from tests.tiers import some
@@ -82,19 +82,13 @@ def whole(base: Path, *adapters: Path) -> dict[str, Stored]:
     """The agent in float32, by NumPy."""
     found = read_checkpoint(base)
     for adapter in adapters:
-        stored = read_checkpoint_of(adapter)
+        stored = read_safetensors(adapter / "adapter_model.safetensors")
         for key in [key for key in stored if key.endswith("lora_A.weight")]:
             name = key.removeprefix("base_model.model.").replace("lora_A.", "")
             a, b = (stored[k].bits.view(np.float32).astype(np.float64) for k in (key, key.replace("lora_A", "lora_B")))
             start = found[name].bits.view(NUMBERS[found[name].dtype]).astype(np.float32)
             found[name] = Stored("F32", (start + np.float32(2) * (b @ a).astype(np.float32)).view(np.uint32))
     return found
-
-
-def read_checkpoint_of(adapter: Path) -> dict[str, Stored]:
-    from tests.checkpoints import read_safetensors
-
-    return read_safetensors(adapter / "adapter_model.safetensors")
 
 
 def close(found: Mapping[str, Stored], wanted: Mapping[str, Stored]) -> None:
