@@ -292,17 +292,6 @@ def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any], me
     messages.check(problem)
 
 
-def test_weights_that_cannot_be_merged_leave_nothing(s3: Server, source: dict[str, Any], stage: Path) -> None:
-    folder = Path(source["agents"]["code"])
-    tensors = simple(1, moved=0.3)
-    last = sorted(tensors)[-1]
-    tensors[last] = floats(np.full((40, 16), np.nan), "BF16")
-    write_checkpoint(folder, tensors)
-    with pytest.raises(ramerge.WeightsError):
-        ramerge.merge(source | {"method": "ties"}, f"s3://{BUCKET}/wrong", options=ramerge.Options(cache=False))
-    assert s3.files("wrong") == {} and left(stage) == []
-
-
 def test_a_refused_merge_leaves_the_old_model(s3: Server, source: dict[str, Any], stage: Path) -> None:
     """Although shards of the new one had arrived."""
     out = f"s3://{BUCKET}/refused-late"
