@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import resource
-import shlex
 import shutil
 import signal
 import subprocess
@@ -184,29 +183,6 @@ def test_an_analysis_is_said_before_it_is_written(working: Path, messages: Messa
         messages.check(done.stderr.splitlines()[-1])
         assert "code" in done.stdout and "3 tensors" in done.stdout
         assert not list(working.iterdir())
-
-
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "--csv -",
-        "--html ../base/config.json",
-        "--html ../base",
-        "--html ''",
-        "--figures ''",
-        "--html - --json-file -",
-        "--json --json-file -",
-        "--csv tables --json-file tables/agents.csv",
-        "--epsilons ''",
-        "--epsilons few",
-        "--csv ../code",
-        "--json-file ../base/config.json/x",
-    ],
-)
-def test_outputs_that_cannot_be_are_wrong_use(flag: str, working: Path, messages: Messages) -> None:
-    done = ramerge("analyze", *shlex.split(f"{AGENTS} {flag}"), cwd=working)
-    assert (done.returncode, done.stdout) == (2, "")
-    messages.check(done.stderr)
 
 
 @pytest.mark.parametrize("form", ["agents: {{one: {0}/code, two: {0}/tool}}\nbase: {0}/base", MERGEKIT])

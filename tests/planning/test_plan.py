@@ -339,13 +339,6 @@ def place_of(name: str) -> int:
     return 0 if name == "base" else 1
 
 
-@pytest.mark.parametrize("threads", [0, -1, 5000])
-def test_threads_out_of_range(threads: int, tmp_path: Path, messages: Messages) -> None:
-    names = write_simple(tmp_path)
-    with messages.raises(ramerge.RecipeError):
-        plan(recipe(tmp_path, names), threads=threads)
-
-
 @pytest.mark.parametrize("allowed", ["rope_theta", "rope_parameters"])
 def test_rotary_keys_are_allowed_under_any_name(allowed: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1})
@@ -361,11 +354,6 @@ def test_failed_merge_removes_created_folders(tmp_path: Path) -> None:
     with pytest.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "new" / "deep" / "out")
     assert not (tmp_path / "new").exists()
-
-
-def test_a_recipe_of_mergekit_is_recognized() -> None:
-    with pytest.raises(ramerge.RecipeError, match="models"):
-        plan({"merge_method": "ties", "base_model": "b", "models": []})
 
 
 def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
