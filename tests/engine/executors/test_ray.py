@@ -398,10 +398,10 @@ def test_no_node_is_large_enough(messages: Messages) -> None:
         executors._ray_slots([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
 
 
-def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
+def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with messages.raises(ramerge.RecipeError):
+    with pytest.raises(ramerge.RecipeError, match=r"pip install .*\[ray\]"):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(ray=ramerge.Ray()))
     assert not output_dir(tmp_path / "out").work.exists()
 
