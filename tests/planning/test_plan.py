@@ -169,8 +169,6 @@ def test_dtypes_without_arithmetic(dtype: str, tmp_path: Path, messages: Message
         data = path.read_bytes().replace(f'"shape": [4, {size}]'.encode(), b'"shape": [4]   ')
         path.write_bytes((len(data) - 4 * size - 8).to_bytes(8, "little") + data[8:])
     text = "\n".join(plan(recipe(tmp_path, ["a"])).findings.problems)
-    assert dtype in text
-    messages.check(text)
     messages.check(text)
 
 
