@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.engine.executors.cluster import two_nodes
+from tests.messages import Messages
 
+import ramerge
 from ramerge.core.engine.executors import ray
 from ramerge.core.planning import cached_counts
 from ramerge.core.tensors import identity
@@ -43,6 +45,10 @@ _OF_THE_DEVELOPER = (
 )
 _home = pytest.StashKey[Path]()
 _connection = contextlib.ExitStack()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-messages", action="store_true", help="write tests/*/messages.txt: see tests/messages.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -137,6 +143,27 @@ def _uses_cluster(item: pytest.Item) -> bool:
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     names = {*getattr(item, "fixturenames", ()), *(value for value in values if isinstance(value, str))}
     return not names.isdisjoint(("cluster", "ray"))
+
+
+@pytest.fixture
+def messages(
+    request: pytest.FixtureRequest, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Messages]:
+    """The words of errors and warnings: `tests/messages.py`."""
+    path, root = request.node.path, request.config.rootpath / "tests"
+    folder = root / path.relative_to(root).parts[0]
+    test = f"{path.stem}::{request.node.name}"
+    folders = {
+        "TMP": str(tmp_path),
+        "SHARED": str(tmp_path_factory.getbasetemp()),
+        "HOME": os.environ["RAMERGE_TESTS_HOME"],
+        "RAMERGE": str(Path(ramerge.__file__).parent),
+    }
+    seen = Messages(test, folder / "messages.txt", folders, write=request.config.getoption("--write-messages"))
+    failures = request.session.testsfailed
+    yield seen
+    if request.session.testsfailed == failures:
+        seen.finish()
 
 
 @pytest.fixture

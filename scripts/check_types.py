@@ -1,7 +1,6 @@
 """Check what pyright knows of the types that users see: `python scripts/check_types.py`.
 
-Every name that `ramerge` exports must be complete. Everything else may lack at most `MOST` types: lower it
-when you have completed some.
+Every name that `ramerge` exports must be complete; of everything else, mypy decides.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 
 SOURCES = Path(__file__).parents[1] / "src"
 STUB = SOURCES / "ramerge/__init__.pyi"
-MOST = 119
 
 
 def exported() -> set[str]:
@@ -54,6 +52,4 @@ if __name__ == "__main__":
         if is_part_of(symbol["name"], public)
         for diagnostic in symbol["diagnostics"]
     ]
-    if len(unknown) > MOST:
-        problems += [f"{len(unknown)} symbols have no complete type, at most {MOST} may"]
     sys.exit("\n".join(problems) or None)

@@ -94,7 +94,7 @@ def test_no_public_function_takes_more_than_eight_parameters() -> None:
     assert not many
 
 
-def test_options_of_the_command_line_are_those_of_the_api() -> None:
+def test_command_line_options_match_the_api() -> None:
     declared = {}
     for cls in (Options, Upload, Ray):
         declared |= {setting.flag.partition("/")[0]: setting for _, _, setting in settings_of(cls)}
@@ -161,7 +161,7 @@ def test_forms_of_options_work_in_python() -> None:
             assert isinstance(options, Options)
 
 
-def test_the_same_option_is_the_same_in_every_command() -> None:
+def test_options_agree_across_commands() -> None:
     seen: dict[str, tuple[Any, ...]] = {}
     for name, made in COMMANDS.items():
         if made.callback is None or made.callback.__module__.startswith("ramerge_eval"):
@@ -172,7 +172,7 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
                 assert seen.setdefault(option.opts[0], about) == about, (name, option.opts[0])
 
 
-def test_options_of_a_command_do_not_overwrite_each_other() -> None:
+def test_options_do_not_overwrite_each_other() -> None:
     for name, one in COMMANDS.items():
         context = click.Context(one)
         commands = one.commands.values() if isinstance(one, click.Group) else [one]
@@ -223,7 +223,7 @@ def test_a_recipe_with_other_values() -> None:
         given.with_(methud="ram")
 
 
-def test_links_out_of_a_model_are_followed_where_that_is_allowed(tmp_path: Path) -> None:
+def test_outside_links_are_followed_if_allowed(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     weights = tmp_path / "code" / "model.safetensors"
     weights.rename(tmp_path / "elsewhere.safetensors")
@@ -239,7 +239,7 @@ def test_links_out_of_a_model_are_followed_where_that_is_allowed(tmp_path: Path)
 
 
 @pytest.mark.needs("ray")
-def test_ray_is_asked_for_by_any_of_its_options(tmp_path: Path) -> None:
+def test_any_ray_option_selects_ray(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     flags = ["--base", tmp_path / "base", "--agent", f"code={tmp_path / names[0]}", tmp_path / "out"]
     said = command("merge", *flags, "--ray-address", "127.0.0.1:1")
@@ -259,7 +259,7 @@ def test_debug_says_what_happens(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert any("input code" in record.getMessage() for record in caplog.records)
 
 
-def test_figures_that_a_method_does_not_give_are_absent(tmp_path: Path) -> None:
+def test_figures_not_given_are_absent(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     ram = ramerge.merge(recipe(tmp_path, names, "ram"), tmp_path / "ram").agents["code"]
     ties = ramerge.merge(recipe(tmp_path, names, "ties"), tmp_path / "ties").agents["code"]
@@ -268,7 +268,7 @@ def test_figures_that_a_method_does_not_give_are_absent(tmp_path: Path) -> None:
     assert ram.lambda_ == ram.values["lambda"] == 1
 
 
-def test_agents_of_a_record_are_those_of_its_file(tmp_path: Path) -> None:
+def test_record_agents_match_its_file(tmp_path: Path) -> None:
     record = ramerge.merge(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
     written = json.loads((tmp_path / "out/ramerge.json").read_text())
     assert written == json.loads(record.to_json()) and record.to_dict() == written

@@ -26,6 +26,7 @@ from ramerge.core.kernels import fixed
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.layers import layer_of
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.messages import Messages
 from tests.reference import Stored, encode
 from tests.tiers import at_most, some
 
@@ -140,7 +141,7 @@ def test_counts_are_those_of_numpy(
 
 @pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("block", [None, 128])
-def test_threads_shards_and_the_order_of_tensors_change_no_bit(block: int | None, threads: int, tmp_path: Path) -> None:
+def test_threads_shards_and_order_change_no_bit(block: int | None, threads: int, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     one = tally_of(tmp_path, names, threads=1, block=block)
     for place, name in enumerate(["base", *names]):
@@ -154,7 +155,7 @@ def test_threads_shards_and_the_order_of_tensors_change_no_bit(block: int | None
             np.testing.assert_array_equal(getattr(many[name], key), value, f"{name} {key}")
 
 
-def test_the_size_of_blocks_changes_the_last_digits_of_sums_only(tmp_path: Path) -> None:
+def test_block_size_changes_last_digits_only(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     whole, cut = tally_of(tmp_path, names), tally_of(tmp_path, names, block=128)
     for name, tally in whole.items():
@@ -190,7 +191,7 @@ def agents_of(tmp_path: Path, *moves: NDArray) -> ramerge.Analysis:
     return ramerge.analyze(recipe(tmp_path, names))
 
 
-def test_disjoint_agents(tmp_path: Path) -> None:
+def test_disjoint_agents(tmp_path: Path, messages: Messages) -> None:
     found = agents_of(tmp_path, np.array([0.5, 0.5, 0, 0, 0, 0, 0, 0]), np.array([0, 0, 0.5, 0.25, 0, 0, 0, 0]))
     for agent in found.model.agents:
         assert (agent.active, agent.density, agent.unique_share, agent.rho) == (2, 0.25, 1.0, 0.0)
@@ -198,10 +199,10 @@ def test_disjoint_agents(tmp_path: Path) -> None:
         assert agent.fates["average"].retained == 0.5 and agent.fates["average"].diluted == 2
     (pair,) = found.model.pairs
     assert (pair.both, pair.jaccard, pair.cosine, pair.expected) == (0, 0.0, 0.0, 0.5)
-    assert "2.0 times as much" in found.findings[2].text
+    messages.check(found.findings[2].text)
 
 
-def test_alike_agents(tmp_path: Path) -> None:
+def test_alike_agents(tmp_path: Path, messages: Messages) -> None:
     move = np.array([0.5, -0.5, 0.25, 0, 0, 0, 0, 0])
     found = agents_of(tmp_path, move, 2 * move)
     (pair,) = found.model.pairs
@@ -210,7 +211,7 @@ def test_alike_agents(tmp_path: Path) -> None:
     first, second = found.model.agents
     assert math.isinf(first.rho) and first.lambdas == {"ram+": 1.2, "ram+ official": 1.2, "ram+s": 1.1}
     assert first.fates["ram"].retained == 1.5 and second.fates["ram"].retained == 0.75
-    assert "move in much the same" in found.findings[1].text
+    messages.check(found.findings[1].text)
     assert found.to_dict()["model"]["agents"][0]["rho"] is None
 
 
@@ -220,9 +221,9 @@ def test_opposite_agents(tmp_path: Path) -> None:
     assert (first.fates["ram"].lost, first.fates["ram"].flipped, second.fates["ram"].diluted) == (1, 1, 1)
 
 
-def test_agents_that_equal_the_base(tmp_path: Path) -> None:
+def test_agents_that_equal_the_base(tmp_path: Path, messages: Messages) -> None:
     found = agents_of(tmp_path, np.zeros(4), np.zeros(4))
-    assert "nothing to merge" in found.findings[0].text
+    messages.check(found.findings[0].text)
     json.loads(found.to_json())
 
 
@@ -275,16 +276,16 @@ def test_frames(tmp_path: Path) -> None:
     assert len(frames["pairs"].query("kind == 'model'")) == 3
 
 
-def test_what_cannot_be_analyzed(tmp_path: Path) -> None:
+def test_what_cannot_be_analyzed(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     tensors = simple(1)
     next(iter(tensors.values())).bits[0, 0] = 0x7FC0
     write_checkpoint(tmp_path / "nan", tensors)
-    with pytest.raises(ramerge.WeightsError, match="1 NaN or Inf"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.analyze(recipe(tmp_path, [*names[:2], "nan"]))
     with pytest.raises(ramerge.PlanError):
         ramerge.analyze(recipe(tmp_path, [*names, "missing"]))
-    with pytest.raises(ramerge.RecipeError, match="0 or more"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.analyze(recipe(tmp_path, names), epsilons=[-1.0])
     with pytest.raises(ramerge.RecipeError, match="bogus"):
         ramerge.analyze(recipe(tmp_path, names, "bogus"))
@@ -360,9 +361,9 @@ def test_isolated_regions_and_the_shared_mean_rebuild_ram(tmp_path: Path) -> Non
         assert rebuilt[name].tobytes() == merged.bits.tobytes()
 
 
-def test_isolate_names_an_agent(tmp_path: Path) -> None:
+def test_isolate_names_an_agent(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
-    with pytest.raises(ramerge.RecipeError, match="did you mean 'code'"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.plan(recipe(tmp_path, names, "isolate", parameters={"agent": "cod"}))
 
 

@@ -68,7 +68,7 @@ def test_cells_are_those_of_numpy(models: tuple[Path, dict[str, dict[str, Any]]]
     assert cell.precision_loss == cell.effective_lambda == (None,) * 3
 
 
-def test_what_rounding_erases_is_that_of_the_model_where_a_cell_is_all_of_it(tmp_path: Path) -> None:
+def test_rounding_loss_of_one_cell_equals_the_models(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     base = random.standard_normal((64, 64)).astype(np.float32)
     for label, size in (("base", 0.0), ("code", 1e-3), ("tool", 1e-3)):

@@ -54,7 +54,7 @@ def test_who_is_meant_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_an_agent_that_moved_nothing_has_no_part_in_the_rest(tmp_path: Path) -> None:
+def test_unmoved_agent_is_left_out_of_findings(tmp_path: Path) -> None:
     names = write_family(tmp_path, "equal to the base")
     sparsity, overlap, dilution, *_ = ramerge.analyze(recipe(tmp_path, names)).findings
     assert sparsity.text.endswith("Nothing was moved by memory.")

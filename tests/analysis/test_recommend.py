@@ -25,6 +25,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.ui.draft import checked_draft
 from ramerge.ui.roots import Roots
 from tests.checkpoints import recipe, write_checkpoint
+from tests.messages import Messages
 from tests.reference import encode
 
 
@@ -142,9 +143,7 @@ dtype: float32
     ],
     ids=["rules", "mergekit's gradients", "mergekit", "a preset", "neither"],
 )
-def test_the_agents_of_a_recipe_are_named_whatever_its_method(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_agents_are_named_for_every_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (tmp_path / "models").mkdir()
     for name in ("base", "coder", "memory"):
         (tmp_path / "models" / name).symlink_to(AGENTS / name)
@@ -161,7 +160,7 @@ def test_the_agents_of_a_recipe_are_named_whatever_its_method(
     assert len(record.get("rules", ())) == (2 if "keep" in text else 0)
 
 
-def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_path: Path) -> None:
+def test_general_keys_become_equivalent_flags(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RULES)
     document = read_document(tmp_path / "recipe.yaml")
     empty = {"base": None, "agents": (), "settings": (), "dtype": None}
@@ -174,9 +173,9 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
     assert read.as_dict() == {**kept, "rules": [{**first, "parameters": {}}, second]}
 
 
-def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis) -> None:
+def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis, messages: Messages) -> None:
     agents = tuple(replace(agent, density=0.0) for agent in analysis.model.agents)
-    with pytest.raises(PlanError, match="no agent moved any element"):
+    with messages.raises(PlanError):
         recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
 
 
@@ -192,7 +191,7 @@ def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, [*shlex.split(merge)[1:-1], str(tmp_path / "out")]).exit_code == 0
 
 
-def test_auto_needs_prompts(tmp_path: Path) -> None:
+def test_auto_needs_prompts(tmp_path: Path, messages: Messages) -> None:
     agents = {task: str(AGENTS / task) for task in ("coder", "tool")}
     inputs = {"base": str(AGENTS / "base"), "agents": agents, "method": "auto"}
     flags = "--prompts coder=FILE --prompts tool=FILE"
@@ -208,7 +207,7 @@ def test_auto_needs_prompts(tmp_path: Path) -> None:
         with pytest.raises(RecipeError) as error:
             run()
         assert line in str(error.value)
-    with pytest.raises(RecipeError, match="parameters: the method auto chooses parameters, too"):
+    with messages.raises(RecipeError):
         ramerge.plan({**inputs, "parameters": {"r": 0.1}})
     assert ramerge.recommend(inputs).method == "ram+"
 
@@ -258,7 +257,7 @@ def rounded(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.full
-def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
+def test_warnings_of_other_methods_are_left_out(rounded: list[str]) -> None:
     told = CliRunner().invoke(cli, ["recommend", *rounded])
     assert told.exit_code == 0 and "--method core+ OUT" in told.stdout, told.output
     assert "warning:" not in told.stderr and "--set rounding=stochastic" in told.stdout
@@ -266,7 +265,7 @@ def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded
     assert "warning: rounding to bfloat16 erases" in of_ram and "warning: epsilon = 1e-05" in of_ram
 
 
-def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.Analysis) -> None:
+def test_warnings_of_advised_method_and_inputs_stay(analysis: ramerge.Analysis) -> None:
     warnings = (AboutMethod("of ram+"), SaysWhereToBegin("begin with core+"), "of the inputs")
     warned = replace(analysis, warnings=warnings)
     assert recommend.warnings_for(warned, analysis.method) == ("of ram+", "of the inputs")
@@ -274,7 +273,7 @@ def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.
 
 
 @pytest.mark.full
-def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
+def test_float32_warnings_point_to_one_list(rounded: list[str]) -> None:
     (title,) = re.fullmatch(r'the guide "(.+)" lists what to do, in order', GUIDE).groups()
     text = (Path(__file__).parents[2] / "docs/guides/merge-float32.md").read_text(encoding="utf-8")
     assert text.startswith(f"# {title}\n")

@@ -53,7 +53,7 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
 
 
 @pytest.mark.full  # compiles everything again
-def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_without_vector_compression_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])
     monkeypatch.setattr(native, "can_expand", lambda: False)
@@ -74,7 +74,7 @@ def test_sums_are_those_of_what_is_finite() -> None:
 
 @pytest.mark.parametrize("place", [0, 40_000, ELEMENTS - 1])
 @pytest.mark.parametrize("model", [0, 2])
-def test_what_is_not_finite_is_found_where_nobody_moved_it_too(place: int, model: int) -> None:
+def test_unmoved_non_finite_values_are_counted(place: int, model: int) -> None:
     words = models(0.01)
     assert not counted(words, [0, ELEMENTS])[0]
     for each in words if model == 0 else words[model : model + 1]:

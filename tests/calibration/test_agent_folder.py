@@ -25,7 +25,7 @@ RECORD = CalibrationRecord(
 )
 
 
-def test_a_folder_holds_its_record_and_the_digests_of_its_files(tmp_path: Path) -> None:
+def test_folder_holds_record_and_digests(tmp_path: Path) -> None:
     record = write_folder(tmp_path / "code", {}, RECORD, [], None, overwrite=False)
     assert record.digests and replace(record, digests={}) == RECORD
     assert read_record(tmp_path / "code") == record and is_whole(tmp_path / "code", record)

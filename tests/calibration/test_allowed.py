@@ -13,6 +13,7 @@ import pytest
 import ramerge
 from ramerge.demo.run import copy_models
 from ramerge.demo.tasks import TASKS, prompts
+from tests.messages import Messages
 from tests.tiers import some
 
 pytestmark = [pytest.mark.full, pytest.mark.needs("torch", "transformers", "optuna")]
@@ -142,20 +143,20 @@ def test_agents_are_asked_as_the_recipe_reads_them(command: str, allowed: str, p
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_what_headers_show_is_refused_before_any_agent_replies(
-    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_header_problems_are_refused_before_replies(
+    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a model is loaded")
 
     monkeypatch.setattr("ramerge.calibration.live.LiveModel", refuse)
-    with pytest.raises(ramerge.PlanError, match="vocabulary: common"):
+    with messages.raises(ramerge.PlanError):
         COMMANDS[command](recipe_of(agents=ALLOWED["vocabulary"]["agents"]), tmp_path / "out")
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("rows", [30, 33])
-def test_an_agent_has_its_own_vocabulary_and_a_merge_that_of_the_output(rows: int, tied: bool, tmp_path: Path) -> None:
+def test_agents_keep_their_own_vocabularies(rows: int, tied: bool, tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         tie_word_embeddings=tied, pad_token_id=0,
@@ -182,7 +183,7 @@ def test_an_agent_has_its_own_vocabulary_and_a_merge_that_of_the_output(rows: in
 
 
 @pytest.mark.filterwarnings("ignore")  # of PEFT and transformers
-def test_a_head_that_one_agent_has_apart_is_not_put_in_place_of_the_embeddings(tmp_path: Path) -> None:
+def test_untied_head_does_not_replace_embeddings(tmp_path: Path) -> None:
     config = transformers.LlamaConfig(
         vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
         tie_word_embeddings=True, pad_token_id=0,
@@ -229,28 +230,30 @@ def test_the_base_reads_tokens_that_agents_have_added(place: Path, tmp_path: Pat
     assert found["tool"].layers == 28
 
 
-def test_another_allow_asks_again_where_the_agent_is_another(place: Path, tmp_path: Path) -> None:
+def test_another_allow_asks_changed_agents_again(place: Path, tmp_path: Path, messages: Messages) -> None:
     kept = {"allow": {"different_shapes": True, "config": ["vocab_size"]}}
     agents = ALLOWED["vocabulary"]["agents"]
     ramerge.calibrate(recipe_of(agents=agents, **kept), tmp_path / "out", settings=SETTINGS)
     common = recipe_of(agents=agents, allow={"vocabulary": "common"})
-    with pytest.raises(ramerge.PlanError, match=r"out/tool: was gathered with another model"):
+    with messages.raises(ramerge.PlanError):
         ramerge.calibrate(common, tmp_path / "out", settings=SETTINGS)
     folders = [ramerge.gather(each, settings=SETTINGS)["tool"] for each in (recipe_of(agents=agents, **kept), common)]
     assert folders[0] != folders[1]
 
 
 @pytest.mark.parametrize("gather", ["importance", "all"])
-def test_importances_of_other_vocabularies_are_refused_first(gather: Any, place: Path, tmp_path: Path) -> None:
+def test_importances_of_other_vocabularies_are_refused_first(
+    gather: Any, place: Path, tmp_path: Path, messages: Messages
+) -> None:
     settings = ramerge.CalibrationSettings(count=2, device="cpu", gather=gather)
-    with pytest.raises(ramerge.PlanError, match="cannot be merged with importances"):
+    with messages.raises(ramerge.PlanError):
         ramerge.calibrate(recipe_of(**ALLOWED["vocabulary"]), tmp_path / "out", settings=settings)
-    with pytest.raises(ramerge.PlanError, match="cannot be merged with importances"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge({**recipe_of(**ALLOWED["vocabulary"]), "method": "fisher"}, tmp_path / "merged")
     assert not list(tmp_path.iterdir())
 
 
-def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: Path) -> None:
+def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: Path, messages: Messages) -> None:
     shutil.copytree("tool", tmp_path / "tool")
     text = (tmp_path / "tool/tokenizer.json").read_text()
     vocabulary = json.loads(text)["model"]["vocab"]
@@ -258,9 +261,9 @@ def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: P
     assert text.count(json.dumps(last) + ":") == 1
     (tmp_path / "tool/tokenizer.json").write_text(text.replace(json.dumps(last) + ":", '"<y0>":'))
     recipe = recipe_of(agents={**PLAIN, "tool": str(tmp_path / "tool")}, allow={"different_tokens": True})
-    with pytest.raises(ramerge.PlanError, match="compares replies token by token"):
+    with messages.raises(ramerge.PlanError):
         ramerge.search(recipe, tmp_path / "found", settings=ramerge.SearchSettings(calibration=SETTINGS))
-    with pytest.raises(ramerge.PlanError, match="compares replies token by token"):
+    with messages.raises(ramerge.PlanError):
         ramerge.rank(recipe, {"sum": {"method": "task_arithmetic"}}, settings=SETTINGS)
     assert not (tmp_path / "found/calibration").exists()
     ramerge.calibrate(recipe, tmp_path / "out", settings=SETTINGS)
@@ -268,7 +271,7 @@ def test_agreement_of_different_tokens_is_refused_first(place: Path, tmp_path: P
     assert ramerge.rank(same, {"sum": {"method": "task_arithmetic"}}, settings=SETTINGS).means
 
 
-def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, tmp_path: Path) -> None:
+def test_tokenizer_link_out_is_refused_first(place: Path, tmp_path: Path) -> None:
     shutil.copytree("tool", tmp_path / "tool")
     (tmp_path / "tool/tokenizer.json").unlink()
     (tmp_path / "tool/tokenizer.json").symlink_to(place / "tool/tokenizer.json")
@@ -279,7 +282,7 @@ def test_a_tokenizer_that_leads_out_of_its_folder_is_refused_first(place: Path, 
     ramerge.calibrate({**recipe, "allow": {"outside_links": True}}, tmp_path / "out", settings=SETTINGS)
 
 
-def test_an_agent_that_is_called_base_has_its_own_tokenizer(place: Path, tmp_path: Path) -> None:
+def test_agent_named_base_has_its_own_tokenizer(place: Path, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text(json.dumps({"prompt": "347+586=", "reply": "<x0>"}) + "\n")
     recipe = {"base": "base", "agents": {"base": "added", "code": "coder"}, "allow": {"vocabulary": "common"}}
     recipe["prompts"] = {"base": str(tmp_path / "x.jsonl"), "code": "code.jsonl"}

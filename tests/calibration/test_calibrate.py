@@ -18,6 +18,7 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
 from tests.checkpoints import read_checkpoint
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -89,7 +90,7 @@ def test_inputs_are_those_of_the_layers(tasks: dict[str, Path], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("most", [3, 8, 100])
-def test_a_common_beginning_is_recorded_once_with_its_count(most: int) -> None:
+def test_common_prefix_is_recorded_once(most: int) -> None:
     sequences = [[1, 2, 3, 4], [1, 2, 5], [1, 2, 6, 7, 8]]
     positions, weights = chosen_positions(sequences, [4, 4, 4], most, 0)
     assert positions[1][:1] != [0]
@@ -115,7 +116,7 @@ def test_batches_and_what_else_is_asked_change_nothing(tasks: dict[str, Path], t
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_the_correction_beats_the_sum_on_what_the_agents_say(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_correction_beats_the_sum_on_replies(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, hold_out=True)
     calibrate(BASE, MODELS, tasks, tmp_path / "out", settings=settings)
     agents = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in MODELS.items()}
@@ -127,7 +128,7 @@ def test_the_correction_beats_the_sum_on_what_the_agents_say(tasks: dict[str, Pa
     assert means["merged"] < means["mean"]
 
 
-def test_adapters_and_deltas_are_read_as_a_merge_reads_them(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_adapters_and_deltas_are_read_as_in_merges(tasks: dict[str, Path], tmp_path: Path) -> None:
     ramerge.delta(BASE, MODELS["add"], tmp_path / "delta")
     agents = {"add": MODELS["add"], "again": {"delta": str(tmp_path / "delta")}}
     calibrate(BASE, agents, dict.fromkeys(agents, tasks["add"]), tmp_path / "out", settings=SETTINGS)
@@ -135,7 +136,7 @@ def test_adapters_and_deltas_are_read_as_a_merge_reads_them(tasks: dict[str, Pat
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_an_agent_that_is_more_exact_than_its_base_is_not_rounded(tmp_path: Path) -> None:
+def test_wider_agent_is_not_rounded(tmp_path: Path) -> None:
     ramerge.merge(
         {"base": BASE, "agents": {"sort": MODELS["sort"]}, "parameters": {"scale": 0.37}, "method": "task_arithmetic"}
         | {"dtype": "float32"},
@@ -151,12 +152,12 @@ def test_an_agent_that_is_more_exact_than_its_base_is_not_rounded(tmp_path: Path
             assert np.array_equal(values, expected[name]), name
 
 
-def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_matching_inputs_are_kept_others_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "out"
     first = calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS) == first
     other = replace(SETTINGS, rows=5)
-    with pytest.raises(ramerge.PlanError, match=r"other settings; .* pass --overwrite"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=other)
     again = calibrate(
         BASE, agents, {"add": tasks["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
@@ -164,16 +165,16 @@ def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], 
     assert again["add"].rows == 5
     shutil.rmtree(place / "add")
     (place / "add").mkdir()
-    with pytest.raises(ramerge.PlanError, match="exists and is no calibration"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
 
 
 def test_a_refused_folder_stays_as_it_is(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "models"
     (place / "add").mkdir(parents=True)
-    with pytest.raises(ramerge.PlanError, match="models/add: exists and is no calibration; remove it, or choose"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert [path.name for path in place.iterdir()] == ["add"]
 
@@ -182,7 +183,7 @@ def test_a_refused_folder_stays_as_it_is(
 
     (place / "add").rmdir()
     monkeypatch.setattr(LiveBase, "put_agent", full)
-    with pytest.raises(ramerge.WeightsError, match="no room"):
+    with messages.raises(ramerge.WeightsError):
         calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
     assert not list(place.iterdir())
 
@@ -210,7 +211,7 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
 
 
-def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_sampled_replies_depend_on_seed_not_batch(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     def replies(name: str, **how: Any) -> list[tuple[int, ...]]:
         calibrate(
             BASE,
@@ -225,9 +226,9 @@ def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(tasks: dict[s
     assert replies("five", temperature=2.0, batch=5) == one
     assert replies("greedy") != one != replies("other", temperature=2.0, reply_seed=1)
     assert replies("cold", temperature=1e-4) == replies("again")
-    with pytest.raises(ramerge.PlanError, match=r"other settings; .* pass --overwrite"):
+    with messages.raises(ramerge.PlanError):
         replies("one", temperature=1.9)
-    with pytest.raises(ramerge.RecipeError, match="temperature: nan must be a finite number of at least 0"):
+    with messages.raises(ramerge.RecipeError):
         replies("bad", temperature=float("nan"))
 
 
@@ -241,8 +242,8 @@ def test_samples_are_distributed_as_the_model_says() -> None:
 
 
 @pytest.mark.parametrize("fits", [0, 1, 3])
-def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
-    fits: int, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_short_memory_asks_fewer_prompts_at_once(
+    fits: int, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     calls: list[int] = []
     generate = LiveModel.generate
@@ -257,9 +258,7 @@ def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
     monkeypatch.setattr(LiveModel, "generate", short)
     arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
     if not fits:
-        with pytest.raises(
-            ramerge.PlanError, match=r"line \d: a prompt of \d+ tokens: does not fit into the memory of"
-        ):
+        with messages.raises(ramerge.PlanError):
             calibrate(*arguments, settings=SETTINGS)
         assert calls == [6, 3, 1]
         return
@@ -269,8 +268,8 @@ def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
     assert files[0] == files[1]
 
 
-def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_too_long_prompt_is_named_with_its_length(
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
 
@@ -278,12 +277,12 @@ def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(LiveModel, "losses", losses)
-    with pytest.raises(ramerge.PlanError, match=r"a prompt with its reply, \d+ tokens: does not fit into the memory"):
+    with messages.raises(ramerge.PlanError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
 @pytest.mark.parametrize("raised", [ValueError("no experts\nfor it"), KeyError()])
-def test_an_error_of_the_models_code_is_named_as_one(
+def test_error_of_model_code_is_named(
     raised: Exception, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers.models.llama.modeling_llama import LlamaMLP
@@ -298,7 +297,7 @@ def test_an_error_of_the_models_code_is_named_as_one(
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
 
 
-def test_a_kept_reply_of_other_prompts_is_not_taken(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_replies_to_other_prompts_are_not_reused(tasks: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/.add.replies.jsonl").write_text(
         '{"fingerprint": "other"}\n' + to_lines([Exchange("x", (1, 2), 1, "no", key="k")])
@@ -308,7 +307,7 @@ def test_a_kept_reply_of_other_prompts_is_not_taken(tasks: dict[str, Path], tmp_
     assert all(each.text != "no" for each in read_exchanges(tmp_path / "out/add/replies.jsonl"))
 
 
-def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Path) -> None:
+def test_rollouts_are_reused_and_the_best_counts(tmp_path: Path) -> None:
     records = [
         {"input": f"{number}+100=", "output": str(number + 100 - wrong), "score": 1 - wrong}
         for number in (111, 222, 333, 444)
@@ -326,7 +325,7 @@ def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Pa
     assert any("the choice is unreliable; give more prompts" in note for note in replies.notes)
 
 
-def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> None:
+def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path, messages: Messages) -> None:
     def exchange(place: int, reward: float | None, held_out: bool = True) -> Exchange:
         return Exchange(f"p{place}", (1, 2), 1, "x", reward, held_out=held_out, key=str(place))
 
@@ -346,11 +345,11 @@ def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> Non
     assert "b: none of its 1 replies earned 1" in found.notes[0]
     assert list(replies_of(tmp_path, names, 0.5).exchanges) == names
     assert replies_of(kept(a=[exchange(1, None)], b=[exchange(1, None)]), names).notes[0] == UNREWARDED
-    with pytest.raises(ramerge.InputError, match="holds no replies"):
+    with messages.raises(ramerge.InputError):
         replies_of(kept(a=[]), names)
 
 
-def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth=None, **more):\n    return len(solution_str)\n"
     )
@@ -360,21 +359,23 @@ def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_
     replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert [each.reward for each in replies] == [len(each.text) for each in replies]
     bad = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:nothing")
-    with pytest.raises(ramerge.RecipeError, match="has no function 'nothing'"):
+    with messages.raises(ramerge.RecipeError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "bad", settings=bad)
 
 
-def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
     agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
+    with messages.raises(ramerge.WeightsError) as caught:
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "merged").exists()
 
 
-def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_rules_may_keep_tensors_of_agents_with_inputs(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     """What is read of the agent is compared."""
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -384,16 +385,16 @@ def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tm
     equal = {name for name, one in merged.items() if one.bits.tobytes() == base[name].bits.tobytes()}
     assert equal >= {name for name in base if ".mlp." in name} and equal != base.keys()
     agents["add"]["model"] = MODELS["sort"]
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than add or the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents, "rules": [kept]}, tmp_path / "other")
 
 
-def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     settings = replace(SETTINGS, gather="importance")
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
     agents = {"sort": {"model": MODELS["sort"], "importance": str(tmp_path / "out/add/importance")}}
     agents |= {"add": {"model": MODELS["add"], "importance": str(tmp_path / "out/add/importance")}}
-    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
+    with messages.raises(ramerge.WeightsError) as caught:
         ramerge.merge({"method": "fisher", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     del agents["sort"]
@@ -407,7 +408,7 @@ def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_pa
         ({"model.layers.0.self_attn.q_proj.weight": ["rows.x", "weights"]}, "lacks the tensor 'rows.x'"),
     ],
 )
-def test_inputs_of_weights_or_tensors_that_are_not_there_are_refused_by_the_plan(
+def test_plan_refuses_inputs_of_missing_weights(
     change: dict[str, list[str]], problem: str, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
@@ -425,9 +426,7 @@ def test_inputs_of_weights_or_tensors_that_are_not_there_are_refused_by_the_plan
         (lambda whole: bytes(len(whole)), "the header is not JSON"),
     ],
 )
-def test_damaged_files_of_inputs_are_refused_by_the_plan(
-    damage: Any, problem: str, tasks: dict[str, Path], tmp_path: Path
-) -> None:
+def test_plan_refuses_damaged_inputs(damage: Any, problem: str, tasks: dict[str, Path], tmp_path: Path) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     file = tmp_path / "out/add/inputs.safetensors"
     file.write_bytes(damage(file.read_bytes()))
@@ -436,17 +435,15 @@ def test_damaged_files_of_inputs_are_refused_by_the_plan(
     assert problem in found
 
 
-def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_without_a_model_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     (tmp_path / "out/add/model.json").unlink()
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(
-        ramerge.WeightsError, match=r"has no model\.json, which says from which model the inputs were recorded"
-    ):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
-def test_the_base_s_inputs_are_taken_for_every_agent(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_base_inputs_serve_every_agent(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, source="base")
     agents = {name: MODELS[name] for name in ("add", "sort")}
     calibrate(BASE, agents, {name: tasks[name] for name in agents}, tmp_path / "out", settings=settings)
@@ -477,14 +474,14 @@ def test_bad_arguments(
         calibrate(BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS))
 
 
-def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path) -> None:
+def test_one_prompt_cannot_be_held_out(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n')
     settings = replace(SETTINGS, hold_out=True)
-    with pytest.raises(ramerge.InputError, match="gives one prompt; two are needed"):
+    with messages.raises(ramerge.InputError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings)
 
 
-def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: Path) -> None:
+def test_prompts_beyond_the_context_are_cut(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "1+1=" * 40}) + "\n")
     record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
     (reply,) = read_exchanges(tmp_path / "out/add/replies.jsonl")
@@ -493,21 +490,23 @@ def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: P
     assert any("were cut" in note for note in record["add"].notes)
 
 
-def test_messages_without_a_chat_template_are_refused_once(tmp_path: Path) -> None:
+def test_messages_without_a_chat_template_are_refused_once(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "p.jsonl").write_text(
         "".join(json.dumps({"messages": [{"role": "user", "content": f"{n}+1="}]}) + "\n" for n in range(3))
     )
-    with pytest.raises(ramerge.InputError, match=r"plain text \(and 2 more prompts likewise\)") as error:
+    with messages.raises(ramerge.InputError) as error:
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
     assert len(error.value.problems) == 1
 
 
-def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_that_transformers_cannot_load_is_named(
+    tasks: dict[str, Path], tmp_path: Path, messages: Messages
+) -> None:
     for name in ("base", "coder"):
         shutil.copytree(AGENTS / name, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
-    with pytest.raises(ramerge.CheckpointError, match="cannot load a causal language model"):
+    with messages.raises(ramerge.CheckpointError):
         calibrate(
             tmp_path / "base",
             {"add": str(tmp_path / "coder")},
@@ -518,7 +517,7 @@ def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], 
 
 
 def test_weights_that_are_not_finite_are_found(
-    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     put = LiveModel.put
 
@@ -527,9 +526,7 @@ def test_weights_that_are_not_finite_are_found(
         self.targets["model.layers.1.mlp.up_proj.weight"][0, 0] = float("nan")
 
     monkeypatch.setattr(LiveModel, "put", damaged)
-    with pytest.raises(
-        ramerge.WeightsError, match=r"inputs of 'model\.layers\.1\.mlp\.down_proj\.weight' and .* are NaN or Inf"
-    ):
+    with messages.raises(ramerge.WeightsError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out/add").exists()
 
@@ -571,7 +568,7 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["minimax_m2", "glm4_moe"])
-def test_buffers_of_an_agent_are_put_into_the_model(kind: str, tmp_path: Path) -> None:
+def test_agent_buffers_enter_the_model(kind: str, tmp_path: Path) -> None:
     """Biases that balance the use of experts are buffers; the names of MiniMax's differ in files and in memory."""
     transformers = pytest.importorskip("transformers")
     experts = {"n_routed_experts": 4} if kind == "glm4_moe" else {"num_local_experts": 4}
@@ -594,21 +591,21 @@ def test_buffers_of_an_agent_are_put_into_the_model(kind: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
-def test_names_that_lead_out_of_the_folder_are_refused(name: str, tasks: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):
+def test_names_leading_out_are_refused(name: str, tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         calibrate(BASE, {name: MODELS["add"]}, {name: tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     shutil.copytree(AGENTS / "coder", tmp_path / "model")
     before = sorted(path.name for path in (tmp_path / "model").iterdir())
-    with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
+    with messages.raises(ramerge.PlanError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "model", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before
 
 
-def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_truncated_journal_is_continued(tasks: dict[str, Path], tmp_path: Path) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "one", settings=SETTINGS)
     first = read_exchanges(tmp_path / "one/add/replies.jsonl")
     record = json.loads((tmp_path / "one/add/calibration.json").read_text())
@@ -619,7 +616,7 @@ def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(tasks: dict[
     assert read_exchanges(tmp_path / "two/add/replies.jsonl") == first
 
 
-def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> None:
+def test_any_changed_weight_is_another_model(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     from ramerge.core.engine.gathered_from import digests_of
@@ -642,14 +639,14 @@ def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> No
         assert [one for one in before if after[one] != before[one]] == [name]
 
 
-def test_prompts_without_the_truth_of_a_reward(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_prompts_without_the_truth_of_a_reward(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     function = tmp_path / "r.py"
     function.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n")
     settings = replace(SETTINGS, reward=f"{function}:compute_score")
     with pytest.raises(ramerge.InputError) as caught:
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
     [problem] = caught.value.problems
-    assert f"{tasks['add']}: 6 of 6 prompts lack reward_model with ground_truth" in problem
+    messages.check(problem)
     assert not (tmp_path / "out").exists(), "no agent was asked"
     records = [json.loads(line) for line in tasks["add"].read_text().splitlines()]
     with_truth = [{**record, "reward_model": {"ground_truth": "1"}} for record in records]
@@ -658,12 +655,12 @@ def test_prompts_without_the_truth_of_a_reward(tasks: dict[str, Path], tmp_path:
     assert record["add"].rewarded == 6
 
 
-def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_non_numeric_reward_is_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "r.py").write_text("def compute_score(**about):\n    return float('nan')\n")
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
-    with pytest.raises(ramerge.InputError, match="must be a finite number"):
+    with messages.raises(ramerge.InputError):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
-    with pytest.raises(ramerge.RecipeError, match="right_at: nan must be a finite number"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
 
 
@@ -693,12 +690,12 @@ def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
     assert reply.text == "933"
 
 
-def test_replies_of_another_base_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_replies_of_another_base_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     path = tmp_path / "out/add/replies.jsonl"
     replies = read_exchanges(path)
     path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))
-    with pytest.raises(ramerge.InputError, match="does not fit the model"):
+    with messages.raises(ramerge.InputError):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
@@ -713,7 +710,7 @@ def test_inputs_that_were_cut_off_are_recorded_again(tasks: dict[str, Path], tmp
     assert file.read_bytes() == whole
 
 
-def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path: Path, messages: Messages) -> None:
     from safetensors.torch import load_file, save_file
 
     agents = {"add": MODELS["add"]}
@@ -721,11 +718,11 @@ def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path:
     tensors = load_file(tmp_path / "out/add/inputs.safetensors")
     save_file({**tensors, "weights": tensors["weights"] * 0}, tmp_path / "out/add/inputs.safetensors")
     inputs = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="or count nothing"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": inputs}, tmp_path / "merged")
 
 
-def test_an_agent_is_asked_where_the_reply_that_comes_with_a_prompt_is_empty(tmp_path: Path) -> None:
+def test_empty_given_reply_is_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "add.jsonl"
     path.write_text('{"prompt": "1+2=", "reply": ""}\n{"prompt": "3+4=", "reply": "7"}\n')
     record = calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=SETTINGS)["add"]
@@ -739,7 +736,7 @@ def test_decoded_prompts_that_no_template_writes_are_named(tmp_path: Path) -> No
     assert any("1 of 1 prompts are taken as plain text" in note for note in record.notes)
 
 
-def test_a_long_limit_of_replies_does_not_cut_short_prompts(tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_long_reply_limit_does_not_cut_prompts(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = ramerge.CalibrationSettings(count=2, device="cpu")  # the model has fewer positions than replies may have
     record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)["add"]
     assert not record.notes

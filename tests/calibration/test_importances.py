@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.deltas.run import delta
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -231,7 +232,7 @@ def test_an_agent_that_is_given_as_a_delta(model: Path, tasks: Path, tmp_path: P
     assert all(values.tobytes() == whole[name].tobytes() for name, values in found.items())
 
 
-def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_importances_are_of_agents_inputs_of_base(model: Path, tasks: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     moved = {name: tensor * 1.5 for name, tensor in load_file(model / "model.safetensors").items()}
     save_file(moved, agent / "model.safetensors", {"format": "pt"})
@@ -243,12 +244,12 @@ def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, task
     assert all(values.tobytes() == alone[name].tobytes() for name, values in found.items())
 
 
-def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path, messages: Messages) -> None:
     bad = llama(tmp_path / "bad")
     tensors = load_file(bad / "model.safetensors")
     tensors["model.norm.weight"][3] = 3e38
     save_file(tensors, bad / "model.safetensors", {"format": "pt"})
-    with pytest.raises(ramerge.WeightsError, match=r"prompts\.jsonl: line 1: the likelihood of a's reply is NaN or 0"):
+    with messages.raises(ramerge.WeightsError):
         importances(bad, tasks, tmp_path / "out", model)
     assert not (tmp_path / "out/a").exists()
 

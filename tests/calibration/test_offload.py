@@ -11,6 +11,7 @@ import pytest
 import ramerge
 from ramerge.demo.run import AGENTS
 from tests.commands import ramerge as command
+from tests.messages import Messages
 
 pytestmark = [
     pytest.mark.full,  # torch
@@ -81,7 +82,7 @@ def test_weights_are_copied_for_their_module_alone(recipe: dict[str, Any]) -> No
         assert not torch.equal(live.negative_log_likelihoods([1, 2, 3, 4], 2), before)
 
 
-def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str, Any]) -> None:
+def test_error_in_a_layer_leaves_weights_in_place(recipe: dict[str, Any], messages: Messages) -> None:
     with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         model = base.live.model
         homes = [one.data_ptr() for one in model.parameters()]
@@ -90,28 +91,30 @@ def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
         hook = model.get_submodule("model.layers.1.mlp.up_proj").register_forward_pre_hook(fail)
-        with pytest.raises(ramerge.PlanError, match="does not fit into the memory"):
+        with messages.raises(ramerge.PlanError):
             base.live.run_layers([1, 2, 3])
         assert [one.data_ptr() for one in model.parameters()] == homes
         hook.remove()
         base.live.run_layers([1, 2, 3])
 
 
-def test_an_error_of_offloading_is_not_taken_for_one_of_the_models_code(recipe: dict[str, Any]) -> None:
+def test_offloading_error_is_not_the_models(recipe: dict[str, Any]) -> None:
     with LiveBase(models(recipe), replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
         base.live.offloaded._device = "nowhere"
         with pytest.raises(RuntimeError, match="nowhere"):
             base.live.run_layers([1, 2, 3])
 
 
-def test_importances_need_the_whole_model_on_the_device(recipe: dict[str, Any], tmp_path: Path) -> None:
+def test_importances_need_the_whole_model_on_the_device(
+    recipe: dict[str, Any], tmp_path: Path, messages: Messages
+) -> None:
     settings = replace(SETTINGS, device_memory="400KB", gather="importance")
-    with pytest.raises(ramerge.PlanError, match=r"1\.5 MB and 1\.5 MB of importances, .* whole model on the device"):
+    with messages.raises(ramerge.PlanError):
         ramerge.calibrate(recipe, tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_it_takes_is_said_before_anything_is_loaded(
+def test_memory_is_stated_before_loading(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = ramerge.calibrate(recipe, tmp_path / "out", settings=SETTINGS)["add"]
@@ -128,21 +131,17 @@ def test_what_it_takes_is_said_before_anything_is_loaded(
 
 
 def test_a_model_that_fits_nowhere_is_refused(
-    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr(estimate, "memory", lambda: 1_000_000)
     for run in (estimate_calibration, lambda *args, **how: ramerge.calibrate(*args, tmp_path / "out", **how)):
-        with pytest.raises(
-            ramerge.PlanError, match=r"needs 1\.5 MB, and main memory has 1\.0 MB; .*--model-dtype bfloat16"
-        ):
+        with messages.raises(ramerge.PlanError):
             run(recipe, settings=SETTINGS)
         assert estimate_calibration(recipe, settings=replace(SETTINGS, dtype="bfloat16")).model_bytes == 2 * 372_576
 
 
 @pytest.mark.parametrize(("layers", "hidden", "inner", "megabytes"), [(24, 896, 4864, 0.36), (28, 3584, 18944, 1.66)])
-def test_inputs_of_models_of_half_a_billion_and_of_seven(
-    layers: int, hidden: int, inner: int, megabytes: float
-) -> None:
+def test_inputs_of_half_and_seven_billion_models(layers: int, hidden: int, inner: int, megabytes: float) -> None:
     widths = dict.fromkeys(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"), hidden)
     widths |= {"mlp.gate_proj": hidden, "mlp.up_proj": hidden, "mlp.down_proj": inner}
     shapes = {f"model.layers.{n}.{name}.weight": (8, width) for n in range(layers) for name, width in widths.items()}
@@ -184,7 +183,7 @@ def test_from_the_command_line(recipe: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("budget", "away"), [(0, 4 * (6 + 8)), (24, 4 * 8), (1000, 0)])
-def test_weights_beyond_the_budget_are_copied_for_one_pass(budget: int, away: int) -> None:
+def test_weights_beyond_budget_are_copied_per_pass(budget: int, away: int) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 2))
     x, own = torch.ones(1, 2), [one.data_ptr() for one in model.parameters()]
     expected = model(x)

@@ -85,9 +85,7 @@ def speaker(made: Any, positions: int = 1000) -> Speaker:
 @pytest.mark.parametrize(
     "messages", [[USER], [AGAIN], [SYSTEM, USER], [USER, SAID, AGAIN], [SYSTEM, USER, SAID, USER, SAID, AGAIN]]
 )
-def test_a_decoded_prompt_gets_back_the_special_tokens_of_the_chat_template(
-    template: str, messages: list[dict[str, str]]
-) -> None:
+def test_decoded_prompt_regains_special_tokens(template: str, messages: list[dict[str, str]]) -> None:
     made = tokenizer(template, bos=template == OPENED)
     if template == MARKED and messages[0] is SYSTEM:
         return
@@ -105,7 +103,7 @@ def test_a_decoded_prompt_gets_back_the_special_tokens_of_the_chat_template(
     assert exchange.start == len(ids_of(made, text))
 
 
-def test_thoughts_that_the_trainer_s_template_has_left_empty_stay() -> None:
+def test_empty_thoughts_of_the_template_stay() -> None:
     made = tokenizer(SPOKEN)
     text = decoded(made, rendered(made, [USER])) + "<think>\n\n</think>\n\n"
     assert ExampleEncoder(made, 1000).conversation(text) == ([USER], "<think>\n\n</think>\n\n")
@@ -115,7 +113,7 @@ def test_thoughts_that_the_trainer_s_template_has_left_empty_stay() -> None:
 
 
 @pytest.mark.parametrize("template", [None, SPOKEN, UNMARKED])
-def test_a_decoded_text_that_is_no_conversation_stays_a_text(template: str | None) -> None:
+def test_decoded_plain_text_stays_a_text(template: str | None) -> None:
     made = tokenizer(template, bos=True)
     text = "Once upon\n\na time"
     assert ExampleEncoder(made, 1000).conversation(text) is None
@@ -126,7 +124,7 @@ def test_a_decoded_text_that_is_no_conversation_stays_a_text(template: str | Non
 
 @pytest.mark.parametrize(("state", "opening"), [("plain", "<s>"), ("rendered", "")])
 @pytest.mark.parametrize("text", ["2 + 2", "<s>2 + 2"])
-def test_nothing_is_put_in_front_twice_or_of_a_rendered_text(state: Any, opening: str, text: str) -> None:
+def test_no_token_is_put_in_front_twice(state: Any, opening: str, text: str) -> None:
     made = tokenizer(None, bos=True)
     exchange = speaker(made).first_reply(Prompt("p", text, replies=(Reply("4</s>"),), state=state))
     assert not isinstance(exchange, str)
@@ -150,7 +148,7 @@ def test_turns_between_prompt_and_reply_are_read() -> None:
     assert made.decode(exchange.ids) == rendered(made, [USER, SAID, AGAIN]) + "7<|end|>"
 
 
-def test_a_prompt_without_its_reply_is_asked_as_it_would_be_read_with_one() -> None:
+def test_prompt_reads_the_same_without_its_reply() -> None:
     made = tokenizer(SPOKEN, bos=True)
     thinking = rendered(made, [USER]) + "<think>\n\n</think>\n\n"
     for text, state, expected in (

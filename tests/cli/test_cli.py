@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from ramerge.core.methods.base import Method
 from ramerge.core.methods.registry import METHODS, listed
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
+from tests.messages import Messages
 
 COMMAND = [sys.executable, "-m", "ramerge.cli.main"]
 
@@ -33,7 +35,7 @@ def write_recipe(folder: Path, names: list[str], more: str = "") -> Path:
     return path
 
 
-def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None:
+def test_recipe_and_flags_give_the_same_merge(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     by_recipe = ramerge("merge", write_recipe(tmp_path, names), tmp_path / "a", "--json", cwd=Path("/"))
     by_flags = ramerge("merge", "--method", "ram+", *flags(tmp_path, names), tmp_path / "b", "--no-cache")
@@ -63,15 +65,6 @@ def test_quiet_says_nothing(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_set_overrides_the_recipe(tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
-    path = write_recipe(tmp_path, names, "parameters: {r: 0.1}\n")
-    done = ramerge("merge", path, tmp_path / "out", "--json", "--set", "parameters.r=0.05", "--set", "dtype=float32")
-    record = json.loads(done.stdout)
-    assert record["parameters"]["r"] == 0.05
-    assert record["dtype"] == "float32"
-
-
 def test_flags_go_on_top_of_a_recipe(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     path = write_recipe(tmp_path, names[:2], "parameters: {r: 0.3}\n")
@@ -84,7 +77,7 @@ def test_flags_go_on_top_of_a_recipe(tmp_path: Path) -> None:
     assert (planned["parameters"]["r"], planned["parameters"]["alpha"]) == (0.2, 0.5)
 
 
-def test_plan_needs_no_output_and_says_what_it_takes(tmp_path: Path) -> None:
+def test_plan_needs_no_output(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     for arguments in ([write_recipe(tmp_path, names)], flags(tmp_path, names)):
         done = ramerge("plan", *arguments)
@@ -102,18 +95,16 @@ def test_plan_says_which_method_is_the_default(tmp_path: Path) -> None:
     assert "the default" not in ramerge("plan", "--method", "ram+", *flags(tmp_path, names)).stdout
 
 
-def test_hints_on_the_command_line(tmp_path: Path) -> None:
+def test_hints_on_the_command_line(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     assert "float16" in ramerge("plan", *flags(tmp_path, names), "--dtype", "fp16").stdout
     done = ramerge("plan", *flags(tmp_path, names), "--set", "r=0.1", "--shard-size", "5", "--dtype", "bfloat61")
-    assert "--set r=0.1: unknown key 'r'; did you mean 'parameters.r'?" in done.stderr
-    assert "--shard-size: '5' is too small: 5 bytes; did you mean 5GB?" in done.stderr
-    assert "--dtype: unknown value 'bfloat61'; did you mean 'bfloat16'?" in done.stderr
+    messages.check(done.stderr)
     done = ramerge("sweep", *flags(tmp_path, names), tmp_path / "out", "--vary", "r=0,0.1")
-    assert "--vary r: only parameters can be varied, did you mean parameters.r?; `ramerge search`" in done.stderr
+    messages.check(done.stderr)
 
 
-def test_a_merge_of_one_agent_says_what_it_is(tmp_path: Path) -> None:
+def test_merge_of_one_agent_is_noted(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     for method, words in (("ram+", "is the agent itself"), ("ties", "nothing to merge it with")):
         done = ramerge("merge", "--method", method, *flags(tmp_path, names[:1]), tmp_path / method)
@@ -176,7 +167,7 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
         (["--dtyp", "x"], f"{USAGE}error: No such option '--dtyp'. Did you mean '--dtype'?"),
     ],
 )
-def test_bad_usage_is_one_message_and_exit_code_2(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_bad_usage_exits_with_code_2(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = ramerge("merge", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{said}\n")
     assert not (tmp_path / "out").exists()
@@ -200,7 +191,7 @@ def test_methods_are_listed_with_parameters_and_source() -> None:
     assert json.loads(ramerge("methods", "--json").stdout)["ram+"]["parameters"]["r"]["default"] == 0.1
 
 
-def test_methods_are_in_the_table_under_their_own_names() -> None:
+def test_methods_are_listed_under_their_names() -> None:
     folder = Path(methods.__file__).parents[2]
     files = [
         f"{room}.{path.stem}"
@@ -264,21 +255,6 @@ def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
     done = ramerge("merge", *flags(tmp_path, names), tmp_path / "out", "--quiet")
     assert done.returncode == 0
     assert done.stderr.startswith(f"note: {tmp_path / 'out'}: continuing: ")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
-
-
-@pytest.mark.full
-def test_a_killed_merge_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
-    names = big(tmp_path)
-    process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])
-    while process.poll() is None and not list(tmp_path.glob(".out.ramerge-*")):
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert list(tmp_path.glob(".out.ramerge-*"))
-    write_checkpoint(tmp_path / "base", simple(0))
-    write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
-    assert ramerge("merge", *flags(tmp_path, names), tmp_path / "out").returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
 
 
@@ -365,7 +341,7 @@ def test_a_report_below_warnings_ends_with_their_number(tmp_path: Path) -> None:
 NOT_UTF_8 = "the path holds bytes that are not UTF-8; rename the folder"
 
 
-def test_paths_that_are_not_utf_8_are_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_non_utf8_paths_are_refused(tmp_path: Path) -> None:
     names, odd = write_simple(tmp_path), tmp_path / "\udcff"
     write_checkpoint(odd, simple(1, moved=0.1))
     for words in (
@@ -448,9 +424,10 @@ def test_a_wall_of_problems_is_cut(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "error: and 15 more"
 
 
-def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
+def test_a_folder_is_no_recipe(tmp_path: Path, messages: Messages) -> None:
     done = ramerge("merge", tmp_path, tmp_path / "out")
-    assert done.returncode == 2 and "give models with --base and --agent" in done.stderr
+    assert done.returncode == 2
+    messages.check(done.stderr)
 
 
 def test_an_analysis_in_every_form(tmp_path: Path) -> None:
@@ -488,25 +465,26 @@ def test_an_analysis_on_standard_output(tmp_path: Path) -> None:
     assert (tmp_path / "csv/agents.csv").is_file() and not (tmp_path / "-").exists()
 
 
-def test_a_file_that_may_be_meant_as_the_output(tmp_path: Path) -> None:
+def test_recipe_that_may_be_meant_as_output(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     for command in ("plan", "merge"):
         done = ramerge(command, *flags(tmp_path, names), "notes.txt", cwd=tmp_path)
         assert done.returncode == 2
-        assert "notes.txt: was read as the recipe, because it is a file; if it is meant as OUT, give" in done.stderr
+        messages.check(done.stderr)
     assert "meant as OUT" not in ramerge("merge", "notes.txt", cwd=tmp_path).stderr
     done = ramerge("plan", *flags(tmp_path, names), "s3://bucket/out?versionId=1", cwd=tmp_path)
-    assert done.returncode == 2 and "a query has no meaning here" in done.stderr and "--agent s3" not in done.stderr
+    assert done.returncode == 2
+    messages.check(done.stderr)
 
 
 def test_limits_are_shown_as_they_are(tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--max-memory", "1KB")
-    assert done.returncode == 2 and "error: --max-memory: 1,000 bytes are too little; give at least" in done.stderr
+    assert done.returncode == 2 and done.stderr.startswith("error: --max-memory: 1,000 bytes")
 
 
 @pytest.mark.parametrize("dtype", ["float8_e4m3fn", "fp8", "int8"])
-def test_an_unknown_dtype_is_answered_with_all_that_are_known(dtype: str, tmp_path: Path) -> None:
+def test_unknown_dtype_lists_the_known(dtype: str, tmp_path: Path) -> None:
     done = ramerge("plan", *flags(tmp_path, write_simple(tmp_path)), "--dtype", dtype)
     said = f"error: --dtype: unknown value '{dtype}'; known: bfloat16, float16, float32, float64, widest, like base"
     assert done.stderr.splitlines() == [said]
@@ -527,77 +505,60 @@ def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
     assert f"{names[0]} is not what was merged" in ramerge("report", tmp_path / "out").stdout
 
 
-IN_THE_WAY = "File exists; a file has the name of a folder that is needed; choose another path"
-ONE = ["analyze", "--base", "base", "--agent", "code=code"]
+@pytest.mark.parametrize(
+    "command",
+    [
+        "analyze",
+        "analyze one.yaml two.yaml",
+        "analyze --base missing --agent a=none",
+        "report nowhere",
+        "report base",
+    ],
+)
+def test_analyses_of_wrong_inputs(command: str, tmp_path: Path, messages: Messages) -> None:
+    write_simple(tmp_path)
+    done = ramerge(*shlex.split(command), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    messages.check(done.stderr)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    "options",
     [
-        (["analyze"], 2, ["give a recipe's path, or --base and --agent"]),
-        (["analyze", "one.yaml", "two.yaml"], 2, ["at most one recipe is expected, got one.yaml, two.yaml"]),
-        (
-            ["analyze", "--base", "missing", "--agent", "a=none"],
-            2,
-            ["--base: missing: no such folder", "--agent a: none: no such folder"],
-        ),
-        (
-            [*ONE, "--epsilons", "1e-4,x"],
-            2,
-            [
-                "--epsilons 1e-4,x: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units "
-                "of each agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
-            ],
-        ),
-        ([*ONE, "--epsilons", "-1"], 2, ["epsilons: -1.0 must be a number, 0 or more"]),
-        ([*ONE, "--html", "x", "--json-file", "x"], 2, ["--html and --json-file: both name x"]),
-        ([*ONE, "--csv", "x", "--json-file", "./x"], 2, ["--json-file and --csv: both name x"]),
-        ([*ONE, "--html", "-", "--json"], 2, ["--json and --html - both print; give --html a file"]),
-        (
-            [*ONE, "--figures", "x/y", "--json-file", "x"],
-            2,
-            ["--figures x/y: needs the folder x, which another option makes a file"],
-        ),
-        ([*ONE, "--csv", "-"], 2, ["-: standard output takes one text, not a folder of files; name a folder"]),
-        (
-            [*ONE, "--json-file", "base/model.safetensors/x"],
-            2,
-            [f"base/model.safetensors/x: cannot be written: {IN_THE_WAY}"],
-        ),
-        (
-            [*ONE, "--json-file", "base/config.json"],
-            2,
-            ["base/config.json: cannot be written: it is a file of a checkpoint; choose another path"],
-        ),
-        (
-            [*ONE, "--html", "/dev/null"],
-            2,
-            ["/dev/null: cannot be written: it is not a regular file; choose another path"],
-        ),
-        ([*ONE, "--csv", "base/model.safetensors"], 2, [f"base/model.safetensors: cannot be written: {IN_THE_WAY}"]),
-        (
-            [*ONE, "--csv", "base/tables"],
-            2,
-            ["--csv base/tables: is inside the input base; choose a place outside of it"],
-        ),
-        (
-            ["report", "nowhere"],
-            2,
-            ["nowhere: no such folder"],
-        ),
-        (["report", "base"], 2, ["base: is no finished merge, there is no ramerge.yaml and no ramerge.json"]),
+        "--epsilons 1e-4,x",
+        "--epsilons -1",
+        "--epsilons ''",
+        "--html x --json-file x",
+        "--html - --json-file -",
+        "--html - --json",
+        "--html ''",
+        "--html base",
+        "--html /dev/null",
+        "--csv x --json-file ./x",
+        "--csv tables --json-file tables/agents.csv",
+        "--csv -",
+        "--csv code",
+        "--csv base/model.safetensors",
+        "--csv base/tables",
+        "--figures x/y --json-file x",
+        "--figures ''",
+        "--json --json-file -",
+        "--json-file base/model.safetensors/x",
+        "--json-file base/config.json",
     ],
 )
-def test_analyses_that_cannot_be_made(arguments: list[str], code: int, said: list[str], tmp_path: Path) -> None:
+def test_analyses_with_wrong_options(options: str, tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path)
-    done = ramerge(*arguments, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.splitlines() == [f"error: {line}" for line in said]
+    done = ramerge("analyze", "--base", "base", "--agent", "code=code", *shlex.split(options), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    messages.check(done.stderr)
 
 
-def test_a_model_with_an_adapter_and_an_empty_name(tmp_path: Path) -> None:
+def test_missing_model_and_empty_name_are_refused(tmp_path: Path, messages: Messages) -> None:
     done = ramerge("plan", f"{tmp_path / 'base'}+{tmp_path / 'lora'}")
-    assert done.returncode == 2 and "no such folder" in done.stderr
+    assert done.returncode == 2
+    messages.check(done.stderr)
     for command in ("plan", "convert"):
         done = ramerge(command, "", *([tmp_path / "out"] if command == "convert" else []))
-        assert done.returncode == 2 and "MODEL: must not be empty" in done.stderr
+        assert done.returncode == 2
+        messages.check(done.stderr)

@@ -220,7 +220,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("text", RECIPES)
-def test_all_mistakes_of_a_recipe_are_said_at_once(text: str, folder: Path) -> None:
+def test_all_mistakes_of_a_recipe_are_reported(text: str, folder: Path) -> None:
     (folder / "wrong.yaml").write_text(text)
     said = ramerge("plan", "wrong.yaml", cwd=folder).stderr
     places = [said.find(words) for words in RECIPES[text]]

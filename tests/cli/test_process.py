@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import resource
-import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 from ramerge.core.foundation.errors import reason
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.commands import ramerge
+from tests.messages import Messages
 
 RAMERGE = [sys.executable, "-m", "ramerge"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -68,7 +68,7 @@ def held(does: str = "print('ready', flush=True); sys.stdin.readline()") -> list
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_a_signal_that_whoever_started_it_ignores_stays_ignored(number: signal.Signals) -> None:
+def test_signal_ignored_by_the_parent_stays_ignored(number: signal.Signals) -> None:
     assert run(held(), number, ignored=[number]) == (2, "error: went on\n")
 
 
@@ -129,7 +129,7 @@ def test_a_stop_that_python_drops_is_raised_again(where: str) -> None:
     assert run(held(does)) == (130, "error: stopped by SIGINT; nothing was kept\n")
 
 
-def test_a_signal_to_a_forked_child_ends_only_the_child() -> None:
+def test_signal_to_a_child_ends_the_child() -> None:
     does = (
         "print('ready', flush=True)\n    hears, says = os.pipe()\n    child = os.fork()\n"
         "    if not child: os.write(says, b'.'); signal.pause()\n"
@@ -163,48 +163,26 @@ def test_closed_streams_are_no_files_of_the_output() -> None:
     assert closed.stderr == "['/dev/null', '/dev/null']\nerror: went on\n"
 
 
-def test_what_a_closed_standard_output_loses_is_a_failure(working: Path) -> None:
+def test_closed_standard_output_is_a_failure(working: Path, messages: Messages) -> None:
     for words in ("--json-file - --quiet", "--csv tables"):
         done = shell(f"ramerge analyze {AGENTS} {words} >&-", working)
         assert done.returncode == 1
-        assert "standard output or a file: Bad file descriptor; it is closed" in done.stderr
+        messages.check(done.stderr.splitlines()[-1])
     done = shell(f"ramerge merge {AGENTS} out --quiet >&-", working)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.needs("altair")
-def test_an_analysis_is_said_before_it_is_written(working: Path) -> None:
+def test_an_analysis_is_said_before_it_is_written(working: Path, messages: Messages) -> None:
     """A file that grows beyond the limit of the process is like a full disk."""
     for flag in ("--html page.html --json-file numbers.json", "--csv tables --html page.html", "--figures drawn"):
         # Python would keep compiled modules that the limit has cut off
         limited = "export PYTHONDONTWRITEBYTECODE=1; trap '' XFSZ; ulimit -f 8"
         done = shell(f"{limited}; ramerge analyze {AGENTS} {flag} --no-cache", working)
-        assert done.returncode == 1 and "cannot be written: File too large" in done.stderr
+        assert done.returncode == 1
+        messages.check(done.stderr.splitlines()[-1])
         assert "code" in done.stdout and "3 tensors" in done.stdout
         assert not list(working.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("flag", "said"),
-    [
-        ("--csv -", "standard output takes one text"),
-        ("--html ../base/config.json", "a file of a checkpoint"),
-        ("--html ../base", "not a regular file"),
-        ("--html ''", "'--html': is empty"),
-        ("--figures ''", "'--figures': is empty"),
-        ("--html - --json-file -", "both name -"),
-        ("--json --json-file -", "--json and --json-file - both print"),
-        ("--csv tables --json-file tables/agents.csv", "may be a file that --csv writes"),
-        ("--epsilons ''", "'--epsilons': is empty"),
-        ("--epsilons few", "must be numbers"),
-        ("--csv ../code", "is one of the inputs"),
-        ("--json-file ../base/config.json/x", "a file has the name of a folder"),
-    ],
-)
-def test_outputs_that_cannot_be_are_wrong_use(flag: str, said: str, working: Path) -> None:
-    done = ramerge("analyze", *shlex.split(f"{AGENTS} {flag}"), cwd=working)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
 
 
 @pytest.mark.parametrize("form", ["agents: {{one: {0}/code, two: {0}/tool}}\nbase: {0}/base", MERGEKIT])
@@ -246,7 +224,7 @@ def test_a_removed_working_folder_is_named(working: Path) -> None:
     )
 
 
-def test_few_files_are_open_however_many_shards_and_threads(tmp_path: Path) -> None:
+def test_few_files_are_open_at_once(tmp_path: Path) -> None:
     for seed, name in enumerate(("base", "code", "tool")):
         moved = simple(seed, moved=0.5 if seed else 0)["model.layers.0.weight"]
         write_checkpoint(tmp_path / name, {f"w{place}": moved for place in range(48)}, shards=24)
@@ -293,15 +271,15 @@ def test_paths_through_files(words: tuple[str, ...], said: str, tmp_path: Path) 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the address space of other systems cannot be limited")
-def test_an_address_space_in_which_libraries_hang_is_refused(working: Path) -> None:
+def test_small_address_space_is_refused(working: Path, messages: Messages) -> None:
     done = shell(f"ulimit -v 460000; ramerge merge {AGENTS} out", working)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: the address space is limited to 471,040,000 bytes (ulimit -v)")
+    messages.check(done.stderr)
     assert shell("ulimit -v 460000; ramerge --version", working).returncode == 0
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
-def test_an_ending_that_nobody_has_foreseen_is_a_failure() -> None:
+def test_unexpected_ending_is_a_failure() -> None:
     code = (
         "import sys; from ramerge.cli import main\n"
         "def fail(**_): raise BaseException('odd')\n"

@@ -94,7 +94,7 @@ def test_kernels_never_look_finished(
         assert text.splitlines() == [title]  # once, and not for each kernel
 
 
-def test_programs_get_events_as_json_also_of_a_quiet_command(
+def test_quiet_command_gives_events_as_json(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(progress.FORM, "json")

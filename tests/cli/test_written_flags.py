@@ -66,7 +66,7 @@ def test_numbers_are_those_of_the_recipe(r: float, epsilon: float, seed: int) ->
     assert read(words_of(Document(values))).to_yaml() == check(Document(values)).to_yaml()
 
 
-def test_paths_are_short_below_the_folder_where_the_command_runs(tmp_path: Path) -> None:
+def test_paths_below_the_working_folder_are_relative(tmp_path: Path) -> None:
     for name in ("base", "-coder", "base+"):
         (tmp_path / name).mkdir()
     values = {"base": "base", "agents": {"code": str(tmp_path / "-coder"), "tool": "base+", "far": "/etc"}}

@@ -26,8 +26,7 @@ from ramerge.sdk.recipes import models_only, open_recipe
 from tests.analysis.families import write_family
 from tests.checkpoints import floats, read_checkpoint, read_safetensors, write_checkpoint, write_inputs
 from tests.commands import REFUSALS, in_process
-from tests.conformance.features import NAMES, arrays
-from tests.conformance.test_memory import bits, bits_of
+from tests.conformance.test_memory import arrays, bits, bits_of
 from tests.conformance.test_merge import importances_for, inputs_for
 from tests.deltas.writing import write_delta
 from tests.formats.test_lora import write_adapter
@@ -37,6 +36,7 @@ CELLS = Path(__file__).with_name("cells.json")
 """The table; docs/reference/keys.md shows it."""
 Tensors = Mapping[str, Stored]
 EMBEDDING, NORM = "model.embed_tokens.weight", "model.norm.weight"
+NAMES = tuple(f"model.layers.{layer}.weight" for layer in range(3))
 OPTIONS = ramerge.Options(cache=False, threads=1)
 
 
@@ -89,7 +89,7 @@ class Models:
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(3)
-        shapes = {EMBEDDING: (10, 16), **dict.fromkeys(NAMES[:3], (12, 16)), NORM: (16,)}
+        shapes = {EMBEDDING: (10, 16), **dict.fromkeys(NAMES, (12, 16)), NORM: (16,)}
         base = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
         for name, share in (("base", 0.0), ("code", 0.3), ("tool", 0.6)):
             moved = {

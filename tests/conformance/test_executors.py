@@ -37,7 +37,7 @@ def test_every_method_gives_the_bytes_of_threads(method: str, on_ray: Merge, tmp
     assert kills.weights(tmp_path / "ray") == kills.weights(tmp_path / "threads")
 
 
-def test_a_merge_as_a_delta_gives_the_bytes_of_threads(on_ray: Merge, tmp_path: Path) -> None:
+def test_merge_as_delta_gives_the_bytes_of_threads(on_ray: Merge, tmp_path: Path) -> None:
     """Blocks that are compared at once, and blocks that are not blocks of a delta."""
     for name, moved in (("base", 0), ("a", 0.1), ("b", 0.3)):
         large(tmp_path / name, len(name) + int(100 * moved), moved)

@@ -106,9 +106,7 @@ def test_bytes_of_the_merge_from_safetensors(row: str, method: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("method", [*SOME_METHODS, "linear"])
-def test_bytes_of_the_merge_from_deltas_of_many_blocks(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_merge_from_deltas_of_many_blocks(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks_of_elements(48, monkeypatch)
     source, plain = (of(method, recipe) for recipe in written(ROWS["delta, a chain"], tmp_path))
     wanted = merged(plain, tmp_path / "wanted", 1 << 19, 1)

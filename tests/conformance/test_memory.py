@@ -30,6 +30,7 @@ from tests.checkpoints import KINDS, families, read_checkpoint, simple, write_ch
 from tests.conformance.methods import REPRESENTATIVES, ROWS, by_tier
 from tests.conformance.test_merge import as_many_as_it_takes, plain, written
 from tests.formats.quantized import SAMPLES, write_quantized
+from tests.messages import Messages
 from tests.reference import NUMBERS, Stored
 from tests.tiers import at_most, some
 
@@ -138,7 +139,7 @@ def test_tensors_of_torch(method: str, dtype: str, tmp_path: Path) -> None:
     assert all(again[name] is first[name] and torch.equal(first[name], found[name]) for name in first)
 
 
-def test_parameters_of_methods_are_no_keywords_of_the_functions() -> None:
+def test_functions_take_no_method_parameters_as_keywords() -> None:
     for function in (ramerge.merge_state_dicts, ramerge.merge_tensors):
         assert not set(inspect.signature(function).parameters) & set(all_parameters())
 
@@ -169,9 +170,9 @@ def test_quantized_state_dicts(sample: str, dtype: str | None, tmp_path: Path) -
     assert bits(found) == bits_of(tmp_path / "out")
 
 
-def test_float8_tensors_need_the_config_that_says_how_their_scales_are_stored() -> None:
+def test_float8_tensors_need_a_config_of_scales(messages: Messages) -> None:
     model = {"w": np.ones((2, 2), ml_dtypes.float8_e4m3fn)}
-    with pytest.raises(ramerge.PlanError, match=r"float8, but config\.json does not say"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge_state_dicts(model, {"a": {"w": model["w"].copy()}})
 
 
@@ -215,7 +216,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     assert done.returncode == 0, done.stderr
 
 
-def test_the_present_values_are_merged_and_inputs_stay_as_they_are() -> None:
+def test_merge_takes_current_values_and_keeps_inputs() -> None:
     base, agents = family()
     kept = bits(base), {name: bits(model) for name, model in agents.items()}
     first = bits(ramerge.merge_state_dicts(base, agents))
@@ -253,14 +254,14 @@ def test_in_place(target: str) -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.needs("torch"))])
-def test_places_that_overlap_in_part_are_refused(library: str) -> None:
+def test_places_that_overlap_in_part_are_refused(library: str, messages: Messages) -> None:
     memory: Any = np.zeros(12, np.float32)
     if library == "torch":
         memory = importlib.import_module("torch").zeros(12)
     models = {"a": np.ones(4, np.float32), "b": np.ones(4, np.float32)}
     agents = {"code": {name: 3 * one for name, one in models.items()}}
     merge = partial(ramerge.merge_state_dicts, models, agents, "task_arithmetic")
-    with pytest.raises(ramerge.PlanError, match="'a' and 'b' share a part of their memory"):
+    with messages.raises(ramerge.PlanError):
         merge(out={"a": memory[:4], "b": memory[3:7]})
     apart = {"a": memory[0:8:2], "b": memory[1:8:2]}  # interleaved
     assert [float(one) for one in merge(out=apart)["b"]] == [3.0] * 4
@@ -268,7 +269,7 @@ def test_places_that_overlap_in_part_are_refused(library: str) -> None:
     assert float(merge(out=one_place)["a"][0]) == 3.0
 
 
-def test_after_an_error_what_is_in_place_is_as_before() -> None:
+def test_error_restores_tensors_in_place() -> None:
     base, agents = family()
     agents["a0"]["model.layers.2.weight"][3] = np.nan
     before = bits(base)
@@ -277,7 +278,7 @@ def test_after_an_error_what_is_in_place_is_as_before() -> None:
     assert bits(base) == before
 
 
-def test_misfits_of_out_are_all_said_before_anything_is_merged() -> None:
+def test_misfits_of_out_are_reported_before_merging() -> None:
     base, agents = family()
     out = {name: np.zeros_like(one) for name, one in base.items()}
     del out["model.layers.0.weight"]
@@ -305,13 +306,13 @@ def test_many_misfits_are_a_few_lines() -> None:
 
 
 @pytest.mark.parametrize("agents", [[{"w": np.ones(1)}], {"w"}, None, {1: {"w": np.ones(1)}}])
-def test_agents_have_names(agents: Any) -> None:
+def test_agents_have_names(agents: Any, messages: Messages) -> None:
     for merge, base in ((ramerge.merge_state_dicts, {"w": np.ones(1)}), (ramerge.merge_tensors, np.ones(1))):
-        with pytest.raises(ramerge.RecipeError, match=r"agents: must be a mapping of names, such as \{'code': "):
+        with messages.raises(ramerge.RecipeError):
             merge(base, agents, method="ram")
     one = {"w": np.ones(1)}
     for label in ("recipe", "config"):
-        with pytest.raises(ramerge.RecipeError, match=f"{label}: must be a mapping"):
+        with messages.raises(ramerge.RecipeError):
             ramerge.merge_state_dicts(one, {"a": one}, method="ram", **{label: [1]})
 
 
@@ -329,23 +330,21 @@ def test_what_is_no_state_dict_is_refused(wrong: Any, text: str) -> None:
         ramerge.merge_state_dicts(wrong, {"a": {"w": np.ones(1, np.float32)}})
 
 
-def test_unknown_keys_of_an_agent_are_refused() -> None:
+def test_unknown_keys_of_an_agent_are_refused(messages: Messages) -> None:
     base, agents = family()
-    with pytest.raises(ramerge.RecipeError, match="agents: 'importances' is neither model nor a side input"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(base, {"a": {"model": agents["a0"], "importances": base}}, "fisher")
 
 
-@pytest.mark.parametrize(("method", "key"), [("fisher", "importance"), ("regmean", "inputs")])
-def test_a_caller_is_told_how_to_give_side_inputs(method: str, key: str) -> None:
-    with pytest.raises(ramerge.RecipeError, match=rf'needs it; give {{"model": STATE_DICT, "{key}": ') as caught:
+@pytest.mark.parametrize("method", ["fisher", "regmean"])
+def test_missing_side_inputs_are_explained_to_callers(method: str, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError) as caught:
         ramerge.merge_state_dicts(*family(), method)
     assert "--" not in str(caught.value)  # no flags
 
 
-def test_keys_that_are_for_folders_are_refused() -> None:
-    with pytest.raises(
-        ramerge.RecipeError, match="recipe: 'prompts' is no key for state dicts, which take dtype, preset"
-    ):
+def test_keys_that_are_for_folders_are_refused(messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(*family(), recipe={"prompts": {"a0": "code.jsonl"}})
 
 
@@ -371,7 +370,7 @@ def test_strange_arrays() -> None:
     assert bits(ramerge.merge_state_dicts(swapped, trained)) == bits(wanted)
 
 
-def test_tied_tensors_are_counted_and_merged_once() -> None:
+def test_tied_tensors_are_counted_and_merged_once(messages: Messages) -> None:
     """`state_dict()` has tied embeddings twice, files once; RAM+ counts elements, so its lambda depends on it."""
     base, agents = family()
     once = {"model.embed_tokens.weight": base.pop("model.layers.0.weight"), **base}
@@ -386,13 +385,13 @@ def test_tied_tensors_are_counted_and_merged_once() -> None:
     copied = {a: {**m, "lm_head.weight": m["model.embed_tokens.weight"].copy()} for a, m in own.items()}
     assert bits(ramerge.merge_state_dicts(twice, copied)) == bits(found)
     copied["a0"]["lm_head.weight"][0, 0] += 1
-    with pytest.raises(ramerge.WeightsError, match="but the base ties them"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge_state_dicts(twice, copied)
 
 
 @pytest.mark.parametrize("tower", [False, True])
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "base_model.model.", "policy."])
-def test_an_output_embedding_that_the_base_ties_is_compared_under_any_prefix(prefix: str, tower: bool) -> None:
+def test_tied_output_embedding_is_compared_under_any_prefix(prefix: str, tower: bool, messages: Messages) -> None:
     base = {"model.embed_tokens.weight": np.ones((6, 4), np.float32)}
     base |= {f"model.layers.{layer}.mlp.up_proj.weight": np.ones((4, 4), np.float32) for layer in range(2)}
     agent = {f"{prefix}{name}": 2 * values for name, values in base.items()}
@@ -402,11 +401,11 @@ def test_an_output_embedding_that_the_base_ties_is_compared_under_any_prefix(pre
     notes = ramerge.merge_state_dicts(base, {"a": {**agent, head: embedding}}).record.notes
     assert any("'lm_head.weight' must equal 'model.embed_tokens.weight'" in note for note in notes)
     assert any("next to the text model" in note for note in notes) is tower
-    with pytest.raises(ramerge.WeightsError, match=r"'lm_head.weight' differs from 'model.embed_tokens.weight'"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge_state_dicts(base, {"a": {**agent, head: embedding + 1}})
-    with pytest.raises(ramerge.PlanError, match=r"unknown to the base: 'lm_head.weight' \[7, 4\]"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge_state_dicts(base, {"a": {**agent, head: np.ones((7, 4), np.float32)}})
-    with pytest.raises(ramerge.WeightsError, match="differs from"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge_state_dicts(base, {"a": {**agent, f"wrapper.{head}": embedding + 1}})
 
 
@@ -416,13 +415,13 @@ def test_without_a_base() -> None:
     assert bits(found) == bits(ramerge.merge_state_dicts(agents["a0"], agents, method="linear"))
 
 
-def test_a_cluster_is_refused() -> None:
-    with pytest.raises(ramerge.RecipeError, match="ray: state dicts are merged in the process that holds them"):
+def test_a_cluster_is_refused(messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(*family(), options=ramerge.Options(ray=ramerge.Ray()))
 
 
-def test_auto_is_refused() -> None:
-    with pytest.raises(ramerge.RecipeError, match="name a method"):
+def test_auto_is_refused(messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(*family(), method="auto")
 
 
@@ -504,7 +503,7 @@ def test_modules_of_torch() -> None:
 
 
 @pytest.mark.needs("torch")
-def test_tensors_on_a_device_are_copied_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_tensors_are_copied_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """No accelerator is needed: what `_OnDevice` does for one is done for all."""
     import torch
 
@@ -586,14 +585,14 @@ def test_views_of_torch(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.needs("torch"))])
-def test_views_with_overlapping_elements_are_not_written(library: str) -> None:
+def test_views_with_overlapping_elements_are_not_written(library: str, messages: Messages) -> None:
     place = np.zeros(8, np.float32)
     out: Any = np.lib.stride_tricks.as_strided(place, (3, 3), (8, 4))
     if library == "torch":
         import torch
 
         out = torch.from_numpy(place).as_strided((3, 3), (2, 1))
-    with pytest.raises(ramerge.PlanError, match="out: 'weight' cannot be written in place"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge_tensors(np.zeros((3, 3), np.float32), {"a": np.eye(3, dtype=np.float32)}, method="ram", out=out)
     assert not place.any()
 
@@ -610,13 +609,13 @@ def test_views_of_one_storage_are_not_tied() -> None:
 
 
 @pytest.mark.parametrize("differ", [False, True])
-def test_tied_tensors_of_out_take_one_result(differ: bool) -> None:
+def test_tied_tensors_of_out_take_one_result(differ: bool, messages: Messages) -> None:
     base = {"x": np.zeros(4, np.float32), "y": np.zeros(4, np.float32)}
     agent = {"x": np.ones(4, np.float32), "y": np.full(4, 1 + differ, np.float32)}
     place = np.zeros(4, np.float32)
     out = {"x": place, "y": place}
     if differ:
-        with pytest.raises(ramerge.WeightsError, match="out: 'y' and 'x' are one tensor, but the merged ones differ"):
+        with messages.raises(ramerge.WeightsError):
             ramerge.merge_state_dicts(base, {"a": agent}, "ram", out=out)
         assert not place.any()
     else:
@@ -626,41 +625,41 @@ def test_tied_tensors_of_out_take_one_result(differ: bool) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
-    ("make", "text"),
+    "make",
     [
-        ("torch.zeros(2, device='meta')", "has no data"),
-        ("torch.zeros(2, 2).to_sparse()", "is sparse"),
-        ("torch.nn.UninitializedParameter()", "has no data"),
-        ("(lambda x: (x.untyped_storage().resize_(0), x)[1])(torch.zeros(2))", "has no data"),
-        ("torch._to_functional_tensor(torch.zeros(2))", "has no data"),
-        ("torch.zeros(2, dtype=torch.complex128)", "is complex128, which is not a type of weights"),
+        "torch.zeros(2, device='meta')",
+        "torch.zeros(2, 2).to_sparse()",
+        "torch.nn.UninitializedParameter()",
+        "(lambda x: (x.untyped_storage().resize_(0), x)[1])(torch.zeros(2))",
+        "torch._to_functional_tensor(torch.zeros(2))",
+        "torch.zeros(2, dtype=torch.complex128)",
     ],
 )
-def test_tensors_of_torch_that_are_refused(make: str, text: str) -> None:
+def test_tensors_of_torch_that_are_refused(make: str, messages: Messages) -> None:
     import torch
 
     tensor = eval(make, {"torch": torch})  # noqa: S307
-    with pytest.raises(ramerge.RecipeError, match=text):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_tensors(tensor, {"a": torch.zeros(2)})
 
 
 @pytest.mark.needs("torch")
-def test_tensors_inside_of_a_transformation_are_refused() -> None:
+def test_tensors_inside_of_a_transformation_are_refused(messages: Messages) -> None:
     import torch
 
-    with pytest.raises(ramerge.RecipeError, match=r"'weight' is a Tensor without bytes to read"):
+    with messages.raises(ramerge.RecipeError):
         torch.vmap(lambda x: ramerge.merge_tensors(x, {"a": x}, method="ram"))(torch.ones(2, 4))
 
 
-def test_keys_of_a_recipe_are_no_parameters() -> None:
+def test_keys_of_a_recipe_are_no_parameters(messages: Messages) -> None:
     base, agents = {"w": np.zeros(2, np.float32)}, {"a": {"w": np.ones(2, np.float32)}}
-    with pytest.raises(ramerge.RecipeError, match=r"^dtype: is a key of recipes .* write recipe=\{'dtype': \.\.\.\}$"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(base, agents, method="linear", dtype="float16")
-    with pytest.raises(ramerge.PlanError, match=r"recipe=\{'dtype': \.\.\.\} sets that of the result"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge_state_dicts(base, agents, method="linear", out={"w": np.zeros(2, np.float16)})
 
 
-def test_a_model_of_peft_is_refused_whatever_is_allowed() -> None:
+def test_peft_model_is_always_refused(messages: Messages) -> None:
     base = {"layers.0.q_proj.weight": np.zeros((4, 4), np.float32)}
     tuned = {
         "base_model.model.layers.0.q_proj.base_layer.weight": np.zeros((4, 4), np.float32),
@@ -668,7 +667,7 @@ def test_a_model_of_peft_is_refused_whatever_is_allowed() -> None:
         "base_model.model.layers.0.q_proj.lora_B.default.weight": np.ones((4, 2), np.float32),
     }
     allow = {"missing_tensors": True, "extra_tensors": True}
-    with pytest.raises(ramerge.RecipeError, match=r"^agents\.lora: is a model of PEFT, .*merge_and_unload"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts(base, {"lora": tuned, "code": base}, recipe={"allow": allow})
 
 
@@ -679,15 +678,15 @@ def _nested_in_itself() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("config", [_nested_in_itself(), {"sizes": {(1, 2): 3}}], ids=["cycle", "key"])
-def test_configs_without_json_are_refused(config: dict[str, object]) -> None:
+def test_configs_without_json_are_refused(config: dict[str, object], messages: Messages) -> None:
     tensor = np.zeros(4, np.float32)
-    with pytest.raises(ramerge.RecipeError, match="config: cannot be written as JSON"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts({"w": tensor}, {"a": {"w": tensor + 1}}, method="ram", config=config)
 
 
-def test_names_with_half_a_character_are_refused() -> None:
+def test_names_with_half_a_character_are_refused(messages: Messages) -> None:
     tensor = np.zeros(4, np.float32)
-    with pytest.raises(ramerge.RecipeError, match="half of a surrogate pair"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge_state_dicts({"\ud800": tensor}, {"a": {"\ud800": tensor + 1}}, method="ram")
 
 

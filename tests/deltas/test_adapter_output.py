@@ -27,6 +27,7 @@ from tests.checkpoints import (
 )
 from tests.formats.test_adapters import Writer, units, values_of
 from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
+from tests.messages import Messages
 from tests.reference import Stored
 
 # PEFT uses what transformers deprecates, and warns of embeddings that are tied
@@ -135,7 +136,7 @@ def test_peft_loads_it_to_the_stated_error(asked: dict[str, Any], method: str, w
 
 @pytest.mark.needs("torch", "peft")
 @pytest.mark.parametrize("base", ["llama", "tied", "gpt2"])
-def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: Path) -> None:
+def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: Path, messages: Messages) -> None:
     """Agents that training moved everywhere: norms, biases and embeddings, as modules_to_save."""
     start = values_of(writer.base(base))
     rng = np.random.default_rng(0)
@@ -144,7 +145,7 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
         moved = {key: floats(values + 0.01 * rng.standard_normal(values.shape), "F32") for key, values in start.items()}
         write_checkpoint(tmp_path / name, moved, config=config)
     source = recipe(tmp_path, ["a", "b"], "task_arithmetic") | {"base": str(writer.base(base))}
-    with pytest.raises(ramerge.WeightsError, match=r"norms, biases or embeddings.*--save-modules saves them"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64))
     assert not (tmp_path / "adapter").exists()
     notes = " ".join(ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64)).notes)
@@ -162,7 +163,9 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
     assert "vLLM does not serve adapters with modules_to_save" in record.notes[-1]
 
 
-def test_changed_norms_are_refused_before_factoring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_norms_are_refused_before_factoring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     for seed, folder in enumerate(("base", "code")):
         norm = floats(np.full(16, 1 + seed), "F32")
         write_checkpoint(tmp_path / folder, simple(seed, "F32", moved=0.3) | {"model.norm.weight": norm})
@@ -172,7 +175,7 @@ def test_changed_norms_are_refused_before_factoring(tmp_path: Path, monkeypatch:
         adapter_output, "decomposed", lambda update, name, kind: matrices.append(name) or decomposed(update, name, kind)
     )
     source = recipe(tmp_path, ["code"], "task_arithmetic")
-    with pytest.raises(ramerge.WeightsError, match=r"'model\.norm\.weight', which is a norm"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
     assert not matrices
     ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2, save_modules=True))
@@ -209,7 +212,7 @@ def test_decomposed_updates_of_full_agents(base: str, tmp_path: Path) -> None:
     assert all(layer["error"] <= 0.1 for layer in kept.adapter.values())
 
 
-def test_ranks_that_differ_are_patterns_that_scale_by_one(tmp_path: Path) -> None:
+def test_differing_ranks_become_patterns(tmp_path: Path) -> None:
     """Programs that know no patterns, such as vLLM, scale all modules by alpha / r of the configuration: by 1, too."""
     record = ramerge.merge(agents_of(tmp_path), tmp_path / "adapter", kind=ramerge.AsAdapter(energy=0.8))
     _, config = adapter_in(tmp_path / "adapter")
@@ -256,21 +259,21 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(stage: str, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out")) == []
 
 
-def test_one_tensor_that_cannot_be_factored(tmp_path: Path) -> None:
+def test_one_tensor_that_cannot_be_factored(tmp_path: Path, messages: Messages) -> None:
     name = "model.norm.weight"
     for model, value in {"base": 0.5, "a": 0.75}.items():
         write_checkpoint(tmp_path / model, {name: floats([value] * 4, "F32")})
     source, kind = recipe(tmp_path, ["a"], "task_arithmetic"), ramerge.AsAdapter(rank=1)
     assert any("1 norm, bias or embedding is refused if" in note for note in ramerge.plan(source, kind=kind).notes)
-    with pytest.raises(ramerge.WeightsError, match=f"'{name}', which is a norm, bias or embedding and cannot be"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "adapter", kind=kind)
 
 
-def test_an_adapter_that_lacks_much_is_a_warning(tmp_path: Path) -> None:
+def test_an_adapter_that_lacks_much_is_a_warning(tmp_path: Path, messages: Messages) -> None:
     source, kind = agents_of(tmp_path), ramerge.AsAdapter(rank=1)
     (warning,) = ramerge.merge(source, tmp_path / "adapter", kind=kind).warnings
-    assert warning.startswith("--as-adapter: the adapter lacks ") and "give a larger --rank" in warning
-    with pytest.raises(ramerge.WeightsError, match="the adapter lacks"):
+    messages.check(warning)
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "strict", kind=kind, options=ramerge.Options(strict=True))
     whole = ramerge.merge(source, tmp_path / "whole", kind=ramerge.AsAdapter())
     assert not whole.warnings and "; it lacks " in whole.notes[-1]
@@ -296,9 +299,9 @@ def test_the_snippet_of_the_card_runs(writer: Writer, tmp_path: Path, monkeypatc
     assert names["model"].peft_config["default"].r == 4
 
 
-def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
+def test_an_update_of_nothing_is_no_adapter(tmp_path: Path, messages: Messages) -> None:
     source = agents_of(tmp_path) | {"method": "task_arithmetic", "parameters": {"scale": 0.0}}
-    with pytest.raises(ramerge.WeightsError, match="the merge changes nothing of the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
 
 
@@ -321,7 +324,7 @@ def test_updates_that_are_not_finite_have_no_factors(value: float, tmp_path: Pat
     assert sorted(record.adapter) == sorted(name.removesuffix(".weight") for name in list(tensors)[2:])
 
 
-def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(tmp_path: Path) -> None:
+def test_non_finite_adapters_are_summed_unless_truncated(tmp_path: Path, messages: Messages) -> None:
     tensors = factors(*UP)
     name = f"base_model.model.{UP[0]}.lora_B.weight"
     values = tensors[name].numbers(np.float32).copy()
@@ -329,14 +332,14 @@ def test_adapters_that_are_not_finite_are_a_sum_unless_truncated(tmp_path: Path)
     write_base(tmp_path / "base", "F32")
     write_adapter(tmp_path / "a", tensors | {name: floats(values, "F32")})
     source = recipe(tmp_path, ["a"], "task_arithmetic") | {"allow": {"non_finite": True}}
-    with pytest.raises(ramerge.WeightsError, match=f"update of this matrix holds NaN or Inf, .*: '{UP[0]}.weight'; "):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
     ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
     found = adapter_in(tmp_path / "adapter")[0][name].numbers(np.float32)
     assert np.array_equal(np.isnan(found), np.isnan(values))
 
 
-def test_no_adapter_is_for_a_base_with_an_adapter(tmp_path: Path) -> None:
+def test_base_with_an_adapter_gets_no_adapter(tmp_path: Path, messages: Messages) -> None:
     """PEFT would load it over the base alone, which is what its configuration and its card could name."""
     write_base(tmp_path / "base", "F32")
     for seed, name in enumerate(("below", "a")):
@@ -344,7 +347,7 @@ def test_no_adapter_is_for_a_base_with_an_adapter(tmp_path: Path) -> None:
     base = f"{tmp_path / 'base'}+{tmp_path / 'below'}"
     source = recipe(tmp_path, ["a"], "task_arithmetic") | {"base": base}
     (text,) = ramerge.plan(source, kind=ramerge.AsAdapter()).problems
-    assert f"{base} is a model with adapters or deltas on it" in text and "ramerge convert" in text
+    messages.check(text)
     ramerge.convert(base, tmp_path / "whole")
     ramerge.merge(source | {"base": str(tmp_path / "whole")}, tmp_path / "adapter", kind=ramerge.AsAdapter())
     assert adapter_in(tmp_path / "adapter")[1]["base_model_name_or_path"] == str(tmp_path / "whole")
@@ -388,16 +391,6 @@ def test_rules_of_float32_are_what_an_adapter_is(base: str, tmp_path: Path) -> N
         ramerge.merge(each, tmp_path / name, kind=ramerge.AsAdapter(rank=3))
     plain, wide = ((tmp_path / name / "adapter_model.safetensors").read_bytes() for name in ("plain", "wide"))
     assert plain == wide
-
-
-def test_keys_without_effect_on_an_adapter_are_noted(tmp_path: Path) -> None:
-    write_base(tmp_path / "base")
-    write_adapter(tmp_path / "code", factors(*UP))
-    unused = {"rounding": "stochastic", "rounding_seed": 3, "companions": "code", "shard_size": "1MB"}
-    for keys in ({}, {"companions": "code"}, unused):
-        source = recipe(tmp_path, ["code"], "task_arithmetic", **keys)
-        notes = [each for each in ramerge.plan(source, kind="adapter").notes if "no effect" in each]
-        assert len(notes) == bool(keys) and all(key in note for key in keys for note in notes)
 
 
 def test_experts_are_refused(tmp_path: Path) -> None:

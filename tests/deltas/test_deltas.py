@@ -3,11 +3,9 @@
 import errno
 import json
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,12 +29,11 @@ from ramerge.deltas.index import DELTA_INDEX
 from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
-from tests.conformance.methods import ROWS, by_tier
-from tests.conformance.test_merge import plain, same
-from tests.deltas.foreign import write_slime
+from tests.conformance.test_merge import same
 from tests.deltas.writing import blocks_of_elements
 from tests.e2e.kills import killed, left_behind
 from tests.formats.test_lora import UP, factors, of_embeddings, write_adapter, write_base
+from tests.messages import Messages
 from tests.planning.test_vocabulary import COMMON
 from tests.planning.test_vocabulary import write as with_vocabulary
 from tests.reference import Stored
@@ -49,46 +46,6 @@ def files(folder: Path) -> dict[str, bytes]:
     """A model's files by name, without records."""
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {name: data for name, data in found.items() if name not in RECORDS}
-
-
-def own(base: Path, agent: Path, out: Path) -> Path:
-    """A delta in ramerge's layout."""
-    ramerge.delta(base, agent, out)
-    return out
-
-
-def slime(base: Path, agent: Path, out: Path) -> Path:
-    """A delta as slime writes it."""
-    return write_slime(out, 1, read_checkpoint(base), read_checkpoint(agent))
-
-
-def packed(folder: Path, source: dict[str, Any], kinds: Sequence[Callable[[Path, Path, Path], Path] | None]) -> Any:
-    """The recipe with deltas in place of agents; None leaves an agent as it is."""
-    agents = dict(source["agents"])
-    for kind, (name, agent) in zip(kinds, source["agents"].items(), strict=False):
-        if kind is not None:
-            model = str(kind(Path(source["base"]), Path(source["base"]).parent / name, folder / name))
-            agents[name] = {**agent, "model": model} if isinstance(agent, dict) else model
-    return {**source, "agents": agents}
-
-
-KINDS = {"deltas": [own, own], "one": [own, None], "mixed": [slime, own]}
-
-
-@pytest.mark.parametrize("method", by_tier(ROWS))
-@pytest.mark.usefixtures("own_cache")
-def test_every_method(method: str, tmp_path: Path) -> None:
-    source, *_ = plain(tmp_path, method, number=2)
-    source.setdefault("base", str(tmp_path / "base"))
-    ramerge.merge(source, tmp_path / "wanted", options=ramerge.Options(cache=False))
-    wanted = files(tmp_path / "wanted")
-    for name, kinds in KINDS.items():
-        given = packed(tmp_path / f"{name} agents", source, kinds)
-        ramerge.merge(given, tmp_path / name, options=ramerge.Options(cache=False))
-        assert files(tmp_path / name) == wanted
-    ramerge.merge(given, tmp_path / "packed", kind="delta", options=ramerge.Options(cache=False))
-    ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "unpacked")
-    assert files(tmp_path / "unpacked") == wanted
 
 
 def large(folder: Path, seed: int, moved: float) -> Path:
@@ -116,7 +73,7 @@ def test_blocks_of_any_size_in_any_order(block: int, tmp_path: Path) -> None:
     assert files(tmp_path / "out") == files(tmp_path / "wanted")
 
 
-def test_an_output_of_another_dtype_and_of_more_rows(tmp_path: Path) -> None:
+def test_output_of_another_dtype_and_more_rows(tmp_path: Path) -> None:
     with_vocabulary(tmp_path / "base", 0, 12)
     with_vocabulary(tmp_path / "a", 1, 14, ["<x>", "<y>", "<z>", "<u>", "<v>"])
     with_vocabulary(tmp_path / "b", 2, 10)
@@ -159,8 +116,8 @@ def test_what_a_delta_lacks_is_not_read(tmp_path: Path) -> None:
     assert record.bytes_read == plan.bytes_read
 
 
-def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_limited_memory_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "agent", simple(1))
@@ -187,19 +144,19 @@ def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
         ("delta", partial(ramerge.delta, tmp_path / "base", tmp_path / "agent")),
         ("model", partial(ramerge.apply, tmp_path / "base", tmp_path / "free")),
     ):
-        with pytest.raises(RecipeError, match=r"--max-memory: 1,000,000 bytes are too little; give at least") as caught:
+        with messages.raises(RecipeError) as caught:
             work(tmp_path / name, options=ramerge.Options(max_memory="1MB"))
         work(tmp_path / name, options=ramerge.Options(max_memory=str(caught.value).rpartition(" ")[2]))
 
 
-def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_a_delta_is_refused(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     source = recipe(tmp_path, ["a"])
-    with pytest.raises(PlanError, match="only a single merge into a folder"):
+    with messages.raises(PlanError):
         ramerge.plan(source, kind="delta").tensors()
     without = {key: value for key, value in source.items() if key != "base"}
-    with pytest.raises(PlanError, match=r"there is no base; name the model .* \(--base MODEL"):
+    with messages.raises(PlanError):
         ramerge.merge({**without, "method": "linear"}, tmp_path / "out", kind="delta")
     swept = ramerge.plan(source, tmp_path / "out", kind="delta", vary={"parameters.r": [0, 0.1]})
     assert any("not a sweep" in text for text in swept.problems)
@@ -227,7 +184,7 @@ def test_a_failure_ends_all_threads(place: str, tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "out").exists()
 
 
-def test_the_commands(tmp_path: Path) -> None:
+def test_the_commands(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", {**simple(1, moved=0.1), "extra": floats([1.0, 2.0])}, shards=2)
     (tmp_path / "a/chat_template.jinja").write_text("{{ messages }}")
@@ -244,22 +201,27 @@ def test_the_commands(tmp_path: Path) -> None:
     said = command("apply", "--base", tmp_path / "base", tmp_path / "d", tmp_path / "back")
     assert said.returncode == 0 and "3 of 4 tensors changed, " in said.stdout
     assert f"made from {made['delta_bytes']:,} bytes for a model of {made['agent_bytes']:,}: " in said.stdout
-    assert "writing: " in said.stderr and "comparing" not in said.stderr
+    assert "comparing" not in said.stderr
     assert files(tmp_path / "back") == files(tmp_path / "a")
     refused = command("apply", "--base", tmp_path / "base", tmp_path / "a", tmp_path / "other")
-    assert refused.returncode == 2 and "is no delta" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     refused = command("apply", "--base", tmp_path / "base", tmp_path / "d")
-    assert refused.returncode == 2 and "three names are needed" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     refused = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'a'}", tmp_path / "d")
-    assert refused.returncode == 2 and "exists" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     write_checkpoint(tmp_path / "another", simple(5, moved=0.5))
     said = command("apply", "--base", tmp_path / "another", tmp_path / "d", tmp_path / "other")
-    assert said.returncode == 2 and "model.layers.0.weight" in said.stderr and not (tmp_path / "other").exists()
+    assert said.returncode == 2 and not (tmp_path / "other").exists()
+    messages.check(said.stderr)
     said = command("merge", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'd'}", "--as-delta", tmp_path / "m")
-    assert said.returncode == 2 and "extra" in said.stderr  # as from the agent itself
+    assert said.returncode == 2
+    messages.check(said.stderr)  # as from the agent itself
 
 
-def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path: Path) -> None:
+def test_companions_are_checked_before_weights_are_written(tmp_path: Path, messages: Messages) -> None:
     for name, model in {"base": simple(0), "a": simple(1, moved=0.1), "f32": simple(1, "F32")}.items():
         write_checkpoint(tmp_path / name, model)
         (tmp_path / name / "generation_config.json").write_text("{}")
@@ -267,7 +229,7 @@ def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path
     for agent in ("a", "f32"):
         ramerge.delta(tmp_path / "base", tmp_path / agent, tmp_path / f"delta of {agent}")
     (tmp_path / "base/generation_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing") as refused:
+    with messages.raises(CheckpointError) as refused:
         ramerge.apply(tmp_path / "base", tmp_path / "delta of a", tmp_path / "out", on_progress=events.append)
     assert events == [] and not (tmp_path / "out").exists()
     program, *words = shlex.split(str(refused.value).rpartition("other files of this base: ")[2].strip("`"))
@@ -275,7 +237,7 @@ def test_other_files_of_the_base_are_checked_before_weights_are_written(tmp_path
     assert program == "ramerge" and done.returncode == 0, done.stderr
     same(read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "a"))
     # a merge would round these to the base's dtype
-    with pytest.raises(CheckpointError, match=r"generation_config.json: is missing[^`]*$"):
+    with messages.raises(CheckpointError):
         ramerge.apply(tmp_path / "base", tmp_path / "delta of f32", tmp_path / "other")
 
 
@@ -295,14 +257,14 @@ def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("base", "agent"), [("F32", "F16"), ("F32", "BF16"), ("F64", "F32"), ("BF16", "F16")])
-def test_no_delta_is_promised_of_an_agent_that_was_rounded(base: str, agent: str, tmp_path: Path) -> None:
+def test_rounded_agent_is_stored_whole(base: str, agent: str, tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0, base))
     write_checkpoint(tmp_path / "a", simple(1, agent, moved=0.1))
     (text,) = ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d").warnings
-    assert "stored whole" in text and "convert" not in text and "only what moved" not in text
+    messages.check(text)
 
 
-def test_a_wrong_base_is_warned_of(tmp_path: Path) -> None:
+def test_a_wrong_base_is_warned_of(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "agent", simple(1, moved=0.1))
     write_checkpoint(tmp_path / "other", simple(0), config={"model_type": "llama"})
@@ -311,20 +273,19 @@ def test_a_wrong_base_is_warned_of(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "unrelated", noise)
     assert not ramerge.delta(tmp_path / "base", tmp_path / "agent", tmp_path / "d").warnings
     (text,) = ramerge.delta(tmp_path / "other", tmp_path / "agent", tmp_path / "d2").warnings
-    assert text.startswith("the base is of another architecture ('llama') than the agent ('test')")
+    messages.check(text)
     said = command("delta", "--base", tmp_path / "base", "--agent", f"a={tmp_path / 'unrelated'}", tmp_path / "d3")
     assert said.returncode == 0
-    assert "warning: the delta is as large as the model: 1,920 of 1,920 elements differ" in said.stderr
+    messages.check(said.stderr.splitlines()[-1])
 
 
-def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path) -> None:
+def test_a_base_of_another_dtype_is_one_problem(tmp_path: Path, messages: Messages) -> None:
     for dtype in ("F32", "BF16"):
         write_checkpoint(tmp_path / f"base {dtype}", simple(0, dtype))
     write_checkpoint(tmp_path / "a", simple(1, "F32", moved=0.1))
     ramerge.delta(tmp_path / "base F32", tmp_path / "a", tmp_path / "d")
     (problem,) = ramerge.plan({"base": str(tmp_path / "base BF16"), "agents": {"a": str(tmp_path / "d")}}).problems
-    assert f"over a base in float32, and {tmp_path / 'base BF16'} is in bfloat16 (3 tensors)" in problem
-    assert "give that base" in problem and "--dtype bfloat16" in problem
+    messages.check(problem)
     said = command("delta", "--base", tmp_path / "base BF16", "--agent", f"a={tmp_path / 'a'}", tmp_path / "whole")
     elements = sum(tensor.bits.size for tensor in simple(0).values())
     first = f"3 of 3 tensors stored whole (not in the base, or there in another dtype or shape), {elements:,} elements"
@@ -354,7 +315,7 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unties", [False, True])
-def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Path) -> None:
+def test_merge_as_delta_on_base_with_adapter(unties: bool, tmp_path: Path) -> None:
     """Also where that adapter has untied the embeddings: the delta's base is then untied as it is, by no agent."""
     write_base(tmp_path / "base", tie_word_embeddings=True)
     write_adapter(tmp_path / "below", of_embeddings() if unties else factors(*UP, seed=2))
@@ -373,7 +334,7 @@ def test_a_merge_as_a_delta_on_a_base_with_an_adapter(unties: bool, tmp_path: Pa
     assert "# A delta on base+below" in text and "if BASE is base+below, each by" in text
 
 
-def test_the_delta_of_an_adapter_on_shards_gives_an_index(tmp_path: Path) -> None:
+def test_delta_of_adapter_on_shards_has_an_index(tmp_path: Path) -> None:
     """The adapter has no index of its own that the delta could hold."""
     write_base(tmp_path / "one")
     ramerge.convert(tmp_path / "one", tmp_path / "base", values={"shard_size": 1000})
@@ -385,7 +346,7 @@ def test_the_delta_of_an_adapter_on_shards_gives_an_index(tmp_path: Path) -> Non
 
 
 @pytest.mark.needs("altair")
-def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
+def test_report_of_a_delta_merge(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", kind="delta")
@@ -395,30 +356,30 @@ def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "model")  # the page does no harm
 
 
-def test_arguments_are_checked(tmp_path: Path) -> None:
+def test_arguments_are_checked(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     with pytest.raises(RecipeError, match="compression"):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", compression="gzip")
     with pytest.raises(RecipeError, match="threads"):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", options=ramerge.Options(threads=0))
-    with pytest.raises(RecipeError, match="no delta"):
+    with messages.raises(RecipeError):
         ramerge.apply(tmp_path / "base", [], tmp_path / "d")
-    with pytest.raises(PlanError, match="one of the inputs"):
+    with messages.raises(PlanError):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "a", options=ramerge.Options(overwrite=True))
 
 
-def test_links_that_lead_out_are_followed_if_allowed(tmp_path: Path) -> None:
+def test_links_that_lead_out_are_followed_if_allowed(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     (tmp_path / "a/model.safetensors").rename(tmp_path / "weights")
     (tmp_path / "a/model.safetensors").symlink_to(tmp_path / "weights")
-    with pytest.raises(CheckpointError, match=r"outside the checkpoint.* --allow-outside-links"):
+    with messages.raises(CheckpointError):
         ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
     ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d", options=ramerge.Options(allow_outside_links=True))
     (tmp_path / "d/delta-00001.safetensors").rename(tmp_path / "data")
     (tmp_path / "d/delta-00001.safetensors").symlink_to(tmp_path / "data")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         ramerge.apply(tmp_path / "base", tmp_path / "d", tmp_path / "back")
     ramerge.apply(
         tmp_path / "base", tmp_path / "d", tmp_path / "back", options=ramerge.Options(allow_outside_links=True)
@@ -478,18 +439,20 @@ def test_a_delta_that_was_killed_goes_on(torn: bool, tmp_path: Path, monkeypatch
     assert files(out) == files(tmp_path / "whole") and left_behind(out) == []
 
 
-def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_changed_makes_a_delta_begin_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     blocks_of_elements(1000, monkeypatch)
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     out, other = tmp_path / "out", tmp_path / "wanted"
     assert killed(lambda: ramerge.delta(base, agent, out), 100)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because --compression has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(base, agent, out, compression="zstd")
     ramerge.delta(base, agent, other, compression="zstd")
     assert files(out) == files(other)
     assert killed(lambda: ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True)), 100)
     large(tmp_path / "agent", 3, 0.2)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*agent/model.* has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True))
     ramerge.delta(base, agent, other, options=ramerge.Options(overwrite=True))
     assert files(out) == files(other)
@@ -501,22 +464,22 @@ def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: 
     assert files(out) == files(other) and left_behind(out) == []
 
 
-def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_spool_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
     written = Writer.write
     monkeypatch.setattr(Writer, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
-    with pytest.raises(OutputError, match="the file system does not hold what was written"):
+    with messages.raises(OutputError):
         ramerge.delta(base, agent, tmp_path / "out")
     assert not (tmp_path / "out").exists() and left_behind(tmp_path / "out") == []
 
 
-def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_stopped_delta_is_not_resumed_with_exchanged_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     blocks_of_elements(1000, monkeypatch)
     one, other = large(tmp_path / "one", 1, 0), large(tmp_path / "other", 2, 0.2)
     assert killed(lambda: ramerge.delta(one, other, tmp_path / "out"), 100)
-    with pytest.warns(ContinueNote, match="restarts from scratch: .* because what is read has changed"):
+    with messages.warns(ContinueNote):
         ramerge.delta(other, one, tmp_path / "out")
     ramerge.delta(other, one, tmp_path / "wanted")
     assert files(tmp_path / "out") == files(tmp_path / "wanted")

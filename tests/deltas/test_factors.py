@@ -112,7 +112,7 @@ def test_sums_are_concatenated(shape: tuple[int, int]) -> None:
     assert whole.error < 1e-6
 
 
-def test_what_is_lost_of_all_is_that_of_those_that_were_truncated() -> None:
+def test_total_loss_sums_the_truncated_matrices() -> None:
     found = [concatenated(products(seed, (3, 3), (20, 20)), settings(rank=2)) for seed in (6, 7)]
     exact = concatenated(products(8, (1,), (20, 20)), settings(rank=2))
     assert None not in (*found, exact)

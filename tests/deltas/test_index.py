@@ -28,6 +28,7 @@ from ramerge.deltas.patched import Patched
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta
+from tests.messages import Messages
 from tests.reference import Stored
 from tests.tiers import at_most
 
@@ -84,7 +85,7 @@ def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, EncodedBlock
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.integers(1, 600), st.randoms(), st.data())
 @settings(max_examples=at_most(50), deadline=None)
-def test_blocks_are_read_together_whatever_their_forms_and_places(
+def test_blocks_of_all_forms_are_read_together(
     tmp_path_factory: pytest.TempPathFactory, seeds: list[int], last: int, random: Any, data: st.DataObject
 ) -> None:
     size = 600
@@ -114,7 +115,7 @@ def test_blocks_are_read_together_whatever_their_forms_and_places(
     assert not arena.excess_count
 
 
-def test_of_several_blocks_the_one_that_is_damaged_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_block_among_several_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     size = 600
     blocks = [drawn(seed, size, 2, density) for seed, density in enumerate((0.0, 0.5, 0.5, 0.01))]
     found = [Encoder().encode(*block) for block in blocks]
@@ -285,7 +286,7 @@ def test_any_two_models(
         assert equal(apply(folder / "back", folder / "base", delta), folder / "agent")
 
 
-def test_files_of_a_delta_are_read_by_the_library_of_safetensors(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safetensors_library_reads_delta_files(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.numpy import load_file
 
     monkeypatch.setattr("ramerge.deltas.write._FULL", 1000)
@@ -315,10 +316,10 @@ def refused(models: Path, *deltas: Path, base: str = "base") -> str:
     return str(found.value)
 
 
-def test_a_delta_without_its_index_is_no_model(models: Path) -> None:
+def test_a_delta_without_its_index_is_no_model(models: Path, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     (delta / DELTA_INDEX).unlink()
-    assert f"{delta}: is a delta without its index" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
 def test_another_base_is_refused(models: Path) -> None:
@@ -332,13 +333,13 @@ def test_another_base_is_refused(models: Path) -> None:
     assert str(models / "other/model.safetensors") in text
 
 
-def test_a_tensor_that_did_not_change_must_be_the_bases_too(models: Path) -> None:
+def test_unchanged_tensor_must_be_the_bases(models: Path, messages: Messages) -> None:
     write_checkpoint(models / "same", simple(0))
     delta = write_delta(models / "delta", models / "base", models / "same")
-    assert "is not that of the model" in refused(models, delta, base="v1")
+    messages.check(refused(models, delta, base="v1"))
 
 
-def test_links_of_a_chain(models: Path) -> None:
+def test_links_of_a_chain(models: Path, messages: Messages) -> None:
     first = write_delta(models / "d1", models / "base", models / "v1")
     second = write_delta(models / "d2", models / "v1", models / "v2")
     back = write_delta(models / "d3", models / "base", models / "v2")
@@ -347,12 +348,12 @@ def test_links_of_a_chain(models: Path) -> None:
     assert "two deltas of the same version" in refused(models, first, back)
     assert "in the wrong order" in refused(models, second, first)
     assert "two deltas of the same version" in refused(models, first, first)
-    with pytest.raises(CheckpointError, match="is a delta and needs its base model"):
+    with messages.raises(CheckpointError):
         ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m")
         raise CheckpointError(ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m").problems)
 
 
-def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
+def test_recipes_say_that_an_agent_is_a_delta(models: Path, messages: Messages) -> None:
     first = write_delta(models / "d1", models / "base", models / "v1")
     second = write_delta(models / "d2", models / "v1", models / "v2")
     source = recipe(models, ["v1"], "task_arithmetic")
@@ -367,7 +368,7 @@ def test_recipes_say_that_an_agent_is_a_delta(models: Path) -> None:
     assert any("is no delta, but safetensors files" in text for text in plan.problems)
     plan = ramerge.plan(source | {"agents": {"a": f"{first}+{models / 'v2'}"}}, models / "m")
     assert any("only adapters and deltas can be added" in text for text in plan.problems)
-    with pytest.raises(RamergeError, match="exactly one of model"):
+    with messages.raises(RamergeError):
         ramerge.plan(source | {"agents": {"a": {"delta": str(first), "model": "x"}}}, models / "m")
 
 
@@ -387,13 +388,11 @@ def changed_at(path: Path, place: int, change: Callable[[int], int] = lambda byt
 
 
 @pytest.mark.parametrize("place", [0, 30, 100])
-def test_a_flipped_bit_of_the_data(models: Path, place: int) -> None:
+def test_a_flipped_bit_of_the_data(models: Path, place: int, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path, begin, _ = entry_of(delta, "data:model.layers.1.weight")
     changed_at(path, begin + place)
-    assert f"{path}: tensor 'model.layers.1.weight' is damaged: its bytes have another checksum" in refused(
-        models, delta
-    )
+    messages.check(refused(models, delta))
 
 
 @pytest.mark.parametrize("column", range(8))
@@ -412,38 +411,38 @@ def test_every_flipped_bit_of_a_stored_header(models: Path) -> None:
     index, whole = read_index(delta / DELTA_INDEX), path.read_bytes()
     for bit in range(8 * (end - begin)):
         changed_at(path, begin + bit // 8, lambda byte, bit=bit: byte ^ 1 << bit % 8)
-        with pytest.raises(CheckpointError, match=r"00001-of-00002\.safetensors' is damaged"):
+        with pytest.raises(CheckpointError, match=r"00001-of-00002\.safetensors"):
             stored_header(delta, index, "model-00001-of-00002.safetensors")
         path.write_bytes(whole)
 
 
-def test_a_wrong_result_is_refused(models: Path) -> None:
+def test_a_wrong_result_is_refused(models: Path, messages: Messages) -> None:
     """Digests of results are looked at where the agent itself is written."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
     index["tensors"]["model.layers.0.weight"]["result"] = "0" * 32
     (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
-    with pytest.raises(CheckpointError, match=r"'model\.layers\.0\.weight' does not become what the delta says"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
 
 
-def test_truncated_and_missing_files(models: Path) -> None:
+def test_truncated_and_missing_files(models: Path, messages: Messages) -> None:
     delta = write_delta(models / "delta", models / "base", models / "v1")
     path = delta / "delta-00001.safetensors"
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    assert "truncated" in refused(models, delta)
+    messages.check(refused(models, delta))
     path.unlink()
-    assert "is missing" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
-def test_a_companion_that_changed(models: Path) -> None:
+def test_a_companion_that_changed(models: Path, messages: Messages) -> None:
     (models / "v1/config.json").write_text('{"model_type": "test", "torch_dtype": "bfloat16", "x": 1}')
     delta = write_delta(models / "delta", models / "base", models / "v1")
     assert opened(models / "base", delta).config["x"] == 1
     (delta / "companions/config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is not the file that belongs to the agent"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
 
 
@@ -503,14 +502,14 @@ def test_an_index_that_lies(models: Path, change: Callable[[dict[str, Any]], Non
     assert said in refused(models, delta)
 
 
-def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
+def test_an_index_that_lies_about_how_much_moved(models: Path, messages: Messages) -> None:
     """Only who reads all of a tensor notices it."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
     moved = index["tensors"][NAME]["moved"]
     index["tensors"][NAME]["moved"] = moved - 1
     (delta / DELTA_INDEX).write_text(json.dumps(signed(index)))
-    with pytest.raises(CheckpointError, match=rf"{NAME}' has {moved} elements that moved, but .* says {moved - 1};"):
+    with messages.raises(CheckpointError):
         apply(models / "back", models / "base", delta)
     assert not (models / "back").exists()
 
@@ -524,7 +523,9 @@ def test_an_index_that_lies_about_how_much_moved(models: Path) -> None:
         set_in("metadata", "index", to="0" * 32),
     ],
 )
-def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def test_an_index_that_somebody_has_changed(
+    models: Path, change: Callable[[dict[str, Any]], None], messages: Messages
+) -> None:
     """What contradicts nothing else is found by the index's own digest. How the text is set does not matter."""
     delta = write_delta(models / "delta", models / "base", models / "v1")
     index = json.loads((delta / DELTA_INDEX).read_text())
@@ -532,7 +533,7 @@ def test_an_index_that_somebody_has_changed(models: Path, change: Callable[[dict
     opened(models / "base", delta)
     change(index)
     (delta / DELTA_INDEX).write_text(json.dumps(index))
-    assert "is damaged: its text has another digest" in refused(models, delta)
+    messages.check(refused(models, delta))
 
 
 def test_reading_a_part_reads_its_blocks_only(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

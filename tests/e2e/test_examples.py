@@ -27,7 +27,7 @@ def patch_model() -> ModuleType:
     return module
 
 
-def test_a_live_model_gets_the_weights_of_each_merge(
+def test_live_model_gets_weights_of_each_merge(
     patch_model: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import torch

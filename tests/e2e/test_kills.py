@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.full  # Ray
 
 
-def test_after_a_kill_the_next_run_gives_the_bytes_and_leaves_nothing() -> None:
+def test_run_after_a_kill_gives_the_bytes() -> None:
     command = [sys.executable, "-m", "tests.e2e.kills", "--kills", "5", "--seed", "5", "--only", "threads"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

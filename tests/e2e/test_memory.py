@@ -42,7 +42,7 @@ def run(command: str, *arguments: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("budget", some([None, "251MB"], full=["251MB"]))
-def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs, tmp_path: Path) -> None:
+def test_peak_stays_below_plan_and_budget(budget: str | None, inputs, tmp_path: Path) -> None:
     limit = ["--max-memory", budget] if budget else []
     run("merge", *inputs[SIZES[0]], str(tmp_path / "warm"))  # compiling takes memory that a compiled kernel does not
     peaks = []
@@ -55,7 +55,7 @@ def test_the_peak_stays_below_the_plan_and_the_budget(budget: str | None, inputs
     assert abs(peaks[1] - peaks[0]) < 40_000_000
 
 
-def test_one_worker_keeps_a_budget_that_leaves_no_room_for_more(inputs, tmp_path: Path) -> None:
+def test_one_worker_keeps_a_tight_budget(inputs, tmp_path: Path) -> None:
     flags = inputs[SIZES[0]]
     base, *agents = (part.rpartition("=")[2] for part in flags[1::2])
     source = {"base": base, "agents": dict(zip("ab", agents, strict=True))}

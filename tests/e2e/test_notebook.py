@@ -39,6 +39,6 @@ def test_the_first_merge_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / "merges" / "ram+" / "ramerge.json").is_file()
 
 
-def test_the_notebook_uses_public_names_and_installs_no_name_of_ours_from_the_registry() -> None:
+def test_notebook_uses_public_names_and_installs_safely() -> None:
     text = NOTEBOOK.read_text()
     assert not re.search(r"(from|import) ramerge\.|pip install[^\n]*\bramerge\b", text)

@@ -39,7 +39,7 @@ def rivals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rivals]:
 @pytest.mark.parametrize(
     ("first", "second", "old", "moment", "winner"), some(STOPPED, full=(STOPPED[0], *STOPPED[-2:]))
 )
-def test_one_of_two_completes_its_output_and_the_other_leaves_nothing(
+def test_one_of_two_rivals_completes(
     first: str, second: str, old: str, moment: str, winner: str, rivals: Rivals
 ) -> None:
     assert rivals.run(Trial((first, second), _BEFORE, old, moment)) == (f"stopped: {winner}", [])

@@ -15,6 +15,7 @@ import ramerge
 from ramerge.core.foundation.errors import OutputError, RamergeError
 from ramerge.core.foundation.files import check_state, read_state
 from ramerge.demo.run import AGENTS
+from tests.messages import Messages
 from tests.searches.scorers import known
 
 pytestmark = [
@@ -147,14 +148,14 @@ def test_values_of_another_type_are_no_defect(finished: tuple[str, Path], tmp_pa
                 assert str(error)
 
 
-def test_state_is_read_up_to_a_limit(tmp_path: Path) -> None:
+def test_state_is_read_up_to_a_limit(tmp_path: Path, messages: Messages) -> None:
     file: Any = tmp_path / "file"
     file.write_bytes(b"1234")
     assert read_state(file, 4) == b"1234"
-    with pytest.raises(ValueError, match="more than the 3 bytes"):
+    with messages.raises(ValueError):
         read_state(file, 3)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="is not a regular file"):
+    with messages.raises(ValueError):
         read_state(tmp_path / "pipe", 3)
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(OSError, match="symbolic links"):

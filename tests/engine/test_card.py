@@ -6,7 +6,7 @@ import ramerge
 from tests.checkpoints import recipe, write_simple
 
 
-def test_the_card_has_front_matter_that_the_hub_accepts(tmp_path: Path) -> None:
+def test_card_front_matter_fits_the_hub(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     text = (tmp_path / "out/README.md").read_text()
@@ -30,7 +30,7 @@ def test_the_hubs_own_library_reads_it(tmp_path: Path) -> None:
     assert card.data.base_model == ["base", *names]
 
 
-def test_folder_names_that_are_no_ids_are_left_out(tmp_path: Path) -> None:
+def test_folder_names_are_no_model_ids(tmp_path: Path) -> None:
     folder = tmp_path / "x"
     write_simple(folder, {"a b": 0.1, "good": 0.2})
     source = recipe(folder, ["a b", "good"])

@@ -11,6 +11,7 @@ from ramerge.core.foundation import store
 from ramerge.core.planning import cached_counts
 from ramerge.core.tensors import identity
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.messages import Messages
 
 
 @pytest.fixture(autouse=True)
@@ -64,23 +65,25 @@ def at(stage: str, path: Path, change: Change, *, end: bool = False) -> Callable
 
 @pytest.mark.parametrize("owner", ["base", "tool"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_weights_that_change_between_counting_and_merging(owner: str, change: Change, tmp_path: Path) -> None:
+def test_weights_that_change_between_counting_and_merging(
+    owner: str, change: Change, tmp_path: Path, messages: Messages
+) -> None:
     names = write_simple(tmp_path)
     path = tmp_path / owner / "model.safetensors"
     with pytest.raises(ramerge.CheckpointError) as raised:
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out", on_progress=at("merging", path, change))
     (problem,) = raised.value.problems
-    assert problem.startswith(f"{path}: has changed")
+    messages.check(problem)
     assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name != "cache") == sorted(["base", *names])
 
 
 @pytest.mark.parametrize("change", [overwritten, replaced])
-def test_one_shard_of_many_that_changes_at_the_very_end(change: Change, tmp_path: Path) -> None:
+def test_shard_changed_at_the_end_is_noticed(change: Change, tmp_path: Path, messages: Messages) -> None:
     for name, moved in (("base", 0.0), ("a", 0.3), ("b", 0.3)):
         write_checkpoint(tmp_path / name, simple(len(name), moved=moved), shards=3)
     path = tmp_path / "a" / "model-00002-of-00003.safetensors"
     listen = at("merging", path, change, end=True)
-    with pytest.raises(ramerge.CheckpointError, match=r"model-00002-of-00003\.safetensors: has changed"):
+    with messages.raises(ramerge.CheckpointError):
         ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", on_progress=listen)
     assert not (tmp_path / "out").exists()
     assert not list((tmp_path / "cache").glob("counts/*"))
@@ -89,7 +92,7 @@ def test_one_shard_of_many_that_changes_at_the_very_end(change: Change, tmp_path
 @pytest.mark.parametrize(
     "place", ["base/config.json", "a/config.json", "base/vocab.txt", "a/importance/model.safetensors"]
 )
-def test_other_files_that_change_during_a_merge(place: str, tmp_path: Path) -> None:
+def test_other_files_that_change_during_a_merge(place: str, tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"a": 0.3, "b": 0.3})
     (tmp_path / "base/vocab.txt").write_text("words")
     for name in ("a", "b"):
@@ -98,31 +101,31 @@ def test_other_files_that_change_during_a_merge(place: str, tmp_path: Path) -> N
     agents = {name: {"model": str(tmp_path / name), "importance": str(tmp_path / name / "importance")} for name in "ab"}
     source = {"method": "fisher", "base": str(tmp_path / "base"), "agents": agents}
     listen = at("merging", tmp_path / place, overwritten, end=True)
-    with pytest.raises(ramerge.CheckpointError, match=f"{place}: has changed"):
+    with messages.raises(ramerge.CheckpointError):
         ramerge.merge(source, tmp_path / "out", on_progress=listen)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_counts_of_files_that_change_during_an_analysis_are_not_kept(change: Change, tmp_path: Path) -> None:
+def test_counts_of_changing_files_are_not_kept(change: Change, tmp_path: Path, messages: Messages) -> None:
     path = tmp_path / "tool" / "model.safetensors"
     source = recipe(tmp_path, write_simple(tmp_path))
-    with pytest.raises(ramerge.CheckpointError, match="has changed"):
+    with messages.raises(ramerge.CheckpointError):
         ramerge.analyze(source, on_progress=at("reading", path, change, end=True))
     assert not list((tmp_path / "cache").glob("counts/*"))
 
 
-def test_headers_belong_to_the_files_that_are_read(tmp_path: Path) -> None:
+def test_headers_belong_to_the_files_that_are_read(tmp_path: Path, messages: Messages) -> None:
     from ramerge.core.engine.execute import execute
     from ramerge.core.engine.executors.threads import ThreadExecutor
 
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
     replaced(tmp_path / "tool/model.safetensors")
-    with pytest.raises(ramerge.CheckpointError, match="has changed"):
+    with messages.raises(ramerge.CheckpointError):
         execute(plan.details, ThreadExecutor(1))
 
 
-def test_a_file_that_was_just_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_file_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second write in the same step of the clock would show in no time of the file."""
     path = tmp_path / "file"
     path.write_text("a")
@@ -137,7 +140,7 @@ def test_a_file_that_was_just_written_is_waited_for(tmp_path: Path, monkeypatch:
     assert len(slept) == 1
 
 
-def test_a_clock_that_is_ahead_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_ahead_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_text("a")
     os.utime(path, (2e9, 4e9))

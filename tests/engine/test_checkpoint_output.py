@@ -34,7 +34,7 @@ def test_the_fingerprint_follows_the_recipe(tmp_path: Path) -> None:
     assert first == same != other
 
 
-def test_a_plan_without_a_delta_is_written_as_checkpoints(tmp_path: Path) -> None:
+def test_plan_without_delta_is_written_as_checkpoints(tmp_path: Path) -> None:
     plan = planned(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
     assert plan.output.kind is CHECKPOINT is OUTPUT_KINDS["checkpoint"]
     assert isinstance(OUTPUT_KINDS["delta"], OutputKind)

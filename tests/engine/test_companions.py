@@ -15,6 +15,7 @@ from tests.checkpoints import (
     write_simple,
 )
 from tests.conformance.test_merge import same
+from tests.messages import Messages
 
 
 def test_companions_are_copied_byte_for_byte(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_modules_with_weights_of_their_own_are_complete(tmp_path: Path) -> None:
     assert any("have weights of their own, which are the base's and are not merged: 2_Dense" in x for x in record.notes)
 
 
-def test_folders_of_other_models_are_left_out_and_named(tmp_path: Path) -> None:
+def test_folders_of_other_models_are_left_out(tmp_path: Path) -> None:
     """What is left of them without their weights would look like a model."""
     names = write_simple(tmp_path)
     other = {
@@ -139,7 +140,7 @@ def test_folders_of_other_models_are_left_out_and_named(tmp_path: Path) -> None:
     assert written(tmp_path / "out") == OURS | kept.keys()
 
 
-def test_what_belongs_to_weights_that_are_not_written_is_left_out(tmp_path: Path) -> None:
+def test_companions_of_unwritten_weights_are_left_out(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     files = ("params.json", "consolidated.safetensors", "adapter_config.json", "adapter_model.safetensors")
     put(tmp_path / "base", dict.fromkeys(files, b"{}") | {"tekken.json": b"{}"})
@@ -147,7 +148,7 @@ def test_what_belongs_to_weights_that_are_not_written_is_left_out(tmp_path: Path
     assert written(tmp_path / "out") == OURS | {"tekken.json"}
 
 
-def test_the_parameters_of_mistrals_own_form_stay_with_it(tmp_path: Path) -> None:
+def test_mistral_params_stay_with_mistrals_form(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     (tmp_path / "base/model.safetensors").rename(tmp_path / "base/consolidated.safetensors")
     put(tmp_path / "base", {"params.json": b"{}"})
@@ -157,33 +158,33 @@ def test_the_parameters_of_mistrals_own_form_stay_with_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer.model", "vocab.txt", "2_Dense/model.safetensors"])
 @pytest.mark.parametrize("owner", ["base", "tool"])
-def test_a_pointer_of_git_lfs_is_not_copied(name: str, owner: str, tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_not_copied(name: str, owner: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     put(tmp_path / "base", {"modules.json": MODULES})
     put(tmp_path / owner, {"modules.json": MODULES, name: POINTER})
     source = recipe(tmp_path, names, **({"companions": "tool"} if owner == "tool" else {}))
     problems = ramerge.plan(source).problems
     assert any(f"{tmp_path / owner / name}: is a Git LFS pointer, not the file" in problem for problem in problems)
-    with pytest.raises(ramerge.PlanError, match="git lfs pull"):
+    with messages.raises(ramerge.PlanError):
         ramerge.convert(tmp_path / owner, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_a_picture_that_is_a_pointer_is_left_out_and_named(tmp_path: Path) -> None:
+def test_pointer_instead_of_picture_is_left_out(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     put(tmp_path / "base", {"figures/a.png": POINTER})
     record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     assert written(tmp_path / "out") == OURS and any("'figures/a.png'" in note for note in record.notes)
 
 
-def test_a_module_that_lacks_files_is_refused(tmp_path: Path) -> None:
+def test_a_module_that_lacks_files_is_refused(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     files = dict.fromkeys(
         ("2_Dense/model-00001-of-00003.safetensors", "2_Dense/model-00003-of-00003.safetensors"), b"x"
     )
     put(tmp_path / "base", {"modules.json": MODULES, **files})
     (problem,) = ramerge.plan(recipe(tmp_path, names)).problems
-    assert "lacks '2_Dense/model-00002-of-00003.safetensors', so the module 2_Dense is not complete" in problem
+    messages.check(problem)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[[]]", b'{"path": "2_Dense"}', b"[" * 1000, b"\xff"])
@@ -228,24 +229,25 @@ def test_other_statistics_of_an_agent_are_warned_of(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", ["../secret.safetensors", "/etc/passwd", "a\0b", "x" * 2000, "c:\\x.safetensors", "absent.safetensors"]
 )
-def test_names_in_a_processor_that_lead_out_or_nowhere(file: str, tmp_path: Path) -> None:
+def test_processor_names_leading_out_or_nowhere(file: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path, {"code": 0.1})
     write_safetensors(tmp_path / "secret.safetensors", {"mean": floats([1.0])})
     for name in ("base", *names):
         _policy(tmp_path / name, 0.5, (file,), stored=False)
     record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     (warning,) = record.warnings
-    assert PROCESSOR in warning and "the output does not get" in warning
+    assert PROCESSOR in warning
+    messages.check(warning)
     assert written(tmp_path / "out") == OURS | {PROCESSOR}
 
 
-def test_statistics_by_a_link_that_leads_out_are_refused(tmp_path: Path) -> None:
+def test_statistics_linked_from_outside_are_refused(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path, {"code": 0.1})
     write_safetensors(tmp_path / "secret.safetensors", {"mean": floats([1.0])})
     _policy(tmp_path / "base", 0.5, STATES[:1])
     (tmp_path / "base" / STATES[0]).unlink()
     (tmp_path / "base" / STATES[0]).symlink_to(tmp_path / "secret.safetensors")
-    with pytest.raises(ramerge.PlanError, match="outside the checkpoint"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 

@@ -7,6 +7,7 @@ import pytest
 import ramerge
 from ramerge.core.storage.own_files import model_inside
 from tests.checkpoints import recipe, write_simple
+from tests.messages import Messages
 
 MODEL = ["config.json", "model.safetensors"]
 
@@ -29,11 +30,11 @@ def test_what_is_a_model_of_its_own(names: list[str], sweep: dict, found: str | 
     assert model_inside(names, sweep) == found
 
 
-def test_a_merge_with_another_one_inside_is_not_replaced(tmp_path: Path) -> None:
+def test_merge_with_a_nested_merge_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     ramerge.merge(source, tmp_path / "out")
     ramerge.merge(source, tmp_path / "out/sub")
-    with pytest.raises(ramerge.PlanError, match=r"holds another model, in .*sub\. It is never replaced"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(overwrite=True))
     assert (tmp_path / "out/sub/ramerge.json").is_file()
 

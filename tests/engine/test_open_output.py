@@ -12,6 +12,7 @@ from ramerge.core.engine.outputs import OutputSpec, open_output
 from ramerge.core.foundation.errors import ContinueNote
 from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.staging import SPOOL
+from tests.messages import Messages
 
 
 def spec(tmp_path: Path) -> OutputSpec:
@@ -36,7 +37,7 @@ def interrupted(what: OutputSpec) -> None:
         raise KeyboardInterrupt
 
 
-def test_the_folder_is_in_its_place_when_the_block_ends(tmp_path: Path) -> None:
+def test_folder_appears_when_the_block_ends(tmp_path: Path) -> None:
     what = spec(tmp_path)
     work = output_dir(tmp_path / "out").work
     with open_output(what, fresh=False) as output:
@@ -47,11 +48,11 @@ def test_the_folder_is_in_its_place_when_the_block_ends(tmp_path: Path) -> None:
     assert not work.exists()
 
 
-def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_resumed(tmp_path: Path, messages: Messages) -> None:
     what = spec(tmp_path)
     interrupted(what)
     with (
-        pytest.warns(ContinueNote, match="continuing: 50 % of the work was done"),
+        messages.warns(ContinueNote),
         open_output(what, fresh=False) as output,
     ):
         again = output.journal.open_pass([["a"], ["b"]], Bytes())

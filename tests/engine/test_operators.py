@@ -17,6 +17,7 @@ from ramerge.core.methods.base import RecordedRows
 from ramerge.core.planning.model import InputRecord
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, write_checkpoint
+from tests.messages import Messages
 
 
 def test_an_operator_is_made_once_for_all_threads() -> None:
@@ -59,7 +60,7 @@ def test_a_failure_is_not_kept() -> None:
     assert operators.get("key", lambda: 3) == 3
 
 
-def test_runs_of_as_many_operators_as_workers_come_in_turn() -> None:
+def test_operators_take_turns_on_workers() -> None:
     runs = ["a1", "a2", "-1", "b1", "a3", "c1", "c2", "-2"]
     found = list(in_turn(runs, lambda run: run[0].strip("-"), 2))
     assert found == ["a1", "-1", "a2", "b1", "a3", "c1", "-2", "c2"]
@@ -79,7 +80,7 @@ def read(folder: Path, rows: object, weights: object, dtype: str = "BF16") -> Re
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
-def test_rows_of_any_dtype_are_read_as_they_are(dtype: str, tmp_path: Path) -> None:
+def test_rows_of_any_dtype_are_read_unchanged(dtype: str, tmp_path: Path) -> None:
     rows = np.array([[1.5, -2.0, 0.0], [0.25, 3.0, -1.0], [7.0, 0.0, 1.0]])
     found = read(tmp_path / "m", rows, [0.5, 0.0, 0.25], dtype)
     assert found.inputs.dtype == found.weights.dtype == np.float64
@@ -102,6 +103,6 @@ def test_no_rows_are_none(tmp_path: Path) -> None:
         ([[1, 1], [1, 1]], [0, 0]),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(rows: object, weights: object, tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"recorded inputs 'r' are NaN or Inf, have a negative weight, or count not"):
+def test_numbers_that_cannot_be_are_refused(rows: object, weights: object, tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(WeightsError):
         read(tmp_path / "m", rows, weights)

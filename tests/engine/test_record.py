@@ -11,9 +11,10 @@ from ramerge.analysis.results import read_analysis
 from ramerge.core.engine.record import read_record, read_sweep
 from ramerge.core.foundation.errors import PlanError, RecipeError
 from tests.checkpoints import recipe, write_simple
+from tests.messages import Messages
 
 
-def test_records_come_back(tmp_path: Path) -> None:
+def test_records_come_back(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.2}))
     by_part = source | {"parameters": {"scope": "tensor"}, "rules": [{"match": "*.0.*", "keep": "base"}]}
     record = ramerge.merge(by_part, tmp_path / "out")
@@ -22,7 +23,7 @@ def test_records_come_back(tmp_path: Path) -> None:
     found = read_sweep(tmp_path / "sweep/sweep.json")
     assert [one.to_dict() for one in found.points.values()] == [one.to_dict() for one in records]
     assert found.to_json() == (tmp_path / "sweep/sweep.json").read_text()
-    with pytest.raises(RecipeError, match=f"in it: {', '.join(found.points)}"):
+    with messages.raises(RecipeError):
         open_merge(tmp_path / "sweep")
 
 
@@ -35,25 +36,25 @@ def test_a_record_of_an_earlier_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change",
     [
-        ({"agents": {"a": {"model": "b", "rho": []}}}, "agents.a.values.rho"),
-        ({"agents": [5]}, "agents"),
-        ({"agents": None}, "agents"),
-        ({"notes": "x"}, "notes"),
-        ({"tensors": "many"}, "tensors"),
-        ({"bytes_read": 0.5}, "bytes_read"),
+        {"agents": {"a": {"model": "b", "rho": []}}},
+        {"agents": [5]},
+        {"agents": None},
+        {"notes": "x"},
+        {"tensors": "many"},
+        {"bytes_read": 0.5},
     ],
 )
-def test_damaged_records(change: dict[str, object], problem: str, tmp_path: Path) -> None:
+def test_damaged_records(change: dict[str, object], tmp_path: Path, messages: Messages) -> None:
     ramerge.merge(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1})), tmp_path / "out")
     path = tmp_path / "out/ramerge.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(RecipeError, match=f"is not a valid record of a merge: .*{problem}"):
+    with messages.raises(RecipeError):
         read_record(path)
 
 
-def test_analyses_come_back(tmp_path: Path) -> None:
+def test_analyses_come_back(tmp_path: Path, messages: Messages) -> None:
     analysis = ramerge.analyze(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.0})))
     path = tmp_path / "analysis.json"
     path.write_text(analysis.to_json())
@@ -67,14 +68,14 @@ def test_analyses_come_back(tmp_path: Path) -> None:
         {"rounding": {"code": {}}},
     ):
         path.write_text(json.dumps(json.loads(analysis.to_json()) | change))
-        with pytest.raises(RecipeError, match="is not a valid analysis"):
+        with messages.raises(RecipeError):
             read_analysis(path)
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"ramerge_version": ' + "1" * 5000 + "}", "[]", '{"ramerge_version": 1'])
-def test_a_folder_with_a_damaged_record_is_not_taken_for_a_merge(text: str, tmp_path: Path) -> None:
+def test_folder_with_damaged_record_is_no_merge(text: str, tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1}))
     (tmp_path / "out/inner").mkdir(parents=True)
     (tmp_path / "out/ramerge.json").write_text(text)
-    with pytest.raises(PlanError, match="ramerge did not write it"):
+    with messages.raises(PlanError):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(overwrite=True))

@@ -23,6 +23,7 @@ from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import counting, ended, forked, killed, left_behind, merge, weights
+from tests.messages import Messages
 
 CASES = {
     "ram+": ({"method": "ram+"}, {}),
@@ -42,7 +43,7 @@ def source(tmp_path: Path) -> dict:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_killed_run_goes_on_to_the_same_bytes(case: str, source: dict, tmp_path: Path) -> None:
+def test_killed_run_resumes_to_the_same_bytes(case: str, source: dict, tmp_path: Path) -> None:
     settings, options = CASES[case]
     source, out = source | settings, tmp_path / "out"
     merge(source, tmp_path / "whole", **options)
@@ -89,7 +90,7 @@ def test_what_was_done_is_not_done_again(source: dict, tmp_path: Path, monkeypat
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
-def test_nothing_is_done_again_but_what_was_under_way(source: dict, tmp_path: Path) -> None:
+def test_only_unfinished_blocks_are_repeated(source: dict, tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     def logged() -> None:
@@ -113,37 +114,36 @@ def test_nothing_is_done_again_but_what_was_under_way(source: dict, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lambda source, folder: source | {"parameters": {"r": 0.3}}, "parameters.* of the recipe has changed"),
-        (lambda source, folder: source | {"method": "ram"}, "method of the recipe has changed"),
-        (lambda source, folder: write_checkpoint(folder / "tool", simple(7, moved=0.2)) and source, "tool/.* has chan"),
-        (lambda source, folder: source | {"shard_size": "2KB"}, "shard_size of the recipe has changed"),
+        lambda source, folder: source | {"parameters": {"r": 0.3}},
+        lambda source, folder: source | {"method": "ram"},
+        lambda source, folder: write_checkpoint(folder / "tool", simple(7, moved=0.2)) and source,
+        lambda source, folder: source | {"shard_size": "2KB"},
     ],
+    ids=["parameters", "method", "weights", "shard_size"],
 )
-def test_what_has_changed_is_said(change: Callable, words: str, source: dict, tmp_path: Path) -> None:
+def test_what_has_changed_is_said(change: Callable, source: dict, tmp_path: Path, messages: Messages) -> None:
     assert killed(lambda: merge(source, tmp_path / "out"), 30)
     source = change(source, tmp_path)
     merge(source, tmp_path / "whole")
-    with pytest.warns(
-        ContinueNote, match=f"restarts from scratch: .* % of an earlier run cannot be used, because .*{words}"
-    ):
+    with messages.warns(ContinueNote):
         merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
     assert left_behind(tmp_path / "out") == []
 
 
-def test_a_write_through_a_memory_map_makes_it_begin_anew(source: dict, tmp_path: Path) -> None:
+def test_memory_mapped_write_restarts_the_merge(source: dict, tmp_path: Path, messages: Messages) -> None:
     with mapped(tmp_path / "tool/model.safetensors") as change:
         assert killed(lambda: merge(source, tmp_path / "out"), 30)
         change()
         merge(source, tmp_path / "whole")
-        with pytest.warns(ContinueNote, match="restarts from scratch: .* because .*tool/model.safetensors has changed"):
+        with messages.warns(ContinueNote):
             merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
 
-def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(source: dict, tmp_path: Path) -> None:
+def test_run_killed_after_publishing_is_cleared(source: dict, tmp_path: Path, messages: Messages) -> None:
     """It is refused, as after a run that was not killed, but nothing is left."""
 
     def placed() -> None:
@@ -152,7 +152,7 @@ def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(sou
 
     assert ended(forked(placed)) == -signal.SIGKILL
     assert left_behind(tmp_path / "out") != []
-    with pytest.warns(OutputWarning, match="out: is complete"), pytest.raises(ramerge.PlanError, match="exists"):
+    with messages.warns(OutputWarning), pytest.raises(ramerge.PlanError, match="exists"):
         ramerge.merge(source, tmp_path / "out")
     assert left_behind(tmp_path / "out") == []
     merge(source, tmp_path / "whole")
@@ -188,7 +188,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
     assert ramerge.clean(out) == [] == left_behind(out)
 
 
-def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
+def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path, messages: Messages) -> None:
     out = tmp_path / "out"
     merge(source, out)
     before = weights(out)
@@ -197,7 +197,7 @@ def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: P
     assert weights(out) == before
     with build_output(out, overwrite=True) as stage:
         stage.write("a", "b")
-        with pytest.raises(ramerge.OutputError, match="another process is writing"):
+        with messages.raises(ramerge.OutputError):
             ramerge.clean(out)
 
 
@@ -219,7 +219,7 @@ def stopping(number: int, records: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_keeps_what_was_done_and_says_so(number: int, source: dict, tmp_path: Path) -> None:
+def test_signal_keeps_finished_work(number: int, source: dict, tmp_path: Path) -> None:
     out, words = tmp_path / "out", tmp_path / "words"
     merge(source, tmp_path / "whole")
 
@@ -247,7 +247,7 @@ def test_an_error_leaves_nothing(source: dict, tmp_path: Path) -> None:
     assert left_behind(tmp_path / "out") == []
 
 
-def test_an_output_in_the_way_leaves_what_was_done(source: dict, tmp_path: Path) -> None:
+def test_output_in_the_way_keeps_finished_work(source: dict, tmp_path: Path) -> None:
     out = tmp_path / "out"
     merge(source, tmp_path / "whole")
     write_checkpoint(out, simple(3))
@@ -310,9 +310,7 @@ def damage(folder: Path, drawn: random.Random) -> None:
     path.write_bytes(data)
 
 
-def test_after_a_restart_only_what_is_on_the_disk_is_trusted(
-    source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_data_on_disk_survives_a_restart(source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     counting(calls, monkeypatch)
     merge(source, tmp_path / "whole")
@@ -329,7 +327,7 @@ def test_after_a_restart_only_what_is_on_the_disk_is_trusted(
         shutil.rmtree(tmp_path / "out")
 
 
-def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path: Path) -> None:
+def test_lost_shards_are_written_anew(source: dict, tmp_path: Path) -> None:
     out = tmp_path / "out"
     merge(source, tmp_path / "whole")
     new = output_dir(out).work / "new"
@@ -351,9 +349,7 @@ def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_counts_that_another_command_has_remembered_do_not_undo_work(
-    source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_another_command_undo_no_work(source: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The merge was stopped before they were known. It goes on with its own."""
     monkeypatch.setattr(cached_counts, "SETTLED_SECONDS", 0)
     source, out = source | {"method": "ram+"}, tmp_path / "out"

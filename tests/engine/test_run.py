@@ -17,6 +17,7 @@ from ramerge.core.methods.registry import METHODS
 from ramerge.core.output import write
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.conformance.methods import REPRESENTATIVES
+from tests.messages import Messages
 from tests.reference import Stored
 from tests.tiers import some
 
@@ -28,7 +29,7 @@ def with_value(tensors, name: str, place: int, value: float):
 
 
 @pytest.mark.parametrize("method", ["ram", "ram+"])
-def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, tmp_path: Path) -> None:
+def test_non_finite_weights_are_located_and_counted(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     bad = with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.nan)
     bad = with_value(bad, "model.layers.1.weight", 600, np.inf)
@@ -46,7 +47,7 @@ def test_non_finite_weights_are_named_with_tensor_agent_and_count(method: str, t
     assert np.isinf(found.reshape(-1)[600])
 
 
-def test_an_agent_of_which_most_is_bad_is_one_problem(tmp_path: Path) -> None:
+def test_mostly_bad_agent_is_one_problem(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     bad = simple(2, moved=0.4)
     for place, name in enumerate(bad):
@@ -86,17 +87,17 @@ def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path)
     assert all(np.isfinite(tensor).all() for tensor in found.values())
 
 
-def test_methods_that_spoil_others_are_refused_in_sweeps(tmp_path: Path) -> None:
+def test_methods_that_spoil_others_are_refused_in_sweeps(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.inf))
     swept = recipe(tmp_path, names, "breadcrumbs", allow={"non_finite": True}, parameters={"density": 0.5})
-    with pytest.raises(ramerge.WeightsError, match="breadcrumbs computes each element"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.sweep(swept, tmp_path / "out", vary={"parameters.rescale": [False, True]})
     ramerge.sweep(swept, tmp_path / "out", vary={"parameters.rescale": [False]})
 
 
 @pytest.mark.parametrize("method", ["ram", "ram+", "linear", "ties", "dare"])
-def test_allowed_non_finite_weights_are_counted_for_each_input(method: str, tmp_path: Path) -> None:
+def test_allowed_non_finite_weights_are_counted_per_input(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     tool = {name: Stored("BF16", floats(np.full(one.bits.shape, np.nan)).bits) for name, one in simple(2).items()}
     write_checkpoint(tmp_path / "tool", tool)
@@ -117,78 +118,77 @@ def test_allowed_non_finite_weights_are_counted_for_each_input(method: str, tmp_
     assert not ramerge.merge(clean, tmp_path / "clean").non_finite
 
 
-def test_an_overflow_that_is_allowed_is_warned_of(tmp_path: Path) -> None:
+def test_an_overflow_that_is_allowed_is_warned_of(tmp_path: Path, messages: Messages) -> None:
     for name, value in (("base", 30_000.0), ("code", 50_000.0), ("tool", 60_000.0)):
         write_checkpoint(tmp_path / name, {"w": Stored("F16", np.full(8, value, np.float16).view(np.uint16))})
     summed = recipe(tmp_path, ["code", "tool"], "task_arithmetic")
-    with pytest.raises(ramerge.WeightsError, match="a result overflows F16; choose a dtype"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(summed, tmp_path / "out")
     record = ramerge.merge({**summed, "allow": {"non_finite": True}}, tmp_path / "out")
     assert not record.non_finite
-    assert any("'w': a result overflows F16" in text and "holds Inf there" in text for text in record.warnings)
+    messages.check(*record.warnings)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_an_analysis_warns_of_allowed_non_finite_weights(bad: float, tmp_path: Path) -> None:
+def test_an_analysis_warns_of_allowed_non_finite_weights(bad: float, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, bad))
     found = ramerge.analyze(recipe(tmp_path, names, allow={"non_finite": True}))
-    assert any("tool: 1 of 640 values are NaN or Inf" in warning for warning in found.warnings)
+    messages.check(*found.warnings)
 
 
-def test_non_finite_in_the_base(tmp_path: Path) -> None:
+def test_non_finite_in_the_base(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "base", with_value(simple(0), "model.layers.0.weight", 9, np.nan))
-    with pytest.raises(ramerge.WeightsError, match=r"base: tensor 'model\.layers\.0\.weight' holds 1 NaN"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 
-def test_an_agent_without_numbers_is_not_described(tmp_path: Path) -> None:
+def test_an_agent_without_numbers_is_not_described(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     tool = {name: Stored("BF16", floats(np.full(one.bits.shape, np.nan)).bits) for name, one in simple(2).items()}
     write_checkpoint(tmp_path / "tool", tool)
     (finding,) = ramerge.analyze(recipe(tmp_path, names[:2], allow={"non_finite": True})).findings
-    assert "much of tool is NaN or Inf" in finding.text
+    messages.check(finding.text)
     record = ramerge.merge(recipe(tmp_path, names, "ties", allow={"non_finite": True}), tmp_path / "out")
-    said = [note for note in record.notes if note.startswith("tool: ")]
-    assert said == ["tool: has no threshold, because too many of its numbers are NaN or Inf"]
+    messages.check(*(note for note in record.notes if note.startswith("tool: ")))
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder"])
-def test_a_companion_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
+def test_a_companion_that_is_no_file_is_refused(kind: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     (tmp_path / "base" / "chat_templates").mkdir()  # folders as such are no fault
     make = os.mkfifo if kind == "fifo" else os.mkdir
     make(tmp_path / "base" / "tokenizer.json")
-    with pytest.raises(ramerge.PlanError, match=r"base/tokenizer\.json: is not a regular file"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
 
 
-def test_a_result_beyond_the_output_dtype(tmp_path: Path) -> None:
+def test_a_result_beyond_the_output_dtype(tmp_path: Path, messages: Messages) -> None:
     for name, value in (("base", 1.0), ("a", 1e5)):
         write_checkpoint(tmp_path / name, {"w": floats([value, 0.5], "F32")})
-    with pytest.raises(ramerge.WeightsError, match="'w': a result overflows F16"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, ["a"], dtype="float16"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     ramerge.merge(recipe(tmp_path, ["a"], dtype="bfloat16"), tmp_path / "out")
 
 
-def test_integer_tensors_must_be_equal(tmp_path: Path) -> None:
+def test_integer_tensors_must_be_equal(tmp_path: Path, messages: Messages) -> None:
     for name, last in (("base", 3), ("a", 3), ("b", 4)):
         tensors = {**simple(0), "ids": Stored("I64", np.array([1, 2, last]))}
         write_checkpoint(tmp_path / name, tensors)
     with pytest.raises(ramerge.WeightsError) as raised:
         ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out")
     (problem,) = raised.value.problems
-    assert "b: I64 tensor 'ids' differs from the base's" in problem
+    messages.check(problem)
 
 
-def test_a_file_that_shrinks_after_planning(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_after_planning(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     plan = ramerge.plan(recipe(tmp_path, names), tmp_path / "out")
     path = tmp_path / "tool" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(ramerge.CheckpointError, match="has changed"):
+    with messages.raises(ramerge.CheckpointError):
         plan.merge()
     assert not (tmp_path / "out").exists()
 
@@ -291,12 +291,12 @@ def test_what_was_planned_is_what_is_run(tmp_path: Path) -> None:
     assert (tmp_path / "planned/model.safetensors").read_bytes() == (tmp_path / "direct/model.safetensors").read_bytes()
 
 
-def test_a_plan_can_be_merged_to_other_places(tmp_path: Path) -> None:
+def test_a_plan_can_be_merged_to_other_places(tmp_path: Path, messages: Messages) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     plan = ramerge.plan(source, options=ramerge.Options(threads=1, strict=True))
-    with pytest.raises(ramerge.RecipeError, match="no output folder"):
+    with messages.raises(ramerge.RecipeError):
         plan.merge()
-    with pytest.raises(ramerge.RecipeError, match="must be a Recipe"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.merge(plan, tmp_path / "out")
     first, second = plan.merge(tmp_path / "one"), plan.merge(tmp_path / "two")
     assert first.agents == second.agents
@@ -304,7 +304,7 @@ def test_a_plan_can_be_merged_to_other_places(tmp_path: Path) -> None:
         plan.merge(tmp_path / "one")
     swept = ramerge.plan(source, tmp_path / "out", vary={"parameters.r": [0, 1]})
     assert len(swept.merge()) == 2
-    with pytest.raises(ramerge.RecipeError, match="nothing varies"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.sweep(source, tmp_path / "swept", vary={})
 
 
@@ -319,7 +319,7 @@ def test_a_loop_that_ends_early_ends_the_merge(tmp_path: Path) -> None:
     assert threading.active_count() == before and not tensors.records
 
 
-def test_what_a_loop_over_tensors_meets_is_raised_in_it(tmp_path: Path) -> None:
+def test_errors_are_raised_in_the_tensor_loop(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     write_checkpoint(tmp_path / "tool", with_value(simple(2, moved=0.4), "model.layers.1.weight", 5, np.nan))
     with pytest.raises(ramerge.WeightsError, match="NaN"):
@@ -332,7 +332,7 @@ def test_what_a_loop_over_tensors_meets_is_raised_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
-def test_merging_into_memory_gives_the_bytes_of_a_merge(dtype: str, tmp_path: Path) -> None:
+def test_memory_merge_gives_the_bytes_of_folders(dtype: str, tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path)) | {"dtype": dtype}
     found: dict[str, bytes] = {}
     numbers: dict[str, np.ndarray] = {}

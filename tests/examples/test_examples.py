@@ -163,7 +163,7 @@ def test_an_example_prints_what_its_readme_shows(folder: str, tmp_path: Path, mo
             assert shown and [line for line in shown if steady(line, folder) not in lines] == [], printed
 
 
-def test_the_action_is_a_workflow_whose_steps_are_those_of_its_readme() -> None:
+def test_action_steps_match_its_readme() -> None:
     workflow = YAML(typ="safe").load(EXAMPLES / "action" / "merge.yml")
     steps = workflow["jobs"]["merge"]["steps"]
     own = [step["run"].replace('"$OUT"', "MERGED") for step in steps if step.get("run", "").startswith("ramerge")]

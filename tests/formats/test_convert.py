@@ -10,6 +10,7 @@ from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint,
 from tests.commands import ramerge as command
 from tests.conformance.formats import ROWS, Row
 from tests.conformance.test_merge import same
+from tests.messages import Messages
 
 BASES = [pytest.param(row, marks=row.marks, id=name) for name, row in ROWS.items() if row.as_base]
 
@@ -36,13 +37,14 @@ def test_dtype_shards_and_base(tmp_path: Path) -> None:
     assert len(list((tmp_path / "like").glob("*.safetensors"))) == 2
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "model", simple(0, "F32"))
     said = command("convert", str(tmp_path / "model"), str(tmp_path / "out"), "--dtype", "float16", "--json")
     assert json.loads(said.stdout)["dtype"] == "float16"
     refused = command("convert", str(tmp_path / "absent"), str(tmp_path / "other"))
     assert refused.returncode == 2
-    assert "no such folder" in refused.stderr and not (tmp_path / "other").exists()
+    assert not (tmp_path / "other").exists()
+    messages.check(refused.stderr)
 
 
 @pytest.mark.parametrize("config", [{"torch_dtype": "bfloat16"}, {"dtype": "bfloat16"}, {}])
@@ -63,7 +65,7 @@ def test_config_states_the_dtype_of_the_weights(method: str, config: dict[str, s
     assert {**found, "text_config": {"x": 1}} == {"model_type": "test", "text_config": {"x": 1}}
 
 
-def test_config_of_a_model_that_stores_a_router_in_float32(tmp_path: Path) -> None:
+def test_config_of_a_float32_router(tmp_path: Path) -> None:
     """What a model has in a wider dtype than it states is no reason to load all of it so; what training added is."""
     tensors = {**simple(0), "model.router.weight": floats([[1.0, 2.0]], "F32")}
     write_checkpoint(tmp_path / "model", tensors)
@@ -78,13 +80,14 @@ def test_config_of_a_model_that_stores_a_router_in_float32(tmp_path: Path) -> No
     assert json.loads((tmp_path / "trained/config.json").read_text())["torch_dtype"] == "float32"
 
 
-def test_linked_weights(tmp_path: Path) -> None:
+def test_linked_weights(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "model", simple(0))
     (tmp_path / "linked").mkdir()
     for file in (tmp_path / "model").iterdir():
         (tmp_path / "linked" / file.name).symlink_to(file)
     refused = command("convert", str(tmp_path / "linked"), str(tmp_path / "out"))
-    assert refused.returncode == 2 and "give the option --allow-outside-links" in refused.stderr
+    assert refused.returncode == 2
+    messages.check(refused.stderr)
     done = command("convert", str(tmp_path / "linked"), str(tmp_path / "out"), "--allow-outside-links")
     assert done.returncode == 0
     ramerge.convert(tmp_path / "linked", tmp_path / "api", options=ramerge.Options(allow_outside_links=True))
@@ -92,20 +95,21 @@ def test_linked_weights(tmp_path: Path) -> None:
     same(read_checkpoint(tmp_path / "out"), simple(0))
 
 
-def test_a_conversion_is_of_one_model(tmp_path: Path) -> None:
+def test_a_conversion_is_of_one_model(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     done = command("convert", tmp_path / "code", tmp_path / "out", "--set", f"agents.x={tmp_path / 'base'}")
-    assert done.returncode == 2 and "--set agents.x: a conversion is of one model" in done.stderr
-    with pytest.raises(ramerge.RecipeError, match="values: method: a conversion is of one model"):
+    assert done.returncode == 2
+    messages.check(done.stderr)
+    with messages.raises(ramerge.RecipeError):
         ramerge.convert(tmp_path / "code", tmp_path / "out", values={"method": "ram"})
-    with pytest.raises(ramerge.RecipeError, match="values: must be a mapping"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.convert(tmp_path / "code", tmp_path / "out", values="rounding")  # type: ignore[arg-type]
 
 
-def test_names_are_mapped_to_those_of_a_base(tmp_path: Path) -> None:
+def test_names_are_mapped_to_those_of_a_base(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     rename = {"rename": [{"from": "weight", "to": "w"}]}
-    with pytest.raises(ramerge.RecipeError, match=r"rename: .*give the base"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.convert(tmp_path / "code", tmp_path / "out", values=rename)
-    with pytest.raises(ramerge.RecipeError, match="dtype: is given twice"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.convert(tmp_path / "code", tmp_path / "out", dtype="float32", values={"dtype": "float16"})

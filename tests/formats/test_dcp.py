@@ -20,6 +20,7 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.header import encode_header
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats
+from tests.messages import Messages
 
 torch = pytest.importorskip("torch")
 
@@ -185,15 +186,15 @@ def test_files_of_other_times_are_suspect(tmp_path: Path) -> None:
     assert any("more than 30 minutes" in text for text in open_checkpoint(tmp_path).warnings)
 
 
-def test_a_checkpoint_without_metadata_is_not_complete(folder: Path) -> None:
+def test_a_checkpoint_without_metadata_is_not_complete(folder: Path, messages: Messages) -> None:
     (folder / ".metadata").unlink()
-    with pytest.raises(CheckpointError, match=r"\.metadata: is missing; it is written last"):
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
 
 
-def test_metadata_is_not_executed(folder: Path) -> None:
+def test_metadata_is_not_executed(folder: Path, messages: Messages) -> None:
     (folder / ".metadata").write_bytes(b"\x80\x02cos\nsystem\nX\x05\0\0\0false\x85R.")
-    with pytest.raises(CheckpointError, match=r"asks for 'os\.system'"):
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
 
 
@@ -232,7 +233,7 @@ def test_safetensors_shards_that_lie(first: Any, second: Any, words: str, tmp_pa
         open_checkpoint(tmp_path)
 
 
-def test_last_ranks_that_are_missing(tmp_path: Path) -> None:
+def test_last_ranks_that_are_missing(tmp_path: Path, messages: Messages) -> None:
     for number in range(3):
         safetensors(
             tmp_path / f"shard-{number + 1:05}-model-00001-of-00001.safetensors",
@@ -243,17 +244,17 @@ def test_last_ranks_that_are_missing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": 6}')
     assert open_checkpoint(tmp_path).warnings == ()
     (tmp_path / "shard-00003-model-00001-of-00001.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has 4 rows, .* a vocabulary of 6; files of the last ranks"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
 
 
-def test_parts_that_no_rank_has(tmp_path: Path) -> None:
+def test_parts_that_no_rank_has(tmp_path: Path, messages: Messages) -> None:
     safetensors(tmp_path / "shard-00001-model-00001-of-00002.safetensors", [0, 0])
-    with pytest.raises(CheckpointError, match=r"shard-\.\.\.-model-00002-.*: is missing"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
 
 
-def test_a_part_that_only_the_last_rank_lacks(tmp_path: Path) -> None:
+def test_a_part_that_only_the_last_rank_lacks(tmp_path: Path, messages: Messages) -> None:
     """Nothing lies behind it, so there is no hole; but a matrix of many rows has some on every rank."""
     for rank, part in ((1, 1), (1, 2), (2, 1), (2, 2)):
         name = f"shard-{rank:05}-model-{part:05}-of-00002.safetensors"
@@ -261,36 +262,36 @@ def test_a_part_that_only_the_last_rank_lacks(tmp_path: Path) -> None:
     assert {tensor.shape for tensor in open_checkpoint(tmp_path).tensors.values()} == {(4, 3)}
     lost = tmp_path / "shard-00002-model-00001-of-00002.safetensors"
     lost.unlink()
-    with pytest.raises(CheckpointError, match=rf"{lost}: is missing, so the model is not complete"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
     # of one row, the second rank has nothing
     safetensors(tmp_path / "shard-00001-model-00001-of-00002.safetensors", [0, 0], (1, 3), name="layers.1.weight")
     assert open_checkpoint(tmp_path).tensors["layers.1.weight"].shape == (1, 3)
 
 
-def test_parts_of_two_saves(tmp_path: Path) -> None:
+def test_parts_of_two_saves(tmp_path: Path, messages: Messages) -> None:
     for part, of in ((1, 1), (2, 2)):
         safetensors(
             tmp_path / f"shard-00001-model-{part:05}-of-{of:05}.safetensors", [0, 0], name=f"layers.{part}.weight"
         )
-    with pytest.raises(CheckpointError, match="numbered as parts of 1 and 2; remove those of an earlier save"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
 
 
-def test_a_missing_safetensors_shard(tmp_path: Path) -> None:
+def test_a_missing_safetensors_shard(tmp_path: Path, messages: Messages) -> None:
     safetensors(tmp_path / "shard-00001-model-00001-of-00001.safetensors", [0, 0])
     safetensors(tmp_path / "shard-00003-model-00001-of-00001.safetensors", [2, 0])
-    with pytest.raises(CheckpointError, match=r"shard-00002-model-.*: is missing"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
     safetensors(tmp_path / "shard-00002-model-00001-of-00001.safetensors", [0, 0], text="[")
     with pytest.raises(CheckpointError, match=r"DCP_SHARDING_INFO .*not JSON"):
         open_checkpoint(tmp_path)
 
 
-def test_factors_of_adapters_in_a_model_are_named(tmp_path: Path) -> None:
+def test_factors_of_adapters_in_a_model_are_named(tmp_path: Path, messages: Messages) -> None:
     factor, weight = "model.q_proj.lora_A.default.weight", "model.q_proj.base_layer.weight"
     folder = trainers.write_dcp(tmp_path / "x", MODEL | {factor: floats(np.ones((4, 6))), weight: floats(np.eye(6))})
-    with pytest.raises(CheckpointError, match="were not merged") as caught:
+    with messages.raises(CheckpointError) as caught:
         open_checkpoint(folder)
     assert factor in str(caught.value)
 

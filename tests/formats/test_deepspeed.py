@@ -16,6 +16,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 torch = pytest.importorskip("torch")
@@ -60,11 +61,11 @@ def test_world_sizes(ranks: int, stage: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_ranks_of_other_steps(stage: int, tmp_path: Path) -> None:
+def test_ranks_of_other_steps(stage: int, tmp_path: Path, messages: Messages) -> None:
     trainers.write_zero(tmp_path / "same", MODEL, stage=stage, ranks=3, steps=(30, 30, 30))
     check(open_checkpoint(tmp_path / "same"), MODEL)
     trainers.write_zero(tmp_path / "mixed", MODEL, stage=stage, ranks=3, steps=(30, 30, 20))
-    with pytest.raises(CheckpointError, match=r"different steps \(30 in \S+, 20 in \S+rank_2\S+\); copy all files"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path / "mixed")
 
 
@@ -101,7 +102,7 @@ def test_shared_parameters_that_are_not_listed(tmp_path: Path) -> None:
     check(open_checkpoint(folder), {**MODEL, "lm_head.weight": MODEL["embed_tokens.weight"]})
 
 
-def test_the_config_of_the_base_and_of_no_one(tmp_path: Path) -> None:
+def test_config_is_the_bases_or_missing(tmp_path: Path) -> None:
     folder = trainers.write_zero(tmp_path / "x", MODEL, stage=3, ranks=2)
     (folder / "config.json").unlink()
     assert open_checkpoint(folder).config == {}
@@ -248,10 +249,10 @@ class Attack:
 
 
 @pytest.mark.parametrize("name", [MODEL_FILE, OPTIMIZER])
-def test_nothing_is_executed(name: str, tmp_path: Path) -> None:
+def test_nothing_is_executed(name: str, tmp_path: Path, messages: Messages) -> None:
     folder = trainers.write_zero(tmp_path / "x", ALL, stage=2, ranks=3, **MORE)
     change(folder, name, lambda state: state.update(client_state=Attack()))
-    with pytest.raises(CheckpointError, match=r"asks for 'math\.sqrt'.*nothing of it was executed"):
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
 
 

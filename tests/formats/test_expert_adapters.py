@@ -151,7 +151,7 @@ def test_blocks_that_cut_rows_change_nothing(base: str, block: int, tmp_path: Pa
     assert np.concatenate(parts).tolist() == wanted.reshape(-1).tolist()
 
 
-def test_a_list_of_gates_and_ups_is_the_parameter_of_gpt_oss(tmp_path: Path) -> None:
+def test_gate_up_list_is_gpt_oss_parameter(tmp_path: Path) -> None:
     """unsloth has a linear layer for each expert, whose rows take turns as the columns of the parameter do."""
     model = experts()
     layout, kind = BASES["in one, turned, gates take turns"]
@@ -167,7 +167,7 @@ def test_a_list_of_gates_and_ups_is_the_parameter_of_gpt_oss(tmp_path: Path) -> 
     assert found.tolist() == (start[name] + 2 * (b @ a).swapaxes(1, 2)).tolist()
 
 
-def test_experts_without_gates_have_their_up_projection_in_w1(tmp_path: Path) -> None:
+def test_ungated_experts_have_up_in_w1(tmp_path: Path) -> None:
     model = {kind: matrices for kind, matrices in experts().items() if kind != "gate"}
     write_checkpoint(tmp_path / "base", {name: floats(values, "F32") for name, values in each(model).items()})
     modules, update = together(SHORT)

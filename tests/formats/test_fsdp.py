@@ -23,6 +23,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 torch = pytest.importorskip("torch")
@@ -45,7 +46,7 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("steps", [(10, 10), (10, 20)])
-def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path) -> None:
+def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path, messages: Messages) -> None:
     """verl saves the schedule of the learning rate for each rank, next to states of random numbers."""
     import random
 
@@ -59,7 +60,7 @@ def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path) -> None:
     if steps[0] == steps[1]:
         assert open_checkpoint(tmp_path).tensors
         return
-    with pytest.raises(CheckpointError, match=r"of different steps \(extra_state says 10 for rank 0, 20 for rank 1\)"):
+    with messages.raises(CheckpointError):
         open_checkpoint(tmp_path)
 
 
@@ -134,7 +135,7 @@ def actor(tmp_path: Path) -> Path:
     return trainers.write_fsdp(tmp_path / "run", MODEL, ranks=3) / "global_step_7" / "actor"
 
 
-def test_which_folder_a_user_names(actor: Path) -> None:
+def test_which_folder_a_user_names(actor: Path, messages: Messages) -> None:
     step, run = actor.parent, actor.parent.parent
     for named in (actor, step, run):
         found = check(named)
@@ -147,7 +148,7 @@ def test_which_folder_a_user_names(actor: Path) -> None:
     check(run)
     (run / "latest_ckpt_global_step.txt").write_text("../../etc")
     assert find(run) is None
-    with pytest.raises(CheckpointError, match=f"give one of its steps, such as {step / 'policy'}"):
+    with messages.raises(CheckpointError):
         open_checkpoint(run)
 
 
@@ -165,45 +166,41 @@ def other(tmp_path: Path, tensors: dict[str, Stored], ranks: int = 3) -> Path:
     return trainers.write_fsdp(tmp_path / "other", tensors, ranks=ranks) / "global_step_7" / "actor"
 
 
-def test_missing_ranks_are_named(actor: Path) -> None:
+def test_missing_ranks_are_named(actor: Path, messages: Messages) -> None:
     rank(actor, 0).unlink()
     rank(actor, 2).unlink()
     assert [text.split(":")[0] for text in problems(actor)] == [str(rank(actor, 0)), str(rank(actor, 2))]
     rank(actor, 1).rename(rank(actor, 3))
-    assert "there is no rank 3 of 3" in problems(actor)[0]
+    messages.check(problems(actor)[0])
 
 
-def test_ranks_of_another_world(actor: Path) -> None:
+def test_ranks_of_another_world(actor: Path, messages: Messages) -> None:
     shutil.copy(rank(actor, 0), rank(actor, 0, 2))
-    assert "shards of 2 and 3 ranks" in problems(actor)[0]
+    messages.check(*problems(actor))
     (actor / "fsdp_config.json").write_text(json.dumps({"world_size": 5}))
-    assert "says 5 ranks" in problems(actor)[0]
+    messages.check(*problems(actor))
     (actor / "fsdp_config.json").unlink()
     for number in range(3):
         rank(actor, number).unlink()
     rank(actor, 0, 2).rename(rank(actor, 0, 1))
-    assert any("leave" in text and "out" in text for text in problems(actor))
+    messages.check(*problems(actor))
 
 
-def test_a_rank_that_was_copied_over_another(actor: Path) -> None:
+def test_a_rank_that_was_copied_over_another(actor: Path, messages: Messages) -> None:
     shutil.copy(rank(actor, 0), rank(actor, 1))
-    assert any("'model.embed.weight': the pieces leave 18 of 42 elements out" in text for text in problems(actor))
+    messages.check(*problems(actor))
 
 
-def test_ranks_of_another_model(actor: Path, tmp_path: Path) -> None:
+def test_ranks_of_another_model(actor: Path, tmp_path: Path, messages: Messages) -> None:
     changed = {**MODEL, "model.embed.weight": floats(np.zeros((8, 6)), "F32"), "model.more": floats(np.zeros(4), "F32")}
     changed["model.norm.weight"] = floats(np.zeros(1), "BF16")
     shutil.copy(rank(other(tmp_path, changed), 1), rank(actor, 1))
-    found = problems(actor)
-    assert any(f"{rank(actor, 1)}: tensor 'model.embed.weight': is F32 [8, 6] here, but F32 [7, 6]" in t for t in found)
-    assert any("'model.norm.weight': is BF16 [1] here, but F32 [1]" in text for text in found)
+    messages.check(*problems(actor))
     shutil.copy(rank(other(tmp_path / "again", {**MODEL, "model.more": floats(np.zeros(4), "F32")}), 1), rank(actor, 1))
-    assert problems(actor) == (
-        f"{actor}: tensor 'model.more': only 1 of 3 ranks have it; the files are of different models",
-    )
+    messages.check(*problems(actor))
 
 
-def test_ranks_of_another_step_show_where_they_hold_the_same(tmp_path: Path) -> None:
+def test_ranks_of_another_step_are_noticed(tmp_path: Path, messages: Messages) -> None:
     replicas = {"ranks": 1, "replicas": 2}
     folder = trainers.write_fsdp(tmp_path / "run", MODEL, **replicas) / "global_step_7" / "actor"
     later = {
@@ -213,12 +210,10 @@ def test_ranks_of_another_step_show_where_they_hold_the_same(tmp_path: Path) -> 
     }
     after = trainers.write_fsdp(tmp_path / "later", later, **replicas) / "global_step_7" / "actor"
     shutil.copy(rank(after, 1, 2), rank(folder, 1, 2))
-    found = problems(folder)
-    assert len(found) == 2
-    assert all("differ from those in the file of rank 0" in text and "different steps" in text for text in found)
+    messages.check(*problems(folder))
 
 
-def test_files_that_were_written_at_other_times_are_suspect(actor: Path) -> None:
+def test_files_of_other_times_are_suspect(actor: Path) -> None:
     assert open_checkpoint(actor).warnings == ()
     os.utime(rank(actor, 1), (1e9, 1e9))
     assert any("more than 30 minutes" in text for text in open_checkpoint(actor).warnings)
@@ -232,15 +227,15 @@ def test_all_problems_of_all_files_are_listed(actor: Path) -> None:
     assert [text.split(":")[0] for text in found] == [str(rank(actor, number)) for number in range(3)]
 
 
-def test_adapters_in_shards_are_refused_with_advice(tmp_path: Path) -> None:
+def test_adapters_in_shards_are_refused_with_advice(tmp_path: Path, messages: Messages) -> None:
     lora = {"base_model.model.model.q_proj.lora_A.default.weight": MODEL["model.embed.weight"], **MODEL}
     actor = other(tmp_path, lora)
-    assert "save the adapter" in problems(actor)[0]
+    messages.check(*problems(actor))
     (actor / "lora_adapter").mkdir()
-    assert f"give {actor / 'lora_adapter'}" in problems(actor)[0]
+    messages.check(*problems(actor))
 
 
-def test_what_is_no_tensor_and_other_placements_are_refused(actor: Path) -> None:
+def test_other_objects_and_placements_are_refused(actor: Path, messages: Messages) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor.placement_types import _StridedShard
@@ -252,53 +247,51 @@ def test_what_is_no_tensor_and_other_placements_are_refused(actor: Path) -> None
             {"model.embed.weight": part, "step": 3, "model.turned": torch.zeros(2, 3, 4).permute(2, 0, 1)},
             rank(actor, 1),
         )
-    found = problems(actor)
-    assert any("has the placement _StridedShard" in text for text in found)
-    assert any("tensor 'step': is a int, not a tensor" in text for text in found)
+    messages.check(*problems(actor))
 
 
-def test_a_tensor_in_odd_strides_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_in_odd_strides_is_refused(tmp_path: Path, messages: Messages) -> None:
     torch.save(
         {"a": torch.zeros(2, 3, 4).permute(2, 0, 1), "b": torch.zeros(4, 4)[:, :2]}, tmp_path / "pytorch_model.bin"
     )
     with pytest.raises(CheckpointError) as found:
         open_checkpoint(tmp_path)
     assert len(found.value.problems) == 2
-    assert "tensor 'b': its elements of shape [4, 2] lie at distances of [4, 1]" in found.value.problems[1]
+    messages.check(found.value.problems[1])
 
 
-def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path) -> None:
+def test_links_that_lead_out_are_refused(actor: Path, tmp_path: Path, messages: Messages) -> None:
     rank(actor, 1).rename(tmp_path / "elsewhere.pt")
     rank(actor, 1).symlink_to(tmp_path / "elsewhere.pt")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor)
     open_checkpoint(actor, allow_outside_links=True)
     (tmp_path / "elsewhere.pt").replace(rank(actor, 1))
     config = actor / "huggingface" / "config.json"
     config.rename(tmp_path / "config.json")
     config.symlink_to(tmp_path / "config.json")
-    with pytest.raises(CheckpointError, match="outside the checkpoint"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor)
 
 
-def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path) -> None:
+def test_folders_that_link_out_are_refused(actor: Path, tmp_path: Path, messages: Messages) -> None:
     inner = actor / "huggingface"
     inner.rename(tmp_path / "secret")
     (tmp_path / "secret" / "config.json").unlink()
     inner.symlink_to(tmp_path / "secret")
     for named in (actor, actor.parent):
-        with pytest.raises(CheckpointError, match=rf"huggingface: links to {tmp_path / 'secret'}, outside"):
+        with messages.raises(CheckpointError):
             open_checkpoint(named)
     assert open_checkpoint(actor, allow_outside_links=True).metadata_folder == inner
     inner.unlink()
     actor.rename(tmp_path / "moved")
     actor.symlink_to(tmp_path / "moved")
     open_checkpoint(actor)
-    with pytest.raises(CheckpointError, match=r"actor: links to .*, outside"):
+    with messages.raises(CheckpointError):
         open_checkpoint(actor.parent)
 
 
-def test_a_run_in_the_hubs_cache_is_made_of_links(actor: Path, tmp_path: Path) -> None:
+def test_run_of_links_in_the_hub_cache(actor: Path, tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "models--x" / "blobs", tmp_path / "models--x" / "snapshots" / "0123"
     blobs.mkdir(parents=True)
     for path in [path for path in actor.rglob("*") if path.is_file()]:
@@ -308,7 +301,7 @@ def test_a_run_in_the_hubs_cache_is_made_of_links(actor: Path, tmp_path: Path) -
     check(snapshot)
 
 
-def test_an_agent_in_float32_shards_moves_a_base_in_bf16(tmp_path: Path) -> None:
+def test_float32_shards_move_a_bf16_base(tmp_path: Path) -> None:
     values = RNG.normal(size=(40, 16)) * 0.02
     base = {"model.layers.0.weight": floats(values, "BF16")}
     moved = base["model.layers.0.weight"].numbers(np.float32) + np.float32(2e-5)
@@ -346,10 +339,10 @@ def dtensor(mesh: dict[str, object], package: str, offsets: list[int]) -> Stub:
         {"_layout": Stub("layout", (), {"axes": tuple(Stub("axis", (), {"shape": (n,)}) for n in (2, 3))})},
     ],
 )
-def test_meshes_of_older_versions_of_torch(mesh: dict[str, object], package: str) -> None:
+def test_meshes_of_older_versions_of_torch(mesh: dict[str, object], package: str, messages: Messages) -> None:
     part = part_of(dtensor(mesh, package, [1, 1]))
     assert (part.shape, part.dtype, part.boxes[0][0]) == ((7, 2), "F32", (3, 0))
-    with pytest.raises(RefusedError, match=r"should have a shard of \[1, 2\] at \[6, 0\]"):
+    with messages.raises(RefusedError):
         part_of(dtensor(mesh, package, [1, 2]))
-    with pytest.raises(RefusedError, match="in a mesh of"):
+    with messages.raises(RefusedError):
         part_of(dtensor(mesh, package, [1, 3]))

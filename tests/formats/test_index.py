@@ -9,10 +9,11 @@ from ramerge.core.formats import open as open_module
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors
+from tests.messages import Messages
 
 
-def refused(folder: Path, message: str) -> tuple[str, ...]:
-    with pytest.raises(CheckpointError, match=message) as raised:
+def refused(folder: Path, messages: Messages) -> tuple[str, ...]:
+    with messages.raises(CheckpointError) as raised:
         open_checkpoint(folder)
     return raised.value.problems
 
@@ -32,7 +33,7 @@ def test_single_and_sharded_hold_the_same_tensors(tmp_path: Path) -> None:
     assert one.config["model_type"] == "test"
 
 
-def test_an_index_that_lies(tmp_path: Path) -> None:
+def test_an_index_that_lies(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
     name = "model.layers.0.weight"
 
@@ -42,128 +43,131 @@ def test_an_index_that_lies(tmp_path: Path) -> None:
         del index["weight_map"]["model.layers.2.weight"]
 
     change_index(folder, lie)
-    problems = refused(folder, "ghost")
-    assert len(problems) == 4 and "are complete without it" in problems[-1]
+    refused(folder, messages)
 
 
-def test_an_index_that_names_missing_files(tmp_path: Path) -> None:
+def test_an_index_that_names_missing_files(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=3)
     (folder / "model-00002-of-00003.safetensors").unlink()
-    assert "model-00002-of-00003" in refused(folder, "missing")[0]
+    refused(folder, messages)
 
 
 @pytest.mark.parametrize(
     "path", ["../x.safetensors", "/etc/x.safetensors", "a/../../x.safetensors", "C:\\x.safetensors"]
 )
-def test_a_shard_path_that_climbs_out(path: str, tmp_path: Path) -> None:
+def test_a_shard_path_that_climbs_out(path: str, tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
     change_index(folder, lambda index: index["weight_map"].update({"model.layers.0.weight": path}))
-    refused(folder, "leads out of")
+    refused(folder, messages)
 
 
-def test_a_link_that_leads_outside(tmp_path: Path) -> None:
+def test_a_link_that_leads_outside(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0))
     (folder / "model.safetensors").rename(tmp_path / "elsewhere.safetensors")
     (folder / "model.safetensors").symlink_to(tmp_path / "elsewhere.safetensors")
-    refused(folder, "outside_links")
+    refused(folder, messages)
     assert open_checkpoint(folder, allow_outside_links=True).tensors
 
 
 @pytest.mark.parametrize(
     "content", ["[]", "{", '{"weight_map": []}', '{"weight_map": {}}', '{"weight_map": {"a": 1}}', "{}"]
 )
-def test_a_broken_index(content: str, tmp_path: Path) -> None:
+def test_a_broken_index(content: str, tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
-    refused(tmp_path, "index.json")
+    refused(tmp_path, messages)
 
 
-def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    refused(tmp_path / "absent", "no such folder")
+def test_what_is_no_checkpoint(tmp_path: Path, messages: Messages) -> None:
+    refused(tmp_path / "absent", messages)
     write_checkpoint(tmp_path / "agents", simple(0))
-    refused(tmp_path / "agent", "did you mean .*agents")
+    refused(tmp_path / "agent", messages)
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "is an empty folder")
-    refused(tmp_path / "agents" / "model.safetensors", "is a file")
+    refused(tmp_path / "empty", messages)
+    refused(tmp_path / "agents" / "model.safetensors", messages)
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "x.gguf").touch()
-    refused(tmp_path / "gguf", "GGUF")
+    refused(tmp_path / "gguf", messages)
     (tmp_path / "outer").mkdir()
     write_checkpoint(tmp_path / "outer" / "checkpoint-10", simple(0))
-    refused(tmp_path / "outer", "checkpoint-10")
+    refused(tmp_path / "outer", messages)
 
 
-def test_a_tensor_in_two_files(tmp_path: Path) -> None:
+def test_a_tensor_in_two_files(tmp_path: Path, messages: Messages) -> None:
     write_safetensors(tmp_path / "a.safetensors", simple(0))
     write_safetensors(tmp_path / "b.safetensors", simple(0))
-    assert len(refused(tmp_path, "is also in")) == 3
+    refused(tmp_path, messages)
 
 
-def test_many_tensors_in_two_files_are_not_all_named(tmp_path: Path) -> None:
+def test_many_duplicate_tensors_are_summarized(tmp_path: Path) -> None:
     tensors = {f"{number}.weight": floats([1.0]) for number in range(300)}
     for name in "abc":
         write_safetensors(tmp_path / f"{name}.safetensors", tensors)
-    *named, rest = refused(tmp_path, "is also in|200 more of its tensors")
-    assert len(named) == 100 and "b.safetensors: 200 more" in rest
+    with pytest.raises(CheckpointError) as raised:
+        open_checkpoint(tmp_path)
+    *named, rest = raised.value.problems
+    assert len(named) == 100 and "b.safetensors: 200 " in rest
 
 
-def test_problems_of_all_files_are_listed(tmp_path: Path) -> None:
+def test_problems_of_all_files_are_listed(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=3)
     for shard in list(folder.glob("model-*"))[:2]:
         shard.write_bytes(shard.read_bytes()[:-1])
     (folder / "config.json").write_text("{")
-    assert len(refused(folder, "truncated")) == 3
+    refused(folder, messages)
 
 
-def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
+def test_pipes_and_devices_are_not_read(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0))
     (folder / "config.json").unlink()
     os.mkfifo(folder / "config.json")
-    refused(folder, "config.json: is not a regular file")
+    refused(folder, messages)
     (folder / "config.json").unlink()
     (folder / "model.safetensors").unlink()
     os.mkfifo(folder / "model.safetensors")
-    refused(folder, "model.safetensors: is not a regular file")
+    refused(folder, messages)
 
 
-def test_a_configuration_that_links_outside(tmp_path: Path) -> None:
+def test_a_configuration_that_links_outside(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0))
     (folder / "config.json").rename(tmp_path / "elsewhere.json")
     (folder / "config.json").symlink_to(tmp_path / "elsewhere.json")
-    refused(folder, "outside_links")
+    refused(folder, messages)
 
 
-def test_links_that_lead_round(tmp_path: Path) -> None:
+def test_links_that_lead_round(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0))
     for name in ("config.json", "model.safetensors"):
         (folder / name).unlink()
         (folder / name).symlink_to(name)
-    refused(folder, "model.safetensors: is a broken link")
+    refused(folder, messages)
 
 
-def test_a_shard_name_that_no_file_can_have(tmp_path: Path) -> None:
+def test_a_shard_name_that_no_file_can_have(tmp_path: Path, messages: Messages) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
     change_index(folder, lambda index: index["weight_map"].update({"x": "y" * 300 + ".safetensors"}))
-    assert len(refused(folder, "is too long")[0]) < 400
+    assert len(refused(folder, messages)[0]) < 400
 
 
-def test_more_files_or_tensors_than_a_model_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_or_tensors_than_a_model_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
     monkeypatch.setattr(open_module, "_MOST_TENSORS", 2)
-    refused(folder, "more than 2 tensors")
+    refused(folder, messages)
     monkeypatch.setattr(files_module, "_MOST_FILES", 1)
-    refused(folder, "names 2 files")
+    refused(folder, messages)
 
 
-def test_a_file_beside_an_index_of_others_is_a_warning(tmp_path: Path) -> None:
+def test_file_outside_the_index_is_warned_of(tmp_path: Path, messages: Messages) -> None:
     """transformers reads the file, and vLLM those of the index."""
     folder = write_checkpoint(tmp_path / "m", simple(0), shards=2)
     assert open_checkpoint(folder).warnings == ()
     write_checkpoint(folder, simple(1))
     (warning,) = open_checkpoint(folder).warnings
-    assert "holds both model.safetensors, which is read" in warning and "as vLLM reads them" in warning
+    messages.check(warning)
     change_index(folder, lambda index: index["weight_map"].update(dict.fromkeys(simple(0), "model.safetensors")))
     (warning,) = open_checkpoint(folder).warnings
-    assert "'model-00001-of-00002.safetensors'" in warning and "complete by themselves, are not read" in warning
+    messages.check(warning)
     for shard in folder.glob("model-*"):
         shard.unlink()
     assert open_checkpoint(folder).warnings == ()

@@ -25,6 +25,7 @@ from tests.reference import Stored
 pytest.importorskip("torch")
 
 from tests.formats import megatron  # needs torch
+from tests.messages import Messages
 
 pytestmark = pytest.mark.full  # torch
 
@@ -158,9 +159,9 @@ def test_both_layouts_of_verl(place: str, dense: Model, tmp_path: Path) -> None:
         check(open_checkpoint(given), dense.tensors)
 
 
-def test_the_config_of_the_base(dense: Model, tmp_path: Path) -> None:
+def test_the_config_of_the_base(dense: Model, tmp_path: Path, messages: Messages) -> None:
     folder = megatron.write_pieces(tmp_path / "agent", dense.pieces, "BF16")
-    with pytest.raises(CheckpointError, match=r"there is none; put config.json .* or give that model as the base"):
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
     write_checkpoint(tmp_path / "base", dense.tensors, config=dense.config)
     base = open_checkpoint(tmp_path / "base")
@@ -228,18 +229,18 @@ def test_what_is_refused(case: str, dense: Model, tmp_path: Path) -> None:
     assert all(str(folder) in problem for problem in error.value.problems)
 
 
-def test_files_that_are_missing_or_cut_off(dense: Model, tmp_path: Path) -> None:
+def test_files_that_are_missing_or_cut_off(dense: Model, tmp_path: Path, messages: Messages) -> None:
     folder = megatron.write_pieces(tmp_path / "x", dense.pieces, "BF16")
     (folder / "config.json").write_text(json.dumps(dense.config))
     kept = shutil.copytree(folder, tmp_path / "kept")
     (folder / "__1_0.distcp").unlink()
-    with pytest.raises(CheckpointError, match=r"__1_0.distcp: the index names this file, but it is missing"):
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
     (kept / "__1_0.distcp").write_bytes((kept / "__1_0.distcp").read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="beyond its end"):
+    with messages.raises(CheckpointError):
         open_checkpoint(kept)
     (kept / ".metadata").unlink()
-    with pytest.raises(CheckpointError, match="written last, so the checkpoint is not complete"):
+    with messages.raises(CheckpointError):
         open_checkpoint(kept)
 
 

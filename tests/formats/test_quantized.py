@@ -19,6 +19,7 @@ from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.formats.quantized import SAMPLES, dequantized, expanded, quantize_model, write_quantized
+from tests.messages import Messages
 from tests.reference import Stored, encode
 
 REQUANTIZED = [name for name in SAMPLES if "4" not in name and name != "gpt-oss"]
@@ -66,7 +67,7 @@ def config_of(folder: Path) -> dict:
 @pytest.mark.parametrize(
     "stated", [{"torch_dtype": "bfloat16"}, {"dtype": "float16", "torch_dtype": None}, {"torch_dtype": None}]
 )
-def test_the_output_has_the_dtype_of_the_model_before_it_was_quantized(stated: dict, tmp_path: Path) -> None:
+def test_output_has_the_unquantized_dtype(stated: dict, tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks", config=stated)
     record = ramerge.merge(source, tmp_path / "out")
     wanted = "F16" if stated.get("dtype") else "BF16"
@@ -90,7 +91,7 @@ def test_the_output_has_the_dtype_of_the_model_before_it_was_quantized(stated: d
             assert np.array_equal(encode(tensor.numbers(np.float32), wanted).bits, made[name].bits)
 
 
-def test_a_declaration_inside_of_the_text_model_goes_too(tmp_path: Path) -> None:
+def test_text_model_declaration_is_removed_too(tmp_path: Path) -> None:
     inner = {"quantization_config": SAMPLES["fp8 blocks"].config, "dtype": "bfloat16", "hidden_size": 40}
     source = family(tmp_path, "fp8 blocks", config={"quantization_config": None, "text_config": inner})
     ramerge.merge({**source, "dtype": "float32"}, tmp_path / "out")
@@ -114,7 +115,7 @@ def test_like_base_keeps_names_shards_and_config(spelling: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("sample", REQUANTIZED)
-def test_like_base_is_the_float32_merge_quantized_by_the_reference(sample: str, tmp_path: Path) -> None:
+def test_like_base_quantizes_the_float32_merge(sample: str, tmp_path: Path) -> None:
     source = family(tmp_path, sample)
     ramerge.merge({**source, "dtype": "float32"}, tmp_path / "exact")
     exact, stored = read_checkpoint(tmp_path / "exact"), read_checkpoint(tmp_path / "base")
@@ -158,7 +159,7 @@ def all_in_blocks(flags: NDArray, block: tuple[int, int]) -> NDArray:
     return padded.reshape(down, block[0], across, block[1]).all((1, 3))
 
 
-def test_like_base_gives_the_same_bytes_for_any_blocks_and_threads(tmp_path: Path) -> None:
+def test_like_base_bytes_ignore_blocks_and_threads(tmp_path: Path) -> None:
     source = {**family(tmp_path, "fp8 blocks"), "dtype": "like base"}
     ramerge.merge(source, tmp_path / "wanted")
     wanted = read_checkpoint(tmp_path / "wanted")
@@ -180,14 +181,14 @@ def test_tensors_in_memory_are_codes_and_scales(tmp_path: Path) -> None:
     assert seen == {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(tmp_path / "out").items()}
 
 
-def test_nan_is_refused_where_a_block_would_share_its_scale(tmp_path: Path) -> None:
+def test_nan_in_a_shared_scale_is_refused(tmp_path: Path, messages: Messages) -> None:
     source = {**family(tmp_path, "fp8 blocks"), "method": "linear", "allow": {"non_finite": True}}
     agent = model(1, moved=0.3)
     name = next(name for name, tensor in agent.items() if tensor.bits.ndim == 2)
     agent[name].bits.reshape(-1)[5] = 0x7FC0
     write_checkpoint(tmp_path / "a", agent)
     ramerge.merge({**source, "dtype": "bfloat16"}, tmp_path / "out")
-    with pytest.raises(ramerge.WeightsError, match=f"{name}.*holds 1 NaN.* dtype: like base computes each element"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge({**source, "dtype": "like base"}, tmp_path / "like")
 
 
@@ -259,7 +260,7 @@ def test_what_quantizing_to_float4_would_erase_is_counted(sample: str, group: in
         assert 0 < erased < changed.sum()
 
 
-def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path) -> None:
+def test_activation_scales_stay_in_quantized_output(tmp_path: Path) -> None:
     source = family(tmp_path, "compressed channels")
     extra = {"model.layers.0.q_proj.input_scale": encode(np.array([0.5], np.float32), "BF16")}
     stored = {**quantize_model("compressed channels", model(0))[0], **extra}
@@ -276,15 +277,15 @@ def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path
 
 
 @pytest.mark.parametrize("sample", ["nvfp4", "mxfp4", "modelopt nvfp4"])
-def test_codes_of_4_bits_are_not_written(sample: str, tmp_path: Path) -> None:
+def test_codes_of_4_bits_are_not_written(sample: str, tmp_path: Path, messages: Messages) -> None:
     made = {"model.layers.0.q_proj.weight": encode(np.random.default_rng(0).normal(0, 1, (8, 32)), "BF16")}
     for name in ("base", "a"):
         write_quantized(tmp_path / name, sample, made)
     (problem,) = ramerge.plan({**recipe(tmp_path, ["a"]), "dtype": "like base"}).problems
-    assert "cannot quantize 'model.layers.0.q_proj.weight' to float4_e2m1" in problem and "write bfloat16" in problem
+    messages.check(problem)
 
 
-def test_like_base_of_a_base_that_is_not_quantized_is_its_dtype(tmp_path: Path) -> None:
+def test_like_base_of_plain_base_is_its_dtype(tmp_path: Path) -> None:
     for name, seed in (("base", 0), ("a", 1)):
         write_checkpoint(tmp_path / name, model(seed, moved=0.3 * seed))
     ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "plain")
@@ -307,8 +308,8 @@ def write_lora(folder: Path, module: str, height: int, width: int) -> Path:
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
 @pytest.mark.parametrize("method", ["passthrough", "linear"])
-def test_a_quantized_model_with_an_adapter_is_written_without_quantization(
-    method: str, dtype: str | None, tmp_path: Path
+def test_adapted_quantized_model_is_written_unquantized(
+    method: str, dtype: str | None, tmp_path: Path, messages: Messages
 ) -> None:
     write_quantized(tmp_path / "base", "fp8 blocks", model(0))
     both = f"{tmp_path / 'base'}+{write_lora(tmp_path / 'lora', 'model.layers.0.q_proj', 50, 40)}"
@@ -320,10 +321,10 @@ def test_a_quantized_model_with_an_adapter_is_written_without_quantization(
     made = read_checkpoint(tmp_path / "out")
     assert {tensor.dtype for tensor in made.values()} == {"F32" if dtype else "BF16"}
     (problem,) = ramerge.plan({**source, "dtype": "like base"}).problems
-    assert "an adapter changes 'model.layers.0.q_proj.weight'" in problem and "write bfloat16" in problem
+    messages.check(problem)
 
 
-def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: Path) -> None:
+def test_like_base_keeps_codes_beside_an_adapter(tmp_path: Path) -> None:
     stored = model(0) | {"model.up.weight": encode(np.ones((4, 6), np.float32), "BF16")}
     codes = quantize_model("fp8 blocks", model(0))[0]
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
@@ -337,13 +338,13 @@ def test_like_base_keeps_codes_where_an_adapter_changes_other_tensors(tmp_path: 
 
 
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2), (2,)])
-def test_scales_of_two_grids_are_told_by_their_shape(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_scale_grids_are_told_by_shape(shape: tuple[int, ...], tmp_path: Path, messages: Messages) -> None:
     codes = Stored("F8_E4M3", np.full((2, 32), 0x38, np.uint8))  # ones
     scales = encode(np.array([1, 2], np.float32).reshape(shape), "F32")
     config = {"torch_dtype": "bfloat16", "quantization_config": {**SAMPLES["fp8 blocks"].config}}
     write_checkpoint(tmp_path / "m", {"w.weight": codes, "w.weight_scale_inv": scales}, config=config)
     if len(shape) == 1:
-        with pytest.raises(ramerge.RamergeError, match="may be those of blocks of 2 x 16 or 1 x 32"):
+        with messages.raises(ramerge.RamergeError):
             ramerge.convert(tmp_path / "m", tmp_path / "out")
         return
     ramerge.convert(tmp_path / "m", tmp_path / "out", dtype="float32")
@@ -351,7 +352,7 @@ def test_scales_of_two_grids_are_told_by_their_shape(shape: tuple[int, ...], tmp
     assert (read_checkpoint(tmp_path / "out")["w.weight"].numbers(np.float32) == wanted.reshape(2, 32)).all()
 
 
-def test_scales_of_a_model_that_says_ue8m0_stay_powers_of_two(tmp_path: Path) -> None:
+def test_ue8m0_scales_stay_powers_of_two(tmp_path: Path) -> None:
     """DeepSeek-V3.1 has them in float32; kernels that take exponents would cut others off."""
     source = {**family(tmp_path, "fp8 blocks"), "dtype": "like base"}
     config = config_of(tmp_path / "base")
@@ -439,26 +440,26 @@ def of_integers(_stored: dict[str, Stored], config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (lose_scales, ["q_proj.weight': has no scales: 'model.layers.0.q_proj.weight_scale_inv' is missing", "o_proj"]),
-        (cut_scales, ["scales of shape [4, 2] do not fit weights of [50, 40], which take [4, 3] or [1, 1] or [50, 1]"]),
-        (long_scales, ["q_proj.weight_scale_inv': scales of dtype I32 are not known"]),
-        (no_codes, ["config.json declares quantized weights (fp8), but no tensor is; remove the declaration"]),
-        (lone_scales, ["q_proj.weight_scale_inv': belongs to no quantized tensor"]),
-        (odd_blocks, ["weight_block_size must be two whole numbers above 0"]),
-        (unknown_method, ["quantized weights (awq) cannot be merged; merge the unquantized checkpoints"]),
-        (of_integers, ["'pack-quantized' cannot be merged", "type 'int' with 4 bits", "zero points"]),
+        lose_scales,
+        cut_scales,
+        long_scales,
+        no_codes,
+        lone_scales,
+        odd_blocks,
+        unknown_method,
+        of_integers,
     ],
 )
-def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[str], tmp_path: Path) -> None:
+def test_what_headers_show_is_refused_by_the_plan(change: Change, tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     stored = quantize_model("fp8 blocks", model(1))[0]
     config = dict(SAMPLES["fp8 blocks"].config)
     change(stored, config)
     write_checkpoint(tmp_path / "a", stored, config={"torch_dtype": "bfloat16", "quantization_config": config})
     text = "\n".join(ramerge.plan(source).problems)
-    assert all(word in text for word in words), text
+    messages.check(text)
     assert str(tmp_path / "a") in text
 
 
@@ -518,27 +519,26 @@ def of_awq(_stored: dict[str, Stored], config: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    "change",
     [
-        (half_the_scales, ["q_proj.weight_scale'", "[32, 2] do not fit weights of [32, 64], which take [32, 4]"]),
-        (no_second_scale, ["q_proj.weight': has no global scale", "q_proj.weight_scale_2' is missing"]),
-        (smoothed, ["pre_quant_scale' and others) cannot be merged"]),
-        (of_awq, ["'W4A16_AWQ' (integers, or weights smoothed by their inputs) cannot be merged"]),
+        half_the_scales,
+        no_second_scale,
+        smoothed,
+        of_awq,
     ],
 )
-def test_exports_of_modelopt_that_cannot_be_read(change: Change, words: list[str], tmp_path: Path) -> None:
+def test_exports_of_modelopt_that_cannot_be_read(change: Change, tmp_path: Path, messages: Messages) -> None:
     folder = modelopt(tmp_path / "m", change)
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(folder)
-    assert all(word in str(caught.value) for word in words), caught.value
+    messages.check(str(caught.value))
 
 
-def test_float8_that_is_not_declared(tmp_path: Path) -> None:
+def test_float8_that_is_not_declared(tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     write_checkpoint(tmp_path / "a", quantize_model("fp8 blocks", model(1))[0])
     text = "\n".join(ramerge.plan(source).problems)
-    assert "3 tensors of dtype F8_E4M3, such as 'model.layers.0.q_proj.weight' in model.safetensors" in text
-    assert "config.json does not say how its scales are stored" in text
+    messages.check(text)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "like base"])
@@ -551,7 +551,7 @@ def test_a_second_declaration_stays_with_the_codes(dtype: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("config", [{}, {"quantization": {"bits": 4, "group_size": 32}}])
-def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> None:
+def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path, messages: Messages) -> None:
     """They are words of 32 bits, which a model may have for other reasons."""
     source, tensors = recipe(tmp_path, ["a"]), model(1)
     write_checkpoint(tmp_path / "base", model(0))
@@ -563,14 +563,13 @@ def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> No
     codes = {f"model.layers.0.q_proj.{part}": stored for part, stored in words.items()}
     write_checkpoint(tmp_path / "a", {**tensors, **codes}, config=config)
     (problem,) = ramerge.plan(source).problems
-    assert "is quantized by MLX ('model.layers.0.q_proj.weight' and others)" in problem
-    assert f"mlx_lm.convert --hf-path {tmp_path / 'a'} --mlx-path OUT --dequantize" in problem
-    with pytest.raises(ramerge.RamergeError, match="quantized by MLX"):
+    messages.check(problem)
+    with messages.raises(ramerge.RamergeError):
         ramerge.convert(tmp_path / "a", tmp_path / "out")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -0.01])
-def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) -> None:
+def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     stored = quantize_model("fp8 blocks", model(1, moved=0.4))[0]
     for name in (Q, Q.replace("q_", "kv_a_")):
@@ -583,22 +582,21 @@ def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) 
     with pytest.raises(ramerge.RamergeError) as caught:
         ramerge.merge(source, tmp_path / "out")
     text = str(caught.value)
-    assert "a: 2 of 4 tensors hold NaN or Inf" in text and "q_proj.weight' (256)" in text and "kv_a_proj" in text
-    assert "a scale is NaN, Inf, negative or 0" in text
+    messages.check(text)
 
 
-def test_codes_that_are_nan(tmp_path: Path) -> None:
+def test_codes_that_are_nan(tmp_path: Path, messages: Messages) -> None:
     source = family(tmp_path, "fp8 blocks")
     stored = quantize_model("fp8 blocks", model(1, moved=0.4))[0]
     codes = stored[Q].bits.copy()
     codes[3, 4:6] = 0x7F, 0xFF
     config = {"torch_dtype": "bfloat16", "quantization_config": SAMPLES["fp8 blocks"].config}
     write_checkpoint(tmp_path / "a", {**stored, Q: Stored("F8_E4M3", codes)}, config=config)
-    with pytest.raises(ramerge.RamergeError, match=r"q_proj.weight' holds 2 NaN or Inf"):
+    with messages.raises(ramerge.RamergeError):
         ramerge.merge(source, tmp_path / "out")
 
 
-def test_a_declaration_that_is_not_true_may_be_accepted(tmp_path: Path) -> None:
+def test_false_declaration_may_be_accepted(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", model(0))
     write_checkpoint(tmp_path / "a", model(1, moved=0.3), config={"quantization_config": {"quant_method": "fp8"}})
     assert ramerge.plan(recipe(tmp_path, ["a"])).problems

@@ -119,7 +119,7 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", ["qwen3-moe", "deepseek-v3", "gpt-oss"])
-def test_transformers_reads_the_same_from_codes_and_from_what_ramerge_writes(name: str, tmp_path: Path) -> None:
+def test_transformers_reads_codes_and_output_alike(name: str, tmp_path: Path) -> None:
     config = configurations()[name]
     quantize = to_float4 if name == "gpt-oss" else to_float8
     for folder, seed in (("base", 0), ("a", 1)):

@@ -24,6 +24,7 @@ from tests.checkpoints import (
     write_simple,
 )
 from tests.conformance.test_merge import same
+from tests.messages import Messages
 from tests.reference import Stored
 
 INDEX = "model.safetensors.index.json"
@@ -47,27 +48,26 @@ def unlisted(folder: Path, name: str) -> None:
     (folder / INDEX).write_text(json.dumps(index))
 
 
-def refused(folder: Path, *words: str) -> None:
-    with pytest.raises(CheckpointError) as raised:
+def refused(folder: Path, messages: Messages) -> None:
+    with messages.raises(CheckpointError):
         open_checkpoint(folder)
-    assert all(word in str(raised.value) for word in words), raised.value
     with pytest.raises(ramerge.RamergeError):
         ramerge.convert(folder, folder.parent / "out")
     assert not (folder.parent / "out").exists()
 
 
 @pytest.mark.parametrize("absent", [[1], [2], [3], [1, 2], [2, 3]])
-def test_a_series_without_an_index_lacks_files(absent: Sequence[int], tmp_path: Path) -> None:
+def test_a_series_without_an_index_lacks_files(absent: Sequence[int], tmp_path: Path, messages: Messages) -> None:
     folder = sharded(tmp_path / "m", index=False)
     for number in absent:
         (folder / shard(number)).unlink()
-    refused(folder, "so the model is not complete; copy what is missing", *(f"'{shard(number)}'" for number in absent))
+    refused(folder, messages)
 
 
-def test_a_number_beyond_the_total(tmp_path: Path) -> None:
+def test_a_number_beyond_the_total(tmp_path: Path, messages: Messages) -> None:
     folder = sharded(tmp_path / "m", index=False)
     write_safetensors(folder / shard(4), {"more.weight": floats([1.0])})
-    refused(folder, f"{shard(4)}: there is no file 4 of 3; remove what is left over")
+    refused(folder, messages)
 
 
 def test_a_complete_series_without_an_index(tmp_path: Path) -> None:
@@ -78,37 +78,37 @@ def test_a_complete_series_without_an_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_an_index_that_names_a_part_of_a_series(is_there: bool, tmp_path: Path) -> None:
+def test_index_of_a_part_of_a_series(is_there: bool, tmp_path: Path, messages: Messages) -> None:
     folder = sharded(tmp_path / "m")
     unlisted(folder, shard(2))
     if not is_there:
         (folder / shard(2)).unlink()
-    refused(folder, f"'{shard(2)}'", "remove it to read all of them" if is_there else "no such file is there")
+    refused(folder, messages)
 
 
-def test_files_of_an_earlier_save_are_named(tmp_path: Path) -> None:
+def test_files_of_an_earlier_save_are_named(tmp_path: Path, messages: Messages) -> None:
     folder = sharded(tmp_path / "m")
     for number in (1, 2):
         write_safetensors(folder / shard(number, of=2), simple(number))
     (warning,) = open_checkpoint(folder).warnings
-    assert f"'{shard(1, of=2)}', '{shard(2, of=2)}', which are complete by themselves, are not read" in warning
+    messages.check(warning)
     (folder / shard(1, of=2)).unlink()
     (warning,) = open_checkpoint(folder).warnings
-    assert f"'{shard(2, of=2)}', which are not complete, are not read" in warning
+    messages.check(warning)
     (folder / INDEX).unlink()
-    refused(folder, f"'{shard(1, of=2)}'", "are numbered as parts of 2 and 3")
+    refused(folder, messages)
 
 
-def test_a_single_file_next_to_a_series_without_an_index(tmp_path: Path) -> None:
+def test_single_file_beside_a_series(tmp_path: Path, messages: Messages) -> None:
     """vLLM would read all of them."""
     folder = sharded(tmp_path / "m", index=False)
     write_safetensors(folder / "model.safetensors", simple(1))
     opened = open_checkpoint(folder)
     assert list(opened.shards) == ["model.safetensors"]
-    assert "'model.safetensors' make up the model that is read; 'model-00001-of-" in opened.warnings[0]
+    messages.check(*opened.warnings)
 
 
-def test_files_without_numbers_that_are_not_read_are_noted(tmp_path: Path) -> None:
+def test_unnumbered_unread_files_are_noted(tmp_path: Path) -> None:
     folder = sharded(tmp_path / "m")
     write_safetensors(folder / "mtp.safetensors", simple(1))
     opened = open_checkpoint(folder)
@@ -135,17 +135,17 @@ def test_files_of_mistral_are_the_model_once_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_pickled_series_without_an_index(tmp_path: Path) -> None:
+def test_a_pickled_series_without_an_index(tmp_path: Path, messages: Messages) -> None:
     from tests.formats import trainers
 
     folder = trainers.write_bin(tmp_path / "m", simple(0), shards=3)
     (folder / "pytorch_model.bin.index.json").unlink()
     assert open_checkpoint(folder).tensors.keys() == simple(0).keys()
     (folder / "pytorch_model-00002-of-00003.bin").unlink()
-    refused(folder, "lacks 'pytorch_model-00002-of-00003.bin'")
+    refused(folder, messages)
 
 
-def test_a_file_of_nothing_but_scales_leaves_no_gap(tmp_path: Path) -> None:
+def test_file_of_scales_leaves_no_gap(tmp_path: Path) -> None:
     """The model without quantization has none, and what ramerge writes is a complete series, too."""
     codes, scales = Stored("F8_E4M3", np.full((8, 8), 0x38, np.uint8)), floats(np.ones((1, 1)), "F32")
     name, files = "layers.0.mlp.up_proj.weight", {}
@@ -225,7 +225,7 @@ def _overlaid(folder: Path, values: float | None) -> str:
     return name
 
 
-def test_an_index_says_which_copy_is_read(tmp_path: Path) -> None:
+def test_an_index_says_which_copy_is_read(tmp_path: Path, messages: Messages) -> None:
     name = _overlaid(tmp_path / "other", 3.0)
     _overlaid(tmp_path / "equal", None)
     for folder, copies in (("other", [name]), ("equal", [])):
@@ -239,10 +239,10 @@ def test_an_index_says_which_copy_is_read(tmp_path: Path) -> None:
     index["weight_map"]["model.norm.weight"] = shard(2, of=2)
     index["weight_map"][name] = shard(2, of=2)
     (tmp_path / "other" / INDEX).write_text(json.dumps(index))
-    refused(tmp_path / "other", name, "model.norm.weight")
+    refused(tmp_path / "other", messages)
 
 
-def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:
+def test_remaining_files_are_renumbered() -> None:
     whole = {shard(number): number for number in (1, 2, 3)}
     assert renumbered(whole) == whole
     assert renumbered({shard(1): 1, shard(3): 3}) == {shard(1, of=2): 1, shard(2, of=2): 3}
@@ -250,7 +250,7 @@ def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["other numbers", "fewer tensors", "more tensors", "exchanged"])
-def test_an_index_of_another_save_next_to_complete_files(kind: str, tmp_path: Path) -> None:
+def test_stale_index_beside_complete_files(kind: str, tmp_path: Path, messages: Messages) -> None:
     folder = sharded(tmp_path / "m", shards=2)
     index = json.loads((folder / INDEX).read_text())
     files = index["weight_map"]
@@ -261,7 +261,7 @@ def test_an_index_of_another_save_next_to_complete_files(kind: str, tmp_path: Pa
         "exchanged": dict(zip(files, reversed(files.values()), strict=True)) | {"model.extra.weight": shard(2, of=2)},
     }[kind]
     (folder / INDEX).write_text(json.dumps(index))
-    refused(folder, INDEX, "remove it", "are complete without it")
+    refused(folder, messages)
 
 
 CASES: list[tuple[list[str], list[tuple[list[str], int]]]] = [

@@ -23,6 +23,7 @@ from ramerge.core.formats.torchfile.load import View, load_file, load_plain
 from ramerge.core.formats.views import tensor_of
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.reader import Files, Reader
+from tests.messages import Messages
 
 DATA = bytes(range(24))
 
@@ -99,13 +100,13 @@ def test_a_tensor_is_where_its_elements_are(tmp_path: Path) -> None:
     assert np.frombuffer(elements(found["t"]), "<f4").tobytes() == np.frombuffer(DATA, "<f4").reshape(2, 3).T.tobytes()
 
 
-def test_an_archive_inside_of_a_file(tmp_path: Path) -> None:
+def test_an_archive_inside_of_a_file(tmp_path: Path, messages: Messages) -> None:
     inner = archive(tmp_path / "x", state(a=tensor())).read_bytes()
     (tmp_path / "y").write_bytes(b"before" + inner + b"after")
     with window(tmp_path / "y") as file:
         entries = Archive(file.part(6, len(inner))).entries
         assert set(entries) == {"data.pkl", "data/0"}
-        with pytest.raises(CheckpointError, match="beyond its end"):
+        with messages.raises(CheckpointError):
             file.part(7, len(inner) + 5)
 
 
@@ -226,14 +227,14 @@ PICKLES = {
 
 
 @pytest.mark.parametrize("case", list(PICKLES))
-def test_pickles_that_attack_or_lie(case: str, tmp_path: Path) -> None:
+def test_pickles_that_attack_or_lie(case: str, tmp_path: Path, messages: Messages) -> None:
     data, words = PICKLES[case]
     with pytest.raises(CheckpointError, match=words) as found:
         load_file(archive(tmp_path / "x", data))
-    assert str(tmp_path / "x") in str(found.value)
+    messages.check(str(found.value))
 
 
-def test_a_list_in_itself_and_shared_values_are_harmless(tmp_path: Path) -> None:
+def test_recursive_and_shared_values_are_harmless(tmp_path: Path) -> None:
     ring: list[Any] = []
     ring.append(ring)
     loaded = load_file(archive(tmp_path / "x", pickle.dumps(ring, 2)))
@@ -256,21 +257,21 @@ def test_numbered_keys_that_would_collide(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_negated_view_is_refused(tmp_path: Path) -> None:
+def test_a_negated_view_is_refused(tmp_path: Path, messages: Messages) -> None:
     import torch
 
     torch.save({"a": torch._neg_view(torch.ones(2))}, tmp_path / "x")
-    with pytest.raises(CheckpointError, match="negates or conjugates"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "x")
 
 
-def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     monkeypatch.setattr("ramerge.core.formats.torchfile.instructions._MOST_CONTAINERS", 1000)
-    with pytest.raises(CheckpointError, match="makes more than 1,000"):
+    with messages.raises(CheckpointError):
         load_file(archive(tmp_path / "x", raw(pickle.EMPTY_LIST * 2000)))
 
 
-def test_every_instruction_that_torch_does_not_write_is_refused(tmp_path: Path) -> None:
+def test_foreign_pickle_instructions_are_refused(tmp_path: Path) -> None:
     known = {opcode.code.encode("latin-1") for opcode in pickletools.opcodes}
     refused = set()
     for code in known:
@@ -334,47 +335,47 @@ def test_archives_that_lie(tmp_path: Path) -> None:
             load_file(tmp_path / "bad")
 
 
-def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"archive/data\.pkl' is compressed"):
+def test_a_compressed_archive_is_refused(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(CheckpointError):
         load_file(archive(tmp_path / "x", GOOD, method=zipfile.ZIP_DEFLATED))
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_doubled_entries_and_other_folders_are_refused(tmp_path: Path) -> None:
+def test_doubled_entries_and_other_folders_are_refused(tmp_path: Path, messages: Messages) -> None:
     archive(tmp_path / "x", GOOD)
     with zipfile.ZipFile(tmp_path / "x", "a") as file:
         file.writestr("archive/data/0", bytes(24))
-    with pytest.raises(CheckpointError, match="two entries 'archive/data/0'"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "x")
     archive(tmp_path / "y", GOOD)
     with zipfile.ZipFile(tmp_path / "y", "a") as file:
         file.writestr("other/data.pkl", GOOD)
-    with pytest.raises(CheckpointError, match="not in the folder 'archive/'"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "y")
 
 
-def test_what_is_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no data\.pkl"):
+def test_what_is_no_archive(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(CheckpointError):
         with zipfile.ZipFile(tmp_path / "x", "w") as file:
             file.writestr("archive/version", "3")
         load_file(tmp_path / "x")
-    with pytest.raises(CheckpointError, match="byte order"):
+    with messages.raises(CheckpointError):
         load_file(archive(tmp_path / "y", GOOD, byteorder=b"big"))
     (tmp_path / "z").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
-    with pytest.raises(CheckpointError, match="git lfs pull"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "z")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "none")
 
 
-def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     archive(tmp_path / "x", GOOD)
     with monkeypatch.context() as patch:
         patch.setattr("ramerge.core.formats.torchfile.archive._MOST_DIRECTORY_BYTES", 10)
-        with pytest.raises(CheckpointError, match="list of entries has"):
+        with messages.raises(CheckpointError):
             load_file(tmp_path / "x")
     monkeypatch.setattr("ramerge.core.formats.torchfile.load._MOST_PICKLE_BYTES", 10)
-    with pytest.raises(CheckpointError, match="at most 10 are read"):
+    with messages.raises(CheckpointError):
         load_file(tmp_path / "x")
 
 
@@ -412,7 +413,7 @@ def test_what_torch_saves_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
-def test_a_file_of_an_old_torch_is_refused_with_the_command_that_rewrites_it(tmp_path: Path) -> None:
+def test_old_torch_file_is_refused_with_advice(tmp_path: Path) -> None:
     import torch
 
     torch.save({"a": torch.ones(2)}, tmp_path / "old.bin", _use_new_zipfile_serialization=False)

@@ -9,6 +9,7 @@ import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError, InputError
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
+from tests.messages import Messages
 
 CASES = {
     "old Megatron": (("run/iter_0000001/mp_rank_00/model_optim_rng.pt",), "run",
@@ -27,19 +28,19 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_the_command_that_converts_it(case: str, tmp_path: Path) -> None:
+def test_the_command_that_converts_it(case: str, tmp_path: Path, messages: Messages) -> None:
     files, named, command = CASES[case]
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_bytes(b"{}")
-    with pytest.raises(CheckpointError, match="which is not read; ") as found:
+    with messages.raises(CheckpointError) as found:
         open_checkpoint(tmp_path / named)
     assert command.format(run=tmp_path / "run") in str(found.value)
 
 
 @pytest.mark.parametrize("inner", ["policy/weights", "model/consolidated", "a/b/c/hf"])
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model-00001-of-00001.bin", ".metadata"])
-def test_weights_deep_in_steps_are_named(inner: str, file: str, tmp_path: Path) -> None:
+def test_weights_deep_in_steps_are_named(inner: str, file: str, tmp_path: Path, messages: Messages) -> None:
     for step in (9, 10):
         folder = tmp_path / f"run/step_{step}" / inner if "a/b" not in inner else tmp_path / "run" / inner
         folder.mkdir(parents=True, exist_ok=True)
@@ -50,16 +51,17 @@ def test_weights_deep_in_steps_are_named(inner: str, file: str, tmp_path: Path) 
     (tmp_path / "run/step_11").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError) as caught:
         open_checkpoint(tmp_path / "run")
-    assert f"there are some in {folder}" in str(caught.value)
+    messages.check(str(caught.value))
 
 
 @pytest.mark.parametrize("prefix", ["", "model."])
-def test_modules_of_megatron_are_named(prefix: str, tmp_path: Path) -> None:
+def test_modules_of_megatron_are_named(prefix: str, tmp_path: Path, messages: Messages) -> None:
     name = f"{prefix}module.decoder.layers.0.mlp.linear_fc1.weight_w"
     model = write_checkpoint(tmp_path / "run", {name: floats(np.ones((4, 16)))})
     with pytest.raises(CheckpointError, match="fsdp_dtensor") as caught:
         open_checkpoint(model)
-    assert name in str(caught.value) and "--ckpt-format torch_dist" in str(caught.value)
+    assert name in str(caught.value)
+    messages.check(str(caught.value))
 
 
 @pytest.mark.parametrize(

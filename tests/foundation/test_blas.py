@@ -14,7 +14,7 @@ def threads() -> list[int]:
     return [pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
 
 
-def test_the_first_to_end_leaves_the_limit_to_the_others() -> None:
+def test_first_to_end_keeps_the_limit() -> None:
     before = threads()
     first, second = ExitStack(), ExitStack()
     first.enter_context(one_blas_thread())

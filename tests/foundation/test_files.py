@@ -10,6 +10,7 @@ import pytest
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
 from ramerge.core.foundation.files import check_beside, check_file, write_file, write_files
+from tests.messages import Messages
 
 
 def left(folder: Path) -> list[str]:
@@ -27,9 +28,7 @@ def test_text_and_bytes_of_any_name(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["ftruncate", "write_at", "fsync"])
 @pytest.mark.parametrize("deadly", [False, True])
-def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
-    call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replaced_file_is_old_or_new(call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     path.write_text("old")
 
@@ -81,19 +80,19 @@ def check_folder(path: Path) -> None:
     check_beside(path / "file", path)
 
 
-def test_a_check_leaves_nothing_and_removes_what_a_killed_one_left(tmp_path: Path) -> None:
+def test_disk_check_leaves_nothing(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / ".a.json.partial").touch()
     check_file(tmp_path / "a.json")
     check_file(tmp_path / "pages" / "a.html")
     check_folder(tmp_path / "tables" / "of" / "today")
     assert left(tmp_path) == []
-    with pytest.raises(RecipeError, match=r"today: cannot be written: File name too long"):
+    with messages.raises(RecipeError):
         check_folder(tmp_path / "tables" / ("of" * 200) / "today")
     assert left(tmp_path) == []
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENOSPC])
-def test_a_check_tells_wrong_paths_from_disks_that_fail(
+def test_disk_check_tells_paths_from_failing_disks(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **_named: object) -> int:
@@ -128,14 +127,16 @@ def test_a_signal_waits_until_the_file_is_there(tmp_path: Path, monkeypatch: pyt
     assert ((tmp_path / "a.json").read_text(), left(tmp_path)) == ("new", ["a.json"])
 
 
-def test_a_failing_clean_up_says_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_clean_up_says_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     def fail(*_: object, **_named: object) -> None:
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fail)
         patch.setattr(os, "unlink", fail)
-        with pytest.raises(OutputError, match=r"Input/output error; .*\.a\.json\.partial is left over"):
+        with messages.raises(OutputError):
             write_file(tmp_path / "a.json", "new")
     write_file(tmp_path / "a.json", "new")
     assert left(tmp_path) == ["a.json"]

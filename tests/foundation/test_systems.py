@@ -15,6 +15,7 @@ import pytest
 
 from ramerge.core.foundation import systems
 from tests.checkpoints import write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 READING = ["os.preadv", "os.pread", "os.pwrite", "os.posix_fadvise", "os.POSIX_FADV_WILLNEED"]
@@ -147,12 +148,12 @@ class Locks:
             raise PermissionError(13, "Permission denied")
 
 
-def test_locks_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locks_of_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     descriptor = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
     os.lseek(descriptor, 5, os.SEEK_SET)
     monkeypatch.setattr(systems, "_fcntl", None)
     monkeypatch.setattr(systems, "_msvcrt", Locks(2))
-    with pytest.raises(BlockingIOError, match="another process holds the lock"):
+    with messages.raises(BlockingIOError):
         systems.lock_file(descriptor)
     systems.lock_file(descriptor, wait=True)
     assert systems._msvcrt.refusals == 0

@@ -104,7 +104,7 @@ def test_it_is_refused_in_a_moment(read: Callable[[Path], object], make: Callabl
     assert not found.defects
 
 
-def test_a_process_that_hangs_or_dies_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_or_dying_process_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     from tests.fuzz import runner

@@ -42,7 +42,7 @@ def found() -> bytes | None:
     return bundle.find(_SOURCE.portable_key or "", llvm.get_process_triple(), native._processor()[1])
 
 
-def test_a_kernel_of_a_bundle_runs_and_is_not_compiled(written: Path) -> None:
+def test_bundled_kernel_runs_without_compiling(written: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom ramerge.core.kernels import bundle, native\n"
         f"bundle.FOLDER = Path({str(written.parent)!r})\n"
@@ -84,7 +84,7 @@ def test_settings_of_numba_are_obeyed(written: Path, monkeypatch: pytest.MonkeyP
     assert native._from_bundle(_SOURCE) is None
 
 
-def test_a_level_fits_processors_that_have_all_of_it() -> None:
+def test_level_fits_processors_with_all_features() -> None:
     v4, v3, arm = bundle.LEVELS
     linux, features = "x86_64-unknown-linux-gnu", ",".join(v4.features)
     assert v4.fits(linux, features) and v3.fits(linux, features) and not arm.fits(linux, features)
@@ -102,7 +102,7 @@ def test_a_portable_key_says_what_is_computed() -> None:
     assert native.KernelSource("twice", _TEXT, ("u64",), "u64", {"f": made}).portable_key is None
 
 
-def test_what_is_compiled_is_kept_in_the_store_and_not_in_the_bundle(written: Path) -> None:
+def test_compiled_kernels_go_to_the_store(written: Path) -> None:
     before = written.read_bytes()
     native.load("thrice", "def thrice(x):\n    return x + x + x\n", ("u64",), "u64")
     home = store.folder("kernels")

@@ -11,7 +11,7 @@ from tests.reference import BITS, NUMBERS, encode
 
 
 @pytest.mark.parametrize("dtype", ["BF16", "F16"])
-def test_every_16_bit_number_widens_exactly_and_comes_back(dtype: str) -> None:
+def test_every_16_bit_number_round_trips(dtype: str) -> None:
     bits = np.arange(65536, dtype=np.uint16)
     wide = np.empty(65536, np.uint32)
     convert(dtype, bits, "F32", wide, 65536)
@@ -76,7 +76,7 @@ def test_bfloat16_nan_keeps_its_payload() -> None:
     assert np.isnan(out.view(ml_dtypes.bfloat16).astype(np.float32)).all()
 
 
-def test_what_lies_behind_the_last_element_is_not_looked_at() -> None:
+def test_memory_behind_the_last_element_is_ignored() -> None:
     one, out = np.array([0x3F80, 0xFFFF], np.uint16), np.zeros(2, np.uint32)
     assert not convert("BF16", one, "F32", out, 1)
     assert out.view(np.float32).tolist() == [1.0, 0.0]

@@ -66,7 +66,7 @@ def test_every_code_of_8_bits_widens_exactly(codes: str) -> None:
     assert _same(out, every.view(_FLOAT8[codes]).astype(np.float32))
 
 
-def test_every_code_of_4_bits_and_every_power_of_two() -> None:
+def test_every_4_bit_code_and_power_scale() -> None:
     pairs = np.tile(np.arange(256, dtype=np.uint8), 256)
     powers = np.arange(256, dtype=np.uint8)
     out = np.empty(2 * pairs.size, np.float32)
@@ -105,7 +105,7 @@ def test_any_run_of_elements_gives_the_reference_bits(codes: str, scales: str) -
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 0.0, -0.0])
-def test_a_scale_that_makes_no_sense_makes_its_elements_nan(bad: float) -> None:
+def test_invalid_scale_makes_elements_nan(bad: float) -> None:
     codes = np.full(12, 0x38, np.uint8)
     scales = np.array([0.5, bad, 0.25], np.float32)
     out = np.empty(12, np.float32)
@@ -115,7 +115,7 @@ def test_a_scale_that_makes_no_sense_makes_its_elements_nan(bad: float) -> None:
     assert out[8:].tolist() == [0.25] * 4
 
 
-def test_the_scale_of_a_group_of_tiny_weights_may_be_0() -> None:
+def test_scale_of_tiny_weights_may_be_zero() -> None:
     out = np.empty(32, np.float32)
     dequantize(
         "E2M1", np.full(16, 0x11, np.uint8), "F8_E4M3", np.array([0, 0x38], np.uint8), Grid(1, 32, 1, 16), 0, out

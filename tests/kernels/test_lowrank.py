@@ -46,7 +46,7 @@ def part(base: Reals, left: Reals, right: Reals, start: int, stop: int, columns:
 @pytest.mark.parametrize(
     ("rows", "width", "rank"), [(37, 29, 7), (9, TILE + 3, 64), (5, 1, 3), (1, 2 * TILE, 5), (4, 16, 4), (3, 7, 1)]
 )
-def test_a_product_is_summed_in_order_whatever_the_part(rows: int, width: int, rank: int) -> None:
+def test_products_are_summed_in_order(rows: int, width: int, rank: int) -> None:
     rng = np.random.default_rng(rank)
     base, left, right = (
         rng.standard_normal(shape).astype(np.float32) for shape in ((rows, width), (rows, rank), (rank, width))

@@ -23,6 +23,7 @@ from ramerge.core.foundation.progress import Progress
 from ramerge.core.kernels import native
 from ramerge.core.kernels import ram as kernel
 from tests.checkpoints import recipe, write_simple
+from tests.messages import Messages
 
 SOURCE = """
 def total(values, factor):
@@ -123,7 +124,7 @@ def test_a_damaged_file_is_compiled_again(cache: Path, compilations: list[str], 
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_a_file_that_others_can_write_to_is_not_loaded(cache: Path, compilations: list[str], mode: int) -> None:
+def test_file_writable_by_others_is_not_loaded(cache: Path, compilations: list[str], mode: int) -> None:
     total()
     (file,) = cache.iterdir()
     file.chmod(mode)
@@ -160,7 +161,7 @@ def test_only_regular_files_are_loaded(cache: Path, tmp_path: Path, compilations
 
 
 @pytest.mark.parametrize("place", ["/dev/null/cache", "/proc/cache"])
-def test_a_cache_that_cannot_be_written_is_done_without(
+def test_unwritable_cache_is_not_used(
     cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.setenv("RAMERGE_CACHE", place)
@@ -182,7 +183,7 @@ def source_key(*parts: Any) -> bytes:
     return native.KernelSource(*parts).key
 
 
-def test_what_decides_about_the_code_is_in_the_key() -> None:
+def test_cache_key_covers_everything_relevant() -> None:
     keys = [
         source_key("f", "source", ("u32[]",), "u32", {}),
         source_key("g", "source", ("u32[]",), "u32", {}),
@@ -256,14 +257,14 @@ def test_functions_that_cannot_be_told_apart_are_refused() -> None:
     for element in (closure(2), np.add, len):
         with pytest.raises(TypeError, match="plain function"):
             source_key("f", "", (), "u32", {"element": element})
-    with pytest.raises(TypeError, match="cannot use ARGUMENTS, a tuple"):
+    with pytest.raises(TypeError, match="ARGUMENTS"):
         source_key("f", "", (), "u32", {"element": lambda x: ARGUMENTS[x]})
 
 
 @pytest.mark.parametrize("line", ["print(x)", "if x > 1: raise ValueError('large')"])
-def test_kernels_that_need_python_when_they_run_are_not_kept(cache: Path, line: str) -> None:
+def test_kernels_needing_python_are_not_kept(cache: Path, line: str, messages: Messages) -> None:
     source = f"def said(x):\n    {line}\n    return x\n"
-    with pytest.warns(RuntimeWarning, match=r"kernel said that cannot be kept"):
+    with messages.warns(RuntimeWarning):
         said = native.load("said", source, ("i64",), "i64")
     assert not cache.exists()
     assert said(1) == 1
@@ -274,27 +275,25 @@ def test_a_kernel_that_allocates_is_refused(cache: Path) -> None:
         native.load("sized", "def sized(x):\n    return np.zeros(x).size\n", ("i64",), "i64")
 
 
-def test_numba_that_is_switched_off_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numba_that_is_switched_off_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     monkeypatch.setattr("numba.core.config.DISABLE_JIT", 1)
-    with pytest.raises(ramerge.RamergeError, match=r"^NUMBA_DISABLE_JIT: switches numba off, .*; unset it$"):
+    with messages.raises(ramerge.RamergeError):
         total()
 
 
-def test_code_that_llvm_does_not_read_is_compiled_each_time(
-    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+def test_unreadable_code_is_compiled_each_time(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     monkeypatch.setattr("numba.core.ccallback.CFunc.inspect_llvm", lambda _: "no code of this LLVM")
     for _ in range(2):
-        with pytest.warns(RuntimeWarning, match=r"numba .* kernel total that cannot be kept"):
+        with messages.warns(RuntimeWarning):
             assert total() == 5.0
         forget()
     assert compilations == ["total"] * 2
     assert not cache.exists()
 
 
-def test_files_that_numba_cannot_open_are_not_taken_for_the_output(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numba_file_errors_are_no_output_errors(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def version(_: str) -> str:
         raise OSError(errno.EMFILE, "Too many open files", "/numba/METADATA")
 
@@ -326,7 +325,7 @@ def test_kernels_that_are_compiled_are_a_stage(cache: Path, tmp_path: Path) -> N
     assert {event.stage for event in events} == {"merging"}
 
 
-def test_loops_that_become_calls_of_the_c_library_run(cache: Path, compilations: list[str]) -> None:
+def test_loops_calling_the_c_library_run(cache: Path, compilations: list[str]) -> None:
     source = """
 def fill(x, zeros, copy):
     for i in range(np.uint64(x.size)):

@@ -24,7 +24,7 @@ _SHAPES = [
 
 
 @pytest.mark.parametrize("codes", list(CODES))
-def test_numbers_round_to_the_nearest_code_ties_to_even(codes: str) -> None:
+def test_numbers_round_to_nearest_even_code(codes: str) -> None:
     every = np.sort(np.arange(256, dtype=np.uint8).view(_FLOAT8[codes]).astype(np.float32))
     every = every[np.isfinite(every)]
     middle = (every[:-1] + every[1:]) / 2

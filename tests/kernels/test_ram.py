@@ -96,7 +96,7 @@ def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataO
 
 @settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
-def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> None:
+def test_agents_may_have_own_thresholds(data: st.DataObject) -> None:
     base, *agents = data.draw(inputs("BF16", (3,)))
     epsilons = [data.draw(st.sampled_from([EPSILON, 0.0, 1e-3, 1.0])) for _ in agents]
     stack, scales = [words(tensor) for tensor in (base, *agents)], [1.1, 1.2, 1.3]
@@ -112,7 +112,7 @@ def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> Non
 @pytest.mark.parametrize("shared", list(ram.COMBINATIONS))
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_reaches_the_result_of_every_rule(shared: str, place: int, bad: float) -> None:
+def test_non_finite_values_reach_every_result(shared: str, place: int, bad: float) -> None:
     values = [np.zeros(8), *(np.full(8, step) for step in (1.0, 2.0, -1.0))]
     values[place][5] = bad
     stack = [words(floats(array)) for array in values]

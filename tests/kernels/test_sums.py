@@ -52,7 +52,7 @@ def test_numbers_in_two_formats_have_one_sum() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_is_not_finite_is_noticed_and_adds_nothing(bad: float, place: int) -> None:
+def test_non_finite_values_add_nothing(bad: float, place: int) -> None:
     values = np.zeros((2, 100))
     values[1, 1], values[place, 7] = 3.0, bad
     found, flagged = sizes("F32", [floats(row, "F32") for row in values])

@@ -22,6 +22,7 @@ from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning import devices
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
+from tests.messages import Messages
 from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES, SPECTRAL, low_rank, random
 from tests.plans import planned
 from tests.tiers import at_most, some
@@ -116,7 +117,7 @@ def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkey
         ((11, 0), "6.2", True),
     ],
 )
-def test_consumer_gpus_refine_from_float32_and_plans_name_it(capability, hip, slow, tmp_path: Path, monkeypatch):
+def test_consumer_gpus_refine_from_float32(capability, hip, slow, tmp_path: Path, monkeypatch):
     import torch
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
@@ -148,7 +149,7 @@ def test_whole_merges_are_the_same_on_torch(method, dtype, tmp_path: Path):
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("method", SPECTRAL)
-def test_experts_of_a_layer_are_merged_on_torch_as_by_the_reference(method, tmp_path: Path):
+def test_torch_merges_experts_as_the_reference(method, tmp_path: Path):
     """Each expert by itself, whatever the order in which threads send them to a device."""
     shapes = {"block_sparse_moe.gate": (4, 9)}  # the reference of resmerge knows no families of names
     for expert in range(4):
@@ -185,7 +186,7 @@ def test_torch_on_the_cpu_computes_soundly():
         ("", ""),
     ],
 )
-def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypatch):
+def test_failing_device_is_left_out_with_warning(error, text, monkeypatch):
     device, seen = solver._Device(TORCH_CPU), []
     monkeypatch.setattr(solver, "_device", lambda _name: device)
     monkeypatch.setattr(
@@ -201,7 +202,7 @@ def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypat
 
 
 @pytest.mark.needs("torch")
-def test_the_next_matrices_are_read_while_a_device_solves(tmp_path: Path, monkeypatch):
+def test_next_matrices_are_read_during_solving(tmp_path: Path, monkeypatch):
     """Bounded by the threads: two matrices are being solved for, and one more is read."""
     shape, threads = (6, 9), solver.SIDE_BY_SIDE + 1
     for number, name in enumerate(("base", "a", "b")):
@@ -236,7 +237,7 @@ def test_the_next_matrices_are_read_while_a_device_solves(tmp_path: Path, monkey
 
 
 @pytest.mark.needs("torch")
-def test_a_matrix_that_does_not_fit_never_reaches_the_device(tmp_path: Path, monkeypatch):
+def test_too_large_matrix_never_reaches_the_device(tmp_path: Path, monkeypatch):
     source = recipe(tmp_path, write_simple(tmp_path, dtype="F32"), "tsvm")
     monkeypatch.setattr(solver, "_device", lambda name: pytest.fail(name))
     for out, resources in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 12})):
@@ -281,14 +282,14 @@ def test_a_failure_becomes_a_warning_of_the_record(tmp_path: Path, monkeypatch):
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_is_no_name_is_refused(tmp_path: Path):
+def test_a_device_that_is_no_name_is_refused(tmp_path: Path, messages: Messages):
     source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
     for text in ("gpu", "cuda:x", "", "torch:cpu"):
-        with pytest.raises(ramerge.RecipeError, match="auto, cpu, cuda, cuda:N and mps"):
+        with messages.raises(ramerge.RecipeError):
             ramerge.plan(source, options=ramerge.Options(device=text))
 
 
-def test_a_device_that_is_not_there_is_a_problem_of_methods_that_need_one(tmp_path: Path):
+def test_missing_device_stops_methods_that_need_it(tmp_path: Path):
     names = write_simple(tmp_path)
     options = ramerge.Options(device="cuda:7")
     (problem,) = ramerge.plan(recipe(tmp_path, names, "tsvm"), options=options).problems
@@ -296,7 +297,7 @@ def test_a_device_that_is_not_there_is_a_problem_of_methods_that_need_one(tmp_pa
     assert not ramerge.plan(recipe(tmp_path, names, "ram"), options=options).problems
 
 
-def test_auto_looks_for_a_gpu_only_where_matrices_are_large(tmp_path: Path, monkeypatch):
+def test_auto_uses_gpus_for_large_matrices(tmp_path: Path, monkeypatch):
     looked: list[int] = []
     monkeypatch.setattr(devices, "may_have_gpu", lambda: bool(looked.append(1)))
     source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
@@ -309,7 +310,7 @@ def test_auto_looks_for_a_gpu_only_where_matrices_are_large(tmp_path: Path, monk
     ("room", "sound", "text"),
     [(1 << 40, True, ""), (1 << 12, True, "matrices need more"), (1 << 40, False, "as the CPU does")],
 )
-def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path: Path, monkeypatch):
+def test_plans_name_device_and_misfits(room, sound, text, tmp_path: Path, monkeypatch):
     class Named:
         type = "cuda"
 

@@ -76,7 +76,7 @@ def test_closed_form_is_the_least_squares_solution(shape, count):
 
 
 @pytest.mark.parametrize(("shape", "rank"), [((20, 300), 2), ((300, 20), 2), ((64, 64), 4), ((128, 128), 8)])
-def test_closed_form_of_low_rank_has_the_smallest_norm(shape, rank):
+def test_low_rank_closed_form_has_smallest_norm(shape, rank):
     taus = low_rank(shape, 3, rank)
     expected = least_squares(taus)
     merged = wudi.closed_form(taus)
@@ -162,7 +162,7 @@ HARD = {
 
 @pytest.mark.parametrize("case", HARD)
 @pytest.mark.parametrize("shape", [(40, 200), (200, 40), (100, 100)])
-def test_closed_form_is_never_worse_than_adam_nor_the_sum(shape, case):
+def test_closed_form_beats_adam_and_the_sum(shape, case):
     taus = HARD[case](agents(shape, 3))
     nothing = literal(np.zeros(shape), taus)
     loss = literal(wudi.closed_form(taus), taus)
@@ -202,7 +202,7 @@ thorough = settings(max_examples=300, deadline=None, suppress_health_check=[Heal
 @pytest.mark.full
 @thorough
 @given(hard_agents())
-def test_closed_form_is_never_worse_than_the_authors_solver(taus):
+def test_closed_form_beats_the_authors_solver(taus):
     nothing = literal(0 * taus[0], taus)
     loss = literal(wudi.closed_form(taus), taus)
     assert loss <= literal(authors(taus), taus) + 1e-9 * nothing
@@ -256,7 +256,7 @@ def test_results_repeat():
 
 
 @pytest.mark.full
-def test_the_default_stays_near_the_sum_and_below_adams_objective():
+def test_default_stays_near_the_sum():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
     from ramerge.core.methods.wudi import WudiParameters
     from ramerge.demo.run import AGENTS

@@ -18,6 +18,7 @@ from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.read import translate_recipe
 from ramerge.mergekit.translate import DIALECT, translate
 from tests.checkpoints import floats, write_checkpoint
+from tests.messages import Messages
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]
 
@@ -150,7 +151,7 @@ def test_where_the_base_stands(theirs: str, given: dict[str, Any], agents: list[
         assert found["parameters"] == parameters
 
 
-def test_methods_that_take_a_base_if_there_is_one() -> None:
+def test_methods_with_an_optional_base() -> None:
     for method in ("nuslerp", "multislerp"):
         assert "base" not in said(recipe(method, base_model=None))
         found = said(recipe(method, models=[*MODELS, {"model": "base"}]))
@@ -186,7 +187,7 @@ def test_linear() -> None:
     )
 
 
-def test_what_a_model_has_goes_before_what_all_have() -> None:
+def test_model_keys_precede_general_keys() -> None:
     models = [
         {"model": "base", "parameters": {"weight": 9, "density": 0.9}},
         {"model": "a", "parameters": {"weight": 2}},
@@ -266,9 +267,7 @@ def test_dtypes(given: dict[str, Any], dtype: str | None) -> None:
         ({}, None),
     ],
 )
-def test_a_dtype_in_which_mergekit_computes_less_exactly_is_noted_where_it_matters(
-    tmp_path: Path, given: dict[str, Any], computes: str | None
-) -> None:
+def test_less_exact_mergekit_dtype_is_noted(tmp_path: Path, given: dict[str, Any], computes: str | None) -> None:
     for name in ("base", "code", "tool"):
         write_checkpoint(tmp_path / name, {"w": floats([1.0, 2.0], "F32")})
     (tmp_path / "recipe.yaml").write_text(
@@ -316,8 +315,8 @@ def test_names_are_ignored_with_a_note() -> None:
         *("tokenizer_source", "tokenizer", "chat_template", "name"),
     ],
 )
-def test_misspelled_keys_of_mergekit_are_corrected(key: str) -> None:
-    with pytest.raises(RecipeError, match=f"did you mean '{key}'"):
+def test_misspelled_keys_of_mergekit_are_corrected(key: str, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         translate(Document(recipe(**{f"{key}x": "x"})))
 
 
@@ -328,7 +327,7 @@ def test_whose_tokenizer_the_base_has() -> None:
     assert said(values)["companions"] == "code"
 
 
-def test_keys_of_ramerge_that_mergekit_has_no_word_for() -> None:
+def test_our_keys_beyond_mergekits() -> None:
     more = {"companions": "code", "shard_size": "5GB", "allow": {"non_finite": True}}
     found = said(recipe(**more))
     assert more.items() <= found.items()
@@ -557,7 +556,7 @@ out_dtype: bfloat16
 """
 
 
-def test_later_messages_point_at_the_original_by_line_and_key(tmp_path: Path) -> None:
+def test_later_messages_point_at_the_original(tmp_path: Path) -> None:
     given = read(tmp_path, GOOD)
     before = given.as_dict()
     document = translate(given)
@@ -584,7 +583,7 @@ def test_later_messages_point_at_the_original_by_line_and_key(tmp_path: Path) ->
         assert message == f"{document.source}:{line}: {theirs}: is wrong\n    {line} | {text}"
 
 
-def test_flags(tmp_path: Path) -> None:
+def test_flags(tmp_path: Path, messages: Messages) -> None:
     given = read(tmp_path, GOOD)
     for key, value in (
         (("parameters", "lambda"), 0.5),
@@ -604,7 +603,7 @@ def test_flags(tmp_path: Path) -> None:
     assert document.where(("allow", "non_finite"), "is wrong") == "--set allow.non_finite: is wrong"
     assert document.where(("shard_size",), "is wrong") == "--set shard_size: is wrong"
     given.set(("agents", "new"), "./new", "--agent new=./new")
-    with pytest.raises(RecipeError, match=r"^--agent new=\./new: does not belong in"):
+    with messages.raises(RecipeError):
         translate(given)
 
 
@@ -695,9 +694,9 @@ def test_every_agent_gets_what_mergekit_would_give_it(
             assert value == {**defaults, **shared, **one}[name]
 
 
-def test_a_missing_model_is_named_by_its_key_in_the_original(tmp_path: Path) -> None:
+def test_missing_model_is_named_by_original_key(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", {"w": floats([0.5])})
     path = tmp_path / "recipe.yaml"
     path.write_text("merge_method: ram\nbase_model: ./base\nmodels:\n  - model: ./tol\n")
     [problem] = ramerge.plan(path).problems
-    assert problem.startswith(f"{path}:4: models.0.model: ") and "no such folder" in problem
+    messages.check(problem)

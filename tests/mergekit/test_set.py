@@ -17,6 +17,7 @@ import ramerge
 from ramerge.core.foundation.errors import RecipeError
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_safetensors
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.planning.test_vocabulary import write as with_vocabulary
 
 SET = Path(__file__).parent / "mergekit_recipes"
@@ -147,21 +148,22 @@ def test_all_paths_start_at_one_folder(tmp_path: Path, monkeypatch: pytest.Monke
 # --- tokenizers ---
 
 
-def test_tokenizers_that_differ_are_refused(tmp_path: Path) -> None:
+def test_tokenizers_that_differ_are_refused(tmp_path: Path, messages: Messages) -> None:
     for name in ("base", "a", "b"):
         write_checkpoint(tmp_path / name, {"w": floats([0.5])})
         write_tokenizer(tmp_path / name, "x", TOKENS | ({"c": 3} if name == "b" else {}))
     text = "merge_method: ram\nbase_model: base\nmodels: [{model: a}, {model: b}]\n"
     for line in ("tokenizer_source: union", "tokenizer_source: b", "tokenizer: {source: union}", "tokenizer: {}"):
         (problem,) = ramerge.plan(recipe(tmp_path, text + line)).problems
-        assert "b and the base have different tokens" in problem and f"4 | {line}" in problem
+        assert f"4 | {line}" in problem
+        messages.check(problem)
     assert not ramerge.plan(recipe(tmp_path, text + "tokenizer_source: base")).problems
     (tmp_path / "base" / "tokenizer.json").unlink()
     (problem,) = ramerge.plan(recipe(tmp_path, text + "tokenizer_source: union")).problems
-    assert "the base's tokens are not known" in problem
+    messages.check(problem)
 
 
-def test_an_agents_tokenizer_is_its_companions(project: Path) -> None:
+def test_an_agents_tokenizer_is_its_companions(project: Path, messages: Messages) -> None:
     text = "merge_method: ram\nbase_model: ./models/base\nmodels: [{model: ./models/coder}, {model: ./models/tool}]\n"
     for line, owner in {
         "tokenizer_source: ./models/tool": "tool",
@@ -173,11 +175,11 @@ def test_an_agents_tokenizer_is_its_companions(project: Path) -> None:
         made = ramerge.plan(recipe(project / "others", text + line))
         assert not made.problems
         assert str(made.details.companions["tokenizer.json"]).endswith(f"models/{owner}/tokenizer.json")
-    with pytest.raises(RecipeError, match=r"'org/other' is neither base, union nor a model of this recipe"):
+    with messages.raises(RecipeError):
         ramerge.plan(recipe(project / "others", text + "tokenizer_source: org/other"))
 
 
-def test_the_bases_tokenizer_with_an_agent_that_has_more_tokens(tmp_path: Path) -> None:
+def test_base_tokenizer_with_fewer_tokens_than_agent(tmp_path: Path) -> None:
     for seed, (name, rows, added) in enumerate([("base", 10, []), ("a", 10, []), ("b", 11, ["<x>"])]):
         with_vocabulary(tmp_path / name, seed, rows, added)
     text = "merge_method: task_arithmetic\nbase_model: base\nmodels: [{model: a}, {model: b}]\n"
@@ -200,7 +202,7 @@ def test_the_bases_tokenizer_with_an_agent_that_has_more_tokens(tmp_path: Path) 
 # --- what is said of rules, and of recipes for other programs ---
 
 
-def test_rules_of_a_gradient_are_one_note_in_order(project: Path, tmp_path: Path) -> None:
+def test_gradient_rules_are_one_note(project: Path, tmp_path: Path) -> None:
     names = [f"model.layers.{layer}.w" for layer in (10, 2, 1, 0, 11, 9, 8, 7, 6, 5, 4, 3)]
     for name in ("base", "a"):
         write_checkpoint(tmp_path / name, {key: floats([0.5, 1.0]) for key in names})

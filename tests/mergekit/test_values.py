@@ -15,6 +15,7 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document
 from ramerge.mergekit.translate import translate
 from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.messages import Messages
 from tests.reference import Stored
 
 LAYERS = 5
@@ -153,7 +154,7 @@ def test_refused(given_: dict[str, Any], names: list[str], message: str) -> None
         varying(given_, names)
 
 
-def test_filters_that_are_for_no_tensor_are_warned_of(tmp_path: Path) -> None:
+def test_unmatched_filters_are_warned_of(tmp_path: Path) -> None:
     for name in ("base", "a"):
         write_checkpoint(tmp_path / name, {"w": Stored("F32", np.full(4, len(name), np.float32).view(np.uint32))})
     path = tmp_path / "recipe.yaml"
@@ -172,8 +173,8 @@ def test_one_layer_is_the_last_one() -> None:
     assert found["rules"] == [{"layers": "0", "parameters": {"density": 0.6}}]
 
 
-def test_a_base_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_opened_is_said(tmp_path: Path, messages: Messages) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(SLERP)
-    with pytest.raises(RecipeError, match=r"t: depends on the tensor, and .*base"):
+    with messages.raises(RecipeError):
         ramerge.plan(path)

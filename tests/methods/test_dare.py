@@ -51,7 +51,7 @@ def test_rate_and_mean(p: float, tmp_path: Path) -> None:
             assert abs(values.mean() - 1) < 5 * sigma / (1 - p)
 
 
-def test_coins_are_independent_of_agents_tensors_seeds_and_neighbors(tmp_path: Path) -> None:
+def test_coins_are_independent(tmp_path: Path) -> None:
     left, other = dropped(tmp_path, p=0.5), dropped(tmp_path, p=0.5, seed=1)
     rows = [left["a"]["x"], left["a"]["y"], left["b"]["x"], left["b"]["y"], other["a"]["x"], np.roll(left["a"]["x"], 1)]
     together = np.corrcoef([row > 0 for row in rows])
@@ -59,7 +59,7 @@ def test_coins_are_independent_of_agents_tensors_seeds_and_neighbors(tmp_path: P
     assert all(np.array_equal(left[a][t], dropped(tmp_path, p=0.5)[a][t]) for a in "ab" for t in "xy")
 
 
-def test_an_agents_coins_do_not_depend_on_the_other_agents(tmp_path: Path) -> None:
+def test_coins_ignore_the_other_agents(tmp_path: Path) -> None:
     alone = dropped(tmp_path, p=0.5)
     ramerge.merge(recipe(tmp_path, ["b", "a"], "dare", parameters={"p": 0.5}), tmp_path / "both")
     both = {key: tensor.numbers(np.float32) for key, tensor in read_checkpoint(tmp_path / "both").items()}

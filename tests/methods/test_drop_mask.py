@@ -20,7 +20,7 @@ def piece(tensor: str, start: int) -> Piece:
     )
 
 
-def test_a_key_is_the_digest_of_seed_agent_and_tensor() -> None:
+def test_key_digests_seed_agent_and_tensor() -> None:
     digest = hashlib.sha256(b"ramerge dare\n-3\ncode\nmodel.norm.weight").digest()
     assert key(-3, "code", "model.norm.weight") == tuple(np.frombuffer(digest[:8], "<u4").tolist())
 
@@ -33,7 +33,7 @@ def test_what_a_kernel_gets() -> None:
     assert drop.start == 4
 
 
-def test_what_stays_is_left_as_it_is_without_rescaling() -> None:
+def test_kept_elements_are_unchanged_without_rescaling() -> None:
     drop = DropMask(7, ("code",), (0.9,), rescale=False).drop(piece("w", 0))
     assert drop.scales == (1.0,)
     assert drop.below == (pytest.approx(0.9 * 2**32, abs=1),)

@@ -13,6 +13,7 @@ from ramerge.core.planning.explain import _are
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import run, same
+from tests.messages import Messages
 from tests.tiers import some
 
 HALF = {"epsilon": {"relative": 0.5}}
@@ -123,7 +124,7 @@ def test_analyses_take_it(method: str, tmp_path: Path) -> None:
         assert (part.active, part.shared_with[0]) == (agent.active, agent.unique)
 
 
-def test_what_is_not_a_threshold_is_refused_in_words(tmp_path: Path) -> None:
+def test_invalid_thresholds_are_refused(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     for wrong, text in [
         ({"relatve": 1}, r"must be a number, or \{relative: x\}"),
@@ -150,7 +151,7 @@ def test_agents_of_a_kind_are_named_together() -> None:
     assert _are({"code": "float32", "math": "a LoRA adapter"}) == "code is float32, math is a LoRA adapter"
 
 
-def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
+def test_float32_agents_are_warned_of(tmp_path: Path, messages: Messages) -> None:
     names = dense(tmp_path, "F32")
     source = recipe(tmp_path, names, "ram")
     forecast = ramerge.plan(source).forecast
@@ -159,16 +160,17 @@ def test_float32_agents_are_warned_of(tmp_path: Path) -> None:
     (warning,) = [text for text in record.warnings if "epsilon" in text]
     assert "99% of code (float32), 99% of tool (float32)" in warning or "100% of code" in warning
     # RAM of three agents may keep more than their average, so nothing is said of that
-    assert "RAM averages that over the agents that moved it" in warning and "hardly" not in warning + forecast[0]
+    assert "hardly" not in warning + forecast[0]
+    messages.check(warning)
     assert [text for text in ramerge.analyze(source).warnings if "epsilon" in text] == [warning]
-    with pytest.raises(ramerge.WeightsError, match="too small to separate what training moved"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(source, tmp_path / "strict", options=ramerge.Options(strict=True))
     relative = recipe(tmp_path, names, "ram", parameters={"epsilon": {"relative": 1}})
     assert ramerge.plan(relative).forecast == ()
     assert ramerge.merge(relative, tmp_path / "relative", options=ramerge.Options(strict=True)).warnings == ()
 
 
-def test_sparse_float32_agents_are_not_warned_of_and_dense_bfloat16_agents_are(tmp_path: Path) -> None:
+def test_density_warning_depends_on_dtype(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "sparse").mkdir()
     names = write_simple(tmp_path / "sparse", {"code": 0.05, "tool": 0.3}, dtype="F32")
     record = ramerge.merge(recipe(tmp_path / "sparse", names, "ram"), tmp_path / "one")
@@ -178,8 +180,8 @@ def test_sparse_float32_agents_are_not_warned_of_and_dense_bfloat16_agents_are(t
     assert ramerge.plan(recipe(tmp_path / "dense", names, "ram")).forecast == ()
     record = ramerge.merge(recipe(tmp_path / "dense", names, "ram"), tmp_path / "two")
     (warning,) = record.warnings
-    assert warning.startswith("training moved 9") and "RAM averages that" in warning and WHERE_TO_BEGIN in warning
-    assert warning.endswith("of agents as dense, a swapped one may go unnoticed")
+    assert WHERE_TO_BEGIN in warning
+    messages.check(warning)
     alone = ramerge.merge(recipe(tmp_path / "dense", names[:1], "ram"), tmp_path / "three")
     assert alone.warnings == ()
 

@@ -76,7 +76,7 @@ def test_a_stack_of_experts_counts_as_one_tensor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [*SOLVERS, "core"])
-def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) -> None:
+def test_gpt2_layers_are_solved_transposed(method: str, tmp_path: Path) -> None:
     key = "h.0.mlp.c_fc.weight"
     plain = merged(tmp_path / "x", method, three(lambda found: {key: found["gate_up_proj"][0]}))
     of_gpt2 = three(lambda found: {key: found["gate_up_proj"][0].T.copy()})
@@ -105,7 +105,7 @@ def test_in_memory_shapes_tell_what_gpt2_is(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["regmean", "aim"])
-def test_in_memory_inputs_meet_the_right_side_of_stacked_experts(method: str) -> None:
+def test_memory_inputs_fit_stacked_experts(method: str) -> None:
     rng = np.random.default_rng(0)
     widths = {"gate_up_proj": HIDDEN, "down_proj": INNER}
     rows = {n: {key: rng.standard_normal((20, d)) for key, d in widths.items()} for n in AGENTS}
@@ -173,7 +173,7 @@ def test_what_is_no_stack_of_experts() -> None:
 
 
 @pytest.mark.parametrize("method", ["swudi", "core+", "tsvm", "core", "ram"])
-def test_a_plan_warns_of_experts_that_are_not_solved_for(method: str, tmp_path: Path) -> None:
+def test_plan_warns_of_unsolved_experts(method: str, tmp_path: Path) -> None:
     key = f"{MODULE}.down_proj"  # whose shape alone says nothing
     values = {"model.norm.weight": np.ones(20)}
     for name in ("base", *AGENTS):

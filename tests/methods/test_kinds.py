@@ -17,7 +17,7 @@ LAYER = Layer("model.layers.0.mlp.up_proj.weight", (6, 4))
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_what_is_elementwise_needs_one_element_at_a_time(name: str) -> None:
+def test_elementwise_methods_need_single_elements(name: str) -> None:
     method = METHODS[name]
     layer = Layer(LAYER.name, LAYER.shape, rows=(3, 3)) if method.side is not None else LAYER
     unit = method.unit(layer, method.parameters())
@@ -44,7 +44,7 @@ def test_a_method_that_lacks_something_cannot_be_made() -> None:
 
 @pytest.mark.parametrize("statistic", [Gram("tensor"), RootMeanSquare("model")])
 @pytest.mark.parametrize("importances", [False, True])
-def test_sums_take_the_number_of_agents_from_the_piece(statistic: Gram | RootMeanSquare, importances: bool) -> None:
+def test_sums_count_agents_of_the_piece(statistic: Gram | RootMeanSquare, importances: bool) -> None:
     """With 3 agents, a base and importances there are as many inputs as for 6 agents without."""
     arrays = [np.full(8, value, np.float32) for value in (1, 2, 3, 5, *(1, 1, 1) * importances)]
     words = [array.view(np.uint32) for array in arrays]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import ramerge
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.test_merge import run
+from tests.messages import Messages
 
 Numbers = NDArray[np.float32]
 
@@ -59,9 +60,7 @@ def test_small_updates_are_merged_like_large_ones(method: str, parameters: dict[
 
 
 @pytest.mark.parametrize(("method", "parameters"), [*TASK_VECTORS.items(), ("arcee_fusion", {})])
-def test_agents_that_moved_nothing_give_the_base_bit_for_bit(
-    method: str, parameters: dict[str, Any], tmp_path: Path
-) -> None:
+def test_unmoved_agents_give_the_base(method: str, parameters: dict[str, Any], tmp_path: Path) -> None:
     base = np.array([[-0.0, 0.0, 1e-40, 3.0], [1, 2, 3, 4]], np.float32)
     same(merged(tmp_path, method, base, [base] * (1 if method == "arcee_fusion" else 2), **parameters), base)
 
@@ -98,11 +97,11 @@ def test_orthogonal_task_vectors_keep_their_length(tmp_path: Path) -> None:
     same(merged(tmp_path, "model_stock", base, [base + 1, base - 1]), base)
 
 
-def test_directions_that_cancel_out(tmp_path: Path) -> None:
+def test_directions_that_cancel_out(tmp_path: Path, messages: Messages) -> None:
     two = [[2.0, 0.0], [-1.0, 0.0]]
     np.testing.assert_allclose(merged(tmp_path, "multislerp", np.zeros(2), two), [0.5, 0])
     three = [[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]]
-    with pytest.raises(ramerge.WeightsError, match=r"'model\.layers\.0\.w': there is no mean direction"):
+    with messages.raises(ramerge.WeightsError):
         merged(tmp_path, "multislerp", np.zeros(2), three, eps=1e-3)
     assert np.isfinite(merged(tmp_path, "karcher", np.zeros(2), three)).all()
 
@@ -119,7 +118,7 @@ def test_what_one_agent_moved_by_itself_stays_whole(tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("count", [3, 5])
-def test_what_sce_selects_does_not_depend_on_the_order_of_agents(count: int, tmp_path: Path) -> None:
+def test_sce_selection_ignores_agent_order(count: int, tmp_path: Path) -> None:
     # steps of bfloat16, in which many elements have the same variance
     base = rng().choice([0.25, 0.5, 1.0, 1.5], 20_000)
     moves = rng(1).integers(-2, 3, (count, 20_000)) * (rng(2).random((count, 20_000)) < 0.3)
@@ -177,7 +176,7 @@ def test_without_epsilon_della_is_dare(tmp_path: Path) -> None:
     same(merged(tmp_path, "della_linear", np.ones((70, 31)), agents, **ours), theirs)
 
 
-def test_what_is_kept_has_the_sum_of_the_whole(tmp_path: Path) -> None:
+def test_kept_elements_keep_the_sum(tmp_path: Path) -> None:
     agent = rng().normal(size=(50, 40))
     found = merged(tmp_path, "della_linear", np.zeros(agent.shape), [agent], density=0.3)
     assert np.abs(found).sum() == pytest.approx(np.abs(agent).sum(), rel=1e-5)
@@ -193,8 +192,8 @@ def test_what_is_kept_has_the_sum_of_the_whole(tmp_path: Path) -> None:
         {"density": {"a0": 0.5, "a1": 0.6}, "epsilon": {"a0": 0.1, "a1": 0.4}},
     ],
 )
-def test_probabilities_lie_between_0_and_1(parameters: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match="must lie between 0 and 1"):
+def test_probabilities_lie_between_0_and_1(parameters: dict[str, Any], tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         merged(tmp_path, "della", [0.0], [[1.0], [2.0]], **parameters)
 
 
@@ -204,26 +203,26 @@ EVERY = {**TASK_VECTORS, **MODELS, "arcee_fusion": {}, "passthrough": {}}
 @pytest.mark.parametrize(("method", "parameters"), EVERY.items())
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_refused_by_name(
-    method: str, parameters: dict[str, Any], bad: float, tmp_path: Path
+    method: str, parameters: dict[str, Any], bad: float, tmp_path: Path, messages: Messages
 ) -> None:
     base, agent = np.ones((3, 4), np.float32), np.full((3, 4), 2, np.float32)
     agent[1, 2] = bad
     agents = [agent] if method == "arcee_fusion" else [agent, base + 0.5]
-    with pytest.raises(ramerge.WeightsError, match=r"a0: tensor 'model\.layers\.0\.w' holds 1 NaN or Inf"):
+    with messages.raises(ramerge.WeightsError):
         merged(tmp_path, method, base, agents, **parameters)
 
 
 @pytest.mark.parametrize(
-    ("method", "agents", "message"),
+    ("method", "agents"),
     [
-        ("slerp", 3, "agents: slerp takes exactly 2 agents, not 3"),
-        ("nuslerp", 1, "agents: nuslerp takes exactly 2 agents, not 1"),
-        ("model_stock", 1, "agents: model_stock takes at least 2 agents, not 1"),
-        ("arcee_fusion", 2, "agents: arcee_fusion takes exactly one agent, not 2"),
+        ("slerp", 3),
+        ("nuslerp", 1),
+        ("model_stock", 1),
+        ("arcee_fusion", 2),
     ],
 )
-def test_how_many_agents(method: str, agents: int, message: str, tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match=message):
+def test_how_many_agents(method: str, agents: int, tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(ramerge.RecipeError):
         merged(tmp_path, method, [1.0], [[2.0]] * agents)
 
 

@@ -409,7 +409,7 @@ def steep(shape, count=3):
 @pytest.mark.parametrize("make", [random, steep])
 @pytest.mark.parametrize("shape", [(264, 400), (400, 264), (264, 264)])
 @pytest.mark.parametrize(("method", "parameters"), [*((name, {}) for name in SPECTRAL), ("swudi", {"exp_time": 1e5})])
-def test_large_matrices_are_decomposed_in_float32_where_that_does(method, parameters, shape, make, monkeypatch):
+def test_large_matrices_are_decomposed_in_float32(method, parameters, shape, make, monkeypatch):
     decomposed: list[str] = []
     taus = [tau.astype(np.float32) for tau in make(shape)]
     exact = merged(method, [tau.astype(np.float64) for tau in taus], **parameters)

@@ -41,7 +41,7 @@ def merged(method: str, recorded: str = KEY, **parameters: Any) -> dict[str, np.
         ("dare", {"seed": 3}),
     ],
 )
-def test_regmean_comes_near_a_method_s_result_with_a_large_ridge(method: str, given: dict[str, Any]) -> None:
+def test_large_ridge_approaches_the_start(method: str, given: dict[str, Any]) -> None:
     wanted = merged(method, **given)
     far = merged("regmean", towards=method, prior=given, ridge=1e9)
     near = merged("regmean", towards=method, prior=given, ridge=0.01)
@@ -81,7 +81,7 @@ def test_bad_starts_are_refused(parameters: dict[str, Any], text: str, tmp_path:
     assert text in str(caught.value)
 
 
-def test_copies_of_one_agent_are_calibrated_to_that_agent() -> None:
+def test_equal_agents_are_calibrated_to_themselves() -> None:
     agents = dict.fromkeys(("one", "two", "three"), AGENTS["code"])
     found = dict(ramerge.merge_state_dicts(BASE, agents, "svc"))
     assert np.allclose(found[KEY], AGENTS["code"][KEY], atol=1e-6)
@@ -118,7 +118,7 @@ def test_another_method_needs_what_it_needs_alone() -> None:
     )
 
 
-def test_the_preset_of_the_paper_averages_what_has_no_recorded_inputs() -> None:
+def test_paper_preset_averages_without_inputs() -> None:
     found = dict(
         ramerge.merge_state_dicts(
             BASE,

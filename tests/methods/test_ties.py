@@ -24,7 +24,7 @@ def coarse(tmp_path: Path) -> list[str]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["ties", "dare_ties"])
-def test_equal_magnitudes_are_all_kept_and_it_is_said(method: str, coarse: list[str], tmp_path: Path) -> None:
+def test_ties_of_magnitude_are_kept_and_noted(method: str, coarse: list[str], tmp_path: Path) -> None:
     parameters = {"density": 0.02, **({"p": 0.0} if method == "dare_ties" else {})}
     record = ramerge.merge(recipe(tmp_path, coarse, method, parameters=parameters), tmp_path / "out")
     for agent in record.agents.values():

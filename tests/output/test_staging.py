@@ -22,6 +22,7 @@ from ramerge.core.output import staging as module
 from ramerge.core.output.lifecycle import build_output, discard, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import MOST_OPEN, Writer, lay_out
+from tests.messages import Messages
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
 
@@ -123,7 +124,7 @@ class Exchanging:
     ],
     ids=["exchanges", "cannot", "does what it reports as failed", "does not what it reports", "no such call"],
 )
-def test_folders_that_cannot_be_exchanged_are_moved_one_after_the_other(
+def test_unexchangeable_folders_are_moved_in_turn(
     library: Callable[[], object], moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(tmp_path / "out", "old")
@@ -148,13 +149,13 @@ def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     assert left(tmp_path) == ["out"]
 
 
-def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
+def test_loser_of_a_race_fails_at_once(tmp_path: Path, messages: Messages) -> None:
     out = tmp_path / "out"
     with build_output(out, overwrite=False) as stage:
         write(stage)
         for overwrite in (False, True):
             with (
-                pytest.raises(OutputError, match="another process is writing it"),
+                messages.raises(OutputError),
                 build_output(out, overwrite=overwrite),
             ):
                 pass
@@ -162,10 +163,10 @@ def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
     assert left(tmp_path) == ["out"]
 
 
-def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+def test_folder_with_new_subfolders_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "out").mkdir()
     with (
-        pytest.raises(PlanError, match="has changed meanwhile"),
+        messages.raises(PlanError),
         build_output(tmp_path / "out", overwrite=True) as stage,
     ):
         write(stage)
@@ -184,7 +185,7 @@ def test_any_name_that_a_folder_can_have(name: str, tmp_path: Path) -> None:
         assert left(tmp_path) == [name]
 
 
-def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> None:
+def test_long_names_have_separate_places(tmp_path: Path) -> None:
     with build_output(tmp_path / ("x" * 254 + "1"), overwrite=False) as one:
         write(one)
         with build_output(tmp_path / ("x" * 254 + "2"), overwrite=False) as two:
@@ -195,15 +196,15 @@ def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> N
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     """With what was free when it was full, and not after what was written is removed."""
     monkeypatch.setattr(
         module, "free_bytes", lambda out: 7 if (out.parent / ".out.ramerge-partial").exists() else 10**9
     )
-    full = pytest.raises(OutputError, match=r"disk is full \(7 bytes free\).*nothing was kept")
+    full = messages.raises(OutputError)
     with full, build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OutputError, match="Input/output error"), build_output(tmp_path / "out", overwrite=False):
+    with messages.raises(OutputError), build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.EIO, "Input/output error")
     assert left(tmp_path) == []
 
@@ -293,9 +294,7 @@ def _next_run_is_clean(out: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ramerge.core.foundation.errors.OutputWarning")
-def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
-    exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_run_repairs_every_kill(exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     ends = set()
     for place in range(len(calls(tmp_path, monkeypatch))):
@@ -320,8 +319,8 @@ def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "replacing"])
-def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
-    old: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_run_killed_after_publication_is_cleared(
+    old: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     out = tmp_path / "out"
     if old:
@@ -336,14 +335,12 @@ def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     assert content(out) == "new" and left(tmp_path) == [".out.ramerge-partial", "out"]
-    with pytest.warns(
-        OutputWarning, match="out: is complete; what the run that made it had left, because it was killed"
-    ):
+    with messages.warns(OutputWarning):
         tidy(out)
     assert content(out) == "new" and left(tmp_path) == ["out"]
 
 
-def test_only_what_belongs_to_a_finished_output_is_cleared(tmp_path: Path) -> None:
+def test_only_files_of_finished_outputs_are_cleared(tmp_path: Path) -> None:
     """Not that of a stopped run next to another output, nor that of a living one."""
     out = tmp_path / "out"
     fill(out, "theirs")
@@ -361,14 +358,14 @@ def test_only_what_belongs_to_a_finished_output_is_cleared(tmp_path: Path) -> No
     assert left(work) == ["lock"]
 
 
-def test_what_was_put_back_is_said(tmp_path: Path) -> None:
+def test_what_was_put_back_is_said(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
     for overwrite in (False, True):
         shutil.rmtree(out, ignore_errors=True)
         work.mkdir()
         fill(work / "old", "old")
         fill(work / "new", "torn")
-        with pytest.warns(OutputWarning, match="had moved it to .*old; it has been moved back"):
+        with messages.warns(OutputWarning):
             if overwrite:
                 with build_output(out, overwrite=True) as stage:
                     assert content(out) == "old"
@@ -380,28 +377,28 @@ def test_what_was_put_back_is_said(tmp_path: Path) -> None:
         assert left(tmp_path) == ["out"]
 
 
-def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Path) -> None:
+def test_old_output_is_kept_if_displaced(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
     work.mkdir()
     fill(work / "old", "old")
     fill(work / "new")
     fill(out, "theirs")
     with (
-        pytest.warns(OutputWarning, match="move it to another folder"),
-        pytest.raises(OutputError, match=r"old: was at .* before a run was killed"),
+        messages.warns(OutputWarning),
+        messages.raises(OutputError),
         build_output(out, overwrite=True),
     ):
         pass
     assert content(work / "old") == "old" and content(out) == "theirs"
 
 
-def test_what_a_living_process_builds_is_left_alone(tmp_path: Path) -> None:
+def test_what_a_living_process_builds_is_left_alone(tmp_path: Path, messages: Messages) -> None:
     work = tmp_path / ".out.ramerge-partial"
     work.mkdir()
     fill(work / "new", "theirs")
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OutputError, match="another process"), build_output(tmp_path / "out", overwrite=True):
+        with messages.raises(OutputError), build_output(tmp_path / "out", overwrite=True):
             pass
         assert content(work / "new") == "theirs"
 
@@ -450,7 +447,7 @@ def refuse(tmp_path: Path, words: str) -> None:
     assert left(tmp_path) == before and not (tmp_path / "out").exists()
 
 
-def test_a_hidden_folder_of_another_user_is_not_continued(
+def test_hidden_folder_of_another_user_is_refused(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = r"ramerge-partial: belongs to another user \(uid \d+\).*have it removed, or choose another place"
@@ -467,7 +464,7 @@ def test_a_hidden_folder_of_another_user_is_not_continued(
 
 
 @pytest.mark.parametrize("mode", [0o720, 0o702, 0o777])
-def test_a_hidden_folder_that_others_can_write_to_is_not_continued(mode: int, prepared: Path, tmp_path: Path) -> None:
+def test_hidden_folder_writable_by_others_is_refused(mode: int, prepared: Path, tmp_path: Path) -> None:
     prepared.chmod(mode)
     refuse(tmp_path, "ramerge-partial: other users can write to it, so what is in it is not trusted; .*`chmod go-w`")
 
@@ -485,7 +482,7 @@ def test_what_another_user_owns_inside_is_made_anew(name: str, prepared: Path, t
     assert content(tmp_path / "out") == "new"
 
 
-def test_file_systems_that_show_another_owner_or_all_permissions(
+def test_file_systems_with_fixed_owner_and_permissions(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the user makes there looks the same, so a stopped run can be continued."""
@@ -499,7 +496,7 @@ def test_file_systems_that_show_another_owner_or_all_permissions(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_that_another_user_prepared_is_not_written_into(tmp_path: Path) -> None:
+def test_file_of_another_user_is_not_written(tmp_path: Path) -> None:
     hidden = tmp_path / ".report.html.partial"
     hidden.write_text("")
     os.chown(hidden, OTHER, OTHER)
@@ -512,9 +509,7 @@ def test_a_file_that_another_user_prepared_is_not_written_into(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EBUSY])
-def test_an_old_output_that_cannot_be_moved_is_refused_at_the_beginning(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_immovable_old_output_is_refused_first(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path / "out", "old")
     real = os.rename
 
@@ -551,7 +546,7 @@ print((Path("{0}/all/out") / "config.json").read_text())
 """
 
 
-def test_a_folder_of_the_lower_layer_of_an_overlay(tmp_path: Path) -> None:
+def test_folder_in_a_lower_overlay_layer(tmp_path: Path) -> None:
     """When the old one has been removed, the new one can be replaced as everywhere."""
     script = OVERLAY.format(tmp_path, sys.executable)
     try:
@@ -585,7 +580,7 @@ def stopping() -> Iterator[None]:
 
 @pytest.mark.usefixtures("stopping")
 @pytest.mark.parametrize("fails", [False, True], ids=["merge ends well", "merge fails"])
-def test_a_signal_at_any_call_leaves_nothing_and_is_told_as_it_is(
+def test_signal_at_any_call_leaves_nothing(
     fails: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
@@ -617,7 +612,7 @@ def test_a_signal_at_any_call_leaves_nothing_and_is_told_as_it_is(
 
 
 @pytest.mark.usefixtures("stopping")
-def test_a_signal_after_the_output_is_in_place_says_so(tmp_path: Path) -> None:
+def test_signal_after_publication_is_reported(tmp_path: Path) -> None:
     assert StoppedError(15).kept == "nothing was kept"
     with build_output(tmp_path / "out", overwrite=False) as stage:
         write(stage)
@@ -635,7 +630,7 @@ def test_handlers_are_given_back(tmp_path: Path) -> None:
 # --- what others do to the folder that is built -----------------------------------------------------------------------
 
 
-def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> None:
+def test_incomplete_output_does_not_appear(tmp_path: Path, messages: Messages) -> None:
     out, work = tmp_path / "out", tmp_path / ".out.ramerge-partial"
 
     def replace(path: Path) -> None:
@@ -653,7 +648,7 @@ def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> N
     ]
     for change in changes:
         with (
-            pytest.raises(OutputError, match=r"another program has changed or removed it.*nothing was kept"),
+            messages.raises(OutputError),
             build_output(out, overwrite=False) as stage,
         ):
             write(stage)
@@ -661,11 +656,11 @@ def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> N
         assert left(tmp_path) == []
 
 
-def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path) -> None:
+def test_replaced_shard_is_no_output(tmp_path: Path, messages: Messages) -> None:
     shard = lay_out("x.safetensors", [("a", "U8", (3,), 3)])
     for change in (lambda path: path.unlink(), lambda path: os.truncate(path, 4)):
         with (
-            pytest.raises(OutputError, match="changed or removed"),
+            messages.raises(OutputError),
             build_output(tmp_path / "out", overwrite=False) as stage,
         ):
             writer = Writer(stage, [shard])

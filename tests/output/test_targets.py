@@ -8,26 +8,27 @@ import ramerge
 from ramerge.core.engine.journal import Journal
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.output.targets import path_of
+from tests.messages import Messages
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/o", "https://host/o", Path("s3://bucket/o")])
-def test_an_output_elsewhere_is_refused(out: str | Path) -> None:
-    with pytest.raises(RecipeError, match="must be on this machine; write to a folder here and upload it"):
+def test_an_output_elsewhere_is_refused(out: str | Path, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         path_of(out)
 
 
 @pytest.mark.parametrize("out", [".", "/"])
-def test_only_beside_a_folder_with_a_name_is_cleaned(out: str) -> None:
-    with pytest.raises(RecipeError, match="name the folder that the stopped runs wrote"):
+def test_cleaning_needs_a_named_folder(out: str, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.clean(out)
 
 
-def test_an_output_has_a_name() -> None:
-    with pytest.raises(RecipeError, match="OUT: must not be empty"):
+def test_an_output_has_a_name(messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.clean("")
 
 
-def test_a_journal_that_cannot_be_read_is_spoken_of(tmp_path: Path) -> None:
+def test_unreadable_journal_is_reported(tmp_path: Path) -> None:
     journal = Journal({}, {}, 1)
     assert (journal.fits(tmp_path, None), journal.reason) == (False, "")
     (tmp_path / "journal").mkdir()

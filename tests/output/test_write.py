@@ -7,7 +7,7 @@ from ramerge.core.output.write import Writer, lay_out
 from ramerge.core.tensors.header import read_header
 
 
-def test_files_have_their_size_before_data_and_take_it_in_any_order(tmp_path: Path) -> None:
+def test_files_are_sized_before_writing(tmp_path: Path) -> None:
     shard = lay_out("sub/x.safetensors", [("a", "U8", (3,), 3), ("none", "F32", (0,), 0), ("b", "U8", (2,), 2)])
     writer = Writer(StagingDir(tmp_path), [shard])
     path = tmp_path / "sub" / "x.safetensors"

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.methods.registry import METHODS
+from tests import reference
 from tests.checkpoints import floats, write_checkpoint, write_safetensors
-from tests.conformance.features import Case
-from tests.conformance.test_merge import importances_for
+from tests.conformance.methods import ROWS
+from tests.conformance.test_merge import importances_for, tossed
 from tests.deltas.writing import write_delta
 from tests.formats.quantized import SAMPLES, quantize_model
 from tests.formats.test_lora import write_adapter
@@ -36,6 +38,7 @@ SHAPES = {
 MATRICES = tuple(name for name in SHAPES if ".layers." in name)
 EXPERTS, COUNT = "model.layers.1.mlp.experts", 3
 EXPERT_SHAPES = {"gate": (5, 32), "up": (5, 32), "down": (32, 5)}
+SAFETENSORS_DTYPES = {"bfloat16": "BF16", "float32": "F32", "float16": "F16"}
 TOKENS = {f"t{number}": number for number in range(8)}
 
 # Methods of each kind, and values of their parameters that are not the defaults.
@@ -56,10 +59,16 @@ PARAMETERS: dict[str, dict[str, list[Any]]] = {
 
 
 @dataclass
-class Family(Case):
-    """A base and its agents; see `Case`.
+class Family:
+    """A base and its agents, which features change one after another.
 
     Attributes:
+        folder: where the inputs are.
+        base: the base's tensors.
+        agents: the agents' tensors by name, as they are merged.
+        recipe: what is merged.
+        stored: those of agents that are stored otherwise.
+        importances: the importances of agents, for a method that takes them.
         random: decides what features draw.
         configs: `config.json` of models, where it is not the usual one.
         added: tokens that models have besides the usual ones; models without a tokenizer are not here.
@@ -71,6 +80,12 @@ class Family(Case):
         in_memory: whether the models can be state dicts.
     """
 
+    folder: Path
+    base: Tensors
+    agents: dict[str, Tensors]
+    recipe: dict[str, Any]
+    stored: dict[str, Tensors] = field(default_factory=dict)
+    importances: dict[str, Tensors] = field(default_factory=dict)
     random: Random = field(default_factory=Random)
     configs: dict[str, dict[str, Any]] = field(default_factory=dict)
     added: dict[str, list[str]] = field(default_factory=dict)
@@ -80,6 +95,15 @@ class Family(Case):
     features: list[str] = field(default_factory=list)
     has_reference: bool = True
     in_memory: bool = True
+
+    def add_rule(self, match: str, **rule: Any) -> None:
+        """Add a rule to the recipe."""
+        self.recipe.setdefault("rules", []).append({"match": match, **rule})
+
+    def store(self, agent: str, **keys: object) -> None:
+        """Say in the recipe where an agent is."""
+        side = {"importance": str(self.folder / f"{agent}-importance")} if self.importances else {}
+        self.recipe["agents"][agent] = {**keys, **side}
 
     def own_form(self) -> str | None:
         """An agent that has no form of its own yet, and has one now; None if all have one."""
@@ -143,6 +167,37 @@ def numbers(tensor: Stored) -> NDArray[np.float64]:
     """The elements in float64."""
     values: NDArray[np.float64] = tensor.numbers(np.float64)
     return values
+
+
+def expected(family: Family) -> dict[str, Stored]:
+    """The tensors of the merge, from the reference: rules in turn, and one merge for each set of parameters."""
+    method, rules = ROWS[family.recipe["method"]].reference, family.recipe.get("rules", [])
+    usual = family.recipe.get("parameters", {})
+    found, counted = {}, dict[str, list[str]]()
+    dtype_of_output = SAFETENSORS_DTYPES.get(family.recipe.get("dtype", ""))
+    dtypes = {**reference.dtypes(family.base, dtype_of_output)}
+    for name, tensor in family.base.items():
+        rule: dict[str, Any] = next((rule for rule in rules if fnmatch(name, rule["match"])), {})
+        dtypes[name] = SAFETENSORS_DTYPES.get(rule.get("dtype", "")) or dtypes[name] or tensor.dtype
+        if "keep" in rule or "take" in rule:
+            whole = tensor if "keep" in rule else family.agents[rule["take"]][name]
+            found[name] = encode(whole.numbers(np.float64), dtypes[name])
+        else:
+            counted.setdefault(repr(rule.get("parameters")), []).append(name)
+    for rule in [{}, *rules]:
+        names = counted.pop(repr(rule.get("parameters")), [])
+        base, *agents = ({name: model[name] for name in names} for model in (family.base, *family.agents.values()))
+        by_name = dict(zip(family.agents, agents, strict=True))
+        side = {"importances": family.importances} if family.importances else {}
+        parameters = {**usual, **rule.get("parameters", {})}
+        for dtype in {dtypes[name] for name in names}:
+            merged = method(base, by_name, dtype, **parameters, **side)
+            nearest = {name: merged[name] for name in names if dtypes[name] == dtype}
+            if family.recipe.get("rounding") == "stochastic":
+                seed = family.recipe.get("rounding_seed", 0)
+                nearest = tossed(family.recipe["method"], base, by_name, nearest, seed, parameters, side)
+            found |= nearest
+    return found
 
 
 Feature = Callable[[Family], None]

@@ -21,10 +21,9 @@ from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.methods.registry import METHODS as REGISTRY
 from tests.checkpoints import write_checkpoint
 from tests.commands import in_process
-from tests.conformance.features import expected
 from tests.conformance.methods import ROWS as METHODS
 from tests.conformance.test_memory import _TYPES, arrays, bits, bits_of, with_sides
-from tests.pairs.models import PARAMETERS, Family
+from tests.pairs.models import PARAMETERS, Family, expected
 from tests.plans import planned
 from tests.storage.memory import Memory
 

@@ -7,15 +7,14 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import ramerge
 from ramerge.core.planning.headers import read_headers
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
-from tests.checkpoints import Tensors, floats, read_checkpoint, simple, write_checkpoint, write_simple
-from tests.commands import ramerge as command
+from tests.checkpoints import Tensors, read_checkpoint, write_simple
+from tests.messages import Messages
 
 LINKS = ramerge.Options(allow_outside_links=True)
 
@@ -43,7 +42,7 @@ def test_filters_of_mergekit_read_linked_bases(tmp_path: Path) -> None:
     assert open_recipe(recipe, LINKS).stated("allow") == {"outside_links": True}
 
 
-def test_headers_are_those_of_the_plan(tmp_path: Path) -> None:
+def test_headers_are_those_of_the_plan(tmp_path: Path, messages: Messages) -> None:
     """Rule: `read_headers` gets its models from where plans do, soups and `allow` included."""
     write_simple(tmp_path, {"one": 0.1, "two": 0.2})
     config = json.loads((tmp_path / "base" / "config.json").read_text())
@@ -58,36 +57,24 @@ def test_headers_are_those_of_the_plan(tmp_path: Path) -> None:
     assert base.problems == code.problems == () and code.tensors == base.tensors
     assert not ramerge.plan(Document(values, folder=tmp_path)).problems
     (refused, _) = read_headers(Document({**values, "allow": {}}, folder=tmp_path))
-    assert "of tomorrow" in refused.problems[0]
+    messages.check(refused.problems[0])
 
 
-def test_deltas_of_allowed_configurations(tmp_path: Path) -> None:
+def test_deltas_of_allowed_configurations(tmp_path: Path, messages: Messages) -> None:
     """Rule: deltas open their models by a recipe, so `allow` says the same as in merges."""
     write_simple(tmp_path, {"code": 0.1})
     for name in ("base", "code"):
         path = tmp_path / name / "config.json"
         path.write_text(json.dumps({**json.loads(path.read_text()), "quantization_config": {"quant_method": "new"}}))
     base, code, out = (tmp_path / name for name in ("base", "code", "out"))
-    with pytest.raises(ramerge.CheckpointError, match=r"quantized weights .new."):
+    with messages.raises(ramerge.CheckpointError):
         ramerge.delta(base, code, out)
     allow = {"config": ["quantization_config"]}
     assert ramerge.delta(base, code, out, allow=allow).changed
     ramerge.apply(base, out, tmp_path / "again", allow=allow)
     assert bits(read_checkpoint(tmp_path / "again")) == bits(read_checkpoint(code))
-    with pytest.raises(ramerge.RecipeError, match=r"allow.extra_tensors: .*ramerge convert"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.delta(base, code, tmp_path / "other", allow={"extra_tensors": True})
-
-
-def test_conversions_take_keys_of_recipes(tmp_path: Path) -> None:
-    """Rule: `convert` is the merge of a recipe with one model, and what is allowed there is allowed here."""
-    write_checkpoint(tmp_path / "base", simple(0))
-    theirs = {f"policy.{name}": tensor for name, tensor in simple(1, moved=0.1).items()}
-    write_checkpoint(tmp_path / "agent", {**theirs, "value.head": floats(np.ones((2, 2)))})
-    keys = ("--set", 'rename=[{from: ^policy., to: ""}]', "--set", "allow.extra_tensors=true")
-    words = ("convert", str(tmp_path / "agent"), str(tmp_path / "out"), "--base", str(tmp_path / "base"))
-    assert command(*words).returncode == 2
-    assert command(*words, *keys).returncode == 0
-    assert bits(read_checkpoint(tmp_path / "out")) == bits(simple(1, moved=0.1))
 
 
 def test_no_function_reaches_for_the_package() -> None:
@@ -105,23 +92,23 @@ def test_no_function_reaches_for_the_package() -> None:
     assert not inside and not bare
 
 
-def test_allow_of_deltas_is_checked_first(tmp_path: Path) -> None:
+def test_allow_of_deltas_is_checked_first(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     with pytest.raises(ramerge.RecipeError, match=r"allow.*outside_link"):
         ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "out", allow={"outside_link": True})
     with pytest.raises(ramerge.RecipeError, match="allow"):
         ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "out", allow=True)  # type: ignore[arg-type]
-    with pytest.raises(ramerge.RecipeError, match="needs a list of values"):
+    with messages.raises(ramerge.RecipeError):
         ramerge.sweep({"base": "b", "agents": {"a": "a"}}, tmp_path / "s", vary={"parameters.r": 0.1})  # type: ignore[dict-item]
 
 
-def test_a_base_that_is_missing_is_said_once(tmp_path: Path) -> None:
+def test_a_base_that_is_missing_is_said_once(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     ramerge.delta(tmp_path / "base", tmp_path / "code", tmp_path / "delta")
-    with pytest.raises(ramerge.CheckpointError, match="nosuch: no such folder") as caught:
+    with messages.raises(ramerge.CheckpointError) as caught:
         ramerge.apply(tmp_path / "nosuch", tmp_path / "delta", tmp_path / "out")
     assert len(caught.value.problems) == 1
-    with pytest.raises(ramerge.PlanError, match="needs its base model"):
+    with messages.raises(ramerge.PlanError):
         ramerge.convert(tmp_path / "delta", tmp_path / "out")
 
 

@@ -14,6 +14,7 @@ from ramerge.deltas.kinds import AsAdapter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
 from tests.conformance.methods import ROWS, by_tier
 from tests.conformance.test_merge import plain
+from tests.messages import Messages
 from tests.plans import planned as plan
 from tests.reference import Stored
 
@@ -30,13 +31,12 @@ def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
     assert record.bytes_written == made.bytes_written == (tmp_path / "out/model.safetensors").stat().st_size
 
 
-def test_agents_that_are_coarser_than_the_base(tmp_path: Path) -> None:
+def test_agents_that_are_coarser_than_the_base(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", simple(0, "F32"))
     for name, dtype in (("a", "BF16"), ("b", "F32")):
         write_checkpoint(tmp_path / name, simple(1, dtype))
-    (found,) = [text for text in plan(recipe(tmp_path, ["a", "b"])).findings.warnings if "rounding by itself" in text]
-    assert found.startswith("the base is float32, and a is bfloat16: ") and "--dtype bfloat16" in found
-    assert not any("rounding by itself" in text for text in plan(recipe(tmp_path, ["b"])).findings.warnings)
+    messages.check(*plan(recipe(tmp_path, ["a", "b"])).findings.warnings)
+    assert not plan(recipe(tmp_path, ["b"])).findings.warnings
 
 
 def test_another_architecture_is_said_first_and_alone(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_another_architecture_is_said_first_and_alone(tmp_path: Path) -> None:
     assert any("lacks" in problem for problem in accepted.findings.problems)
 
 
-def test_what_is_so_of_several_agents_is_one_note(tmp_path: Path) -> None:
+def test_equal_notes_of_agents_are_one(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1, "b": 0.2, "c": 0.3})
     for name in names[:2]:
         (tmp_path / name / "config.json").unlink()
@@ -110,34 +110,30 @@ def test_policies_accept_what_they_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 16)])
-def test_weights_that_were_not_gathered(shape: tuple[int, ...], tmp_path: Path) -> None:
+def test_weights_that_were_not_gathered(shape: tuple[int, ...], tmp_path: Path, messages: Messages) -> None:
     """To keep the base's for them would make a model that is trained in part."""
     names = write_simple(tmp_path, {"a": 0.5, "b": 0.5})
     write_checkpoint(tmp_path / "b", {**simple(2), "model.layers.1.weight": floats(np.zeros(shape))})
     for allow in ({}, {"different_shapes": True}):
         (problem,) = plan(recipe(tmp_path, names, allow=allow)).findings.problems
-        assert f"b: has no elements of 'model.layers.1.weight' {list(shape)}; it was saved without gathering" in problem
-        assert "different_shapes" not in problem
+        messages.check(problem)
 
 
-def test_a_model_of_its_own_that_was_not_gathered(tmp_path: Path) -> None:
+def test_model_not_gathered_from_shards(tmp_path: Path, messages: Messages) -> None:
     model = write_checkpoint(tmp_path / "a", {**simple(0), "model.layers.1.weight": floats(np.zeros(0))})
-    with pytest.raises(ramerge.PlanError, match=r"has no elements of 'model.layers.1.weight'; it was saved without"):
+    with messages.raises(ramerge.PlanError):
         ramerge.convert(model, tmp_path / "out")
     write_checkpoint(tmp_path / "b", simple(1))
-    assert any(
-        "a: has no elements" in text
-        for text in plan({"base": str(model), "agents": {"b": str(tmp_path / "b")}}).findings.problems
-    )
+    messages.check(*plan({"base": str(model), "agents": {"b": str(tmp_path / "b")}}).findings.problems)
 
 
-def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path) -> None:
+def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path, messages: Messages) -> None:
     for name, rows in (("base", 100), ("a", 97)):
         write_checkpoint(tmp_path / name, {"model.embed_tokens.weight": floats(np.zeros((rows, 4)))})
-    assert "3 rows of vocabulary fewer" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
+    messages.check(*plan(recipe(tmp_path, ["a"])).findings.problems)
 
 
-def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) -> None:
+def test_head_equal_to_embedding_is_dropped(tmp_path: Path, messages: Messages) -> None:
     embedding = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2))}
     write_checkpoint(tmp_path / "base", embedding, config={"tie_word_embeddings": True})
     moved = {"model.embed_tokens.weight": floats(np.arange(8.0).reshape(4, 2) + 1)}
@@ -150,11 +146,11 @@ def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) 
     assert read_checkpoint(tmp_path / "out").keys() == embedding.keys()
     both["lm_head.weight"] = embedding["model.embed_tokens.weight"]
     write_checkpoint(tmp_path / "a", both, config={"tie_word_embeddings": True})
-    with pytest.raises(ramerge.WeightsError, match=r"lm_head.weight.*differs from.*embed_tokens"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out2")
 
 
-def test_a_tied_agent_of_a_base_that_stores_its_head(tmp_path: Path) -> None:
+def test_tied_agent_of_an_untied_base(tmp_path: Path) -> None:
     embedding = floats(np.arange(8.0).reshape(4, 2))
     both = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}
     write_checkpoint(tmp_path / "base", both, config={"tie_word_embeddings": True})
@@ -164,10 +160,8 @@ def test_a_tied_agent_of_a_base_that_stores_its_head(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path / "out")["lm_head.weight"].bits.tobytes() == moved.bits.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "words"), [("F8_E4M3", "float8"), ("C64", "not a type of weights"), ("F8_E8M0", "float8")]
-)
-def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "C64", "F8_E8M0"])
+def test_dtypes_without_arithmetic(dtype: str, tmp_path: Path, messages: Messages) -> None:
     for name in ("base", "a"):
         size = 8 if dtype == "C64" else 1
         write_checkpoint(tmp_path / name, {"w": Stored(dtype, np.zeros((4, size), np.uint8))})
@@ -175,7 +169,7 @@ def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path) -> No
         data = path.read_bytes().replace(f'"shape": [4, {size}]'.encode(), b'"shape": [4]   ')
         path.write_bytes((len(data) - 4 * size - 8).to_bytes(8, "little") + data[8:])
     text = "\n".join(plan(recipe(tmp_path, ["a"])).findings.problems)
-    assert words in text and dtype in text and "convert to bfloat16" in text
+    messages.check(text)
 
 
 def test_quantized_checkpoints(tmp_path: Path) -> None:
@@ -186,13 +180,13 @@ def test_quantized_checkpoints(tmp_path: Path) -> None:
     assert "(gptq)" in text and "qweight" in text
 
 
-def test_integer_and_float_do_not_mix(tmp_path: Path) -> None:
+def test_integer_and_float_do_not_mix(tmp_path: Path, messages: Messages) -> None:
     write_checkpoint(tmp_path / "base", {"w": floats([1.0])})
     write_checkpoint(tmp_path / "a", {"w": Stored("I64", np.zeros(1, np.int64))})
-    assert "the base has BF16, the agent I64" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
+    messages.check(*plan(recipe(tmp_path, ["a"])).findings.problems)
 
 
-def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
+def test_places_where_the_output_cannot_be(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names)
     (tmp_path / "file").touch()
@@ -210,7 +204,7 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
         assert words in "\n".join(plan(source, tmp_path / out).findings.problems), out
     for here in (".", "/"):
         assert plan(source, here).findings.problems
-    with pytest.raises(ramerge.RecipeError, match="OUT: must not be empty"):
+    with messages.raises(ramerge.RecipeError):
         plan(source, "")
     (tmp_path / "link").symlink_to(tmp_path / "base")
     assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).findings.problems[0]
@@ -239,19 +233,21 @@ def test_only_models_and_empty_folders_are_replaced(names: list[str], replaced: 
     assert ("pass --overwrite" if replaced else "never replaced, to protect your files") in problem
 
 
-def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_the_right_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     names = write_simple(tmp_path)
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "closed")  # root may write everywhere
     assert "no permission" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").findings.problems[0]
     (problem,) = plan(recipe(tmp_path, names), "/proc/out").findings.problems
-    assert "/proc is of a file system that stores no files" in problem
+    messages.check(problem)
 
 
-def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
+def test_a_budget_that_cannot_be_kept(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     text = plan(recipe(tmp_path, names), max_memory="20MB").findings.problems[0]
-    assert "at least" in text
+    messages.check(text)
     needed = text.split("at least ")[1].split()[0]
     assert plan(recipe(tmp_path, names), max_memory=needed).findings.problems == ()
     with pytest.raises(ramerge.RecipeError, match="max-memory"):
@@ -277,7 +273,7 @@ def least_memory(source, threads: int) -> int:
     return refused.resources.peak_memory_bytes
 
 
-def test_a_smaller_budget_takes_smaller_blocks_then_fewer_workers(tmp_path: Path) -> None:
+def test_small_budget_shrinks_blocks_then_workers(tmp_path: Path) -> None:
     names = ["base", "a", "b"]
     for name in names:
         write_checkpoint(tmp_path / name, {"w": floats(np.zeros((1 << 10, 1 << 9)))})
@@ -341,15 +337,8 @@ def place_of(name: str) -> int:
     return 0 if name == "base" else 1
 
 
-@pytest.mark.parametrize("threads", [0, -1, 5000])
-def test_threads_out_of_range(threads: int, tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
-    with pytest.raises(ramerge.RecipeError, match="threads: must be 1 to 1024"):
-        plan(recipe(tmp_path, names), threads=threads)
-
-
 @pytest.mark.parametrize("allowed", ["rope_theta", "rope_parameters"])
-def test_rotary_keys_are_allowed_under_any_of_their_names(allowed: str, tmp_path: Path) -> None:
+def test_rotary_keys_are_allowed_under_any_name(allowed: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1})
     (tmp_path / "base/config.json").write_text(json.dumps({"rope_theta": 10000.0}))
     (tmp_path / "a/config.json").write_text(json.dumps({"rope_parameters": {"rope_theta": 5e5}}))
@@ -357,17 +346,12 @@ def test_rotary_keys_are_allowed_under_any_of_their_names(allowed: str, tmp_path
     assert plan(recipe(tmp_path, names, allow={"config": [allowed]})).findings.problems == ()
 
 
-def test_folders_made_on_the_way_go_with_a_merge_that_fails(tmp_path: Path) -> None:
+def test_failed_merge_removes_created_folders(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1})
     write_checkpoint(tmp_path / "a", {**simple(1), "model.layers.0.weight": floats(np.full((40, 16), np.nan))})
     with pytest.raises(ramerge.WeightsError):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "new" / "deep" / "out")
     assert not (tmp_path / "new").exists()
-
-
-def test_a_recipe_of_mergekit_is_recognized() -> None:
-    with pytest.raises(ramerge.RecipeError, match="models"):
-        plan({"merge_method": "ties", "base_model": "b", "models": []})
 
 
 def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
@@ -379,15 +363,13 @@ def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
     assert all(agent.lambda_ is None for agent in record.agents.values())
 
 
-def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path) -> None:
+def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path, messages: Messages) -> None:
     base = write_checkpoint(tmp_path / "base", {"w": floats(np.zeros((3000, 2000)))})
     made = plan({"base": str(base), "agents": {"a": str(base)}, "shard_size": 1000})
-    assert any(
-        "1,000 bytes per shard are too few for 12,000,000 bytes" in problem for problem in made.findings.problems
-    )
+    messages.check(*made.findings.problems)
 
 
-def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
+def test_values_override_the_recipe(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     values = recipe(tmp_path, names, parameters={"r": 0.3, "alpha": 1.0})
     given = ramerge.read_recipe(values)
@@ -400,13 +382,13 @@ def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
     records = ramerge.sweep(given.with_(dtype="float16"), tmp_path / "swept", vary={"parameters.r": [0, 0.1]})
     assert {one.dtype for one in records} == {"float16"}
     assert ramerge.analyze(given.with_(parameters={"epsilon": 1e-3})).epsilon == 1e-3
-    with pytest.raises(ramerge.RecipeError, match="dtype=float61: unknown value"):
+    with messages.raises(ramerge.RecipeError):
         given.with_(dtype="float61")
     with pytest.raises(ramerge.RecipeError, match=r"parameters\.r=much"):
         plan(given.with_(parameters={"r": "much"}))
 
 
-def test_plans_are_the_same_with_and_without_cached_counts(tmp_path: Path) -> None:
+def test_cached_counts_do_not_change_plans(tmp_path: Path) -> None:
     """But for what is read: an interrupted run that began before counts were cached is resumed with its own."""
     source = recipe(tmp_path, write_simple(tmp_path), "ties")
     counting = plan(source, cache=False)
@@ -424,7 +406,7 @@ def test_a_plan_is_data() -> None:
 
 
 @pytest.mark.parametrize("way", ["link", "prompts", "recipe"])
-def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path) -> None:
+def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     source, out = recipe(tmp_path, names), tmp_path / "out"
     ramerge.merge(source, out)
@@ -439,7 +421,7 @@ def test_a_file_that_is_read_is_not_replaced(way: str, tmp_path: Path) -> None:
     else:
         inside.write_text(json.dumps(source))
     read: object = inside if way == "recipe" else source
-    with pytest.raises(ramerge.PlanError, match=f"{out}: holds the input {inside}"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(read, out, options=ramerge.Options(overwrite=True))
     assert inside.exists()
 
@@ -451,7 +433,7 @@ def test_a_finished_merge_is_repeated_in_its_place(tmp_path: Path) -> None:
     assert (out / "ramerge.yaml").exists()
 
 
-def test_importances_are_not_replaced(tmp_path: Path) -> None:
+def test_importances_are_not_replaced(tmp_path: Path, messages: Messages) -> None:
     names = write_simple(tmp_path)
     agents = {}
     for name in names:
@@ -459,4 +441,4 @@ def test_importances_are_not_replaced(tmp_path: Path) -> None:
         agents[name] = {"model": str(tmp_path / name), "importance": str(tmp_path / f"{name}-importance")}
     source = recipe(tmp_path, names, "fisher") | {"agents": agents}
     (problem,) = plan(source, tmp_path / f"{names[0]}-importance", overwrite=True).findings.problems
-    assert "is one of the inputs" in problem
+    messages.check(problem)

@@ -16,6 +16,7 @@ from ramerge.demo.run import AGENTS
 from tests.analysis.families import BASE, FAMILIES, sparse, trained, weights, write_family
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
+from tests.messages import Messages
 from tests.reference import Stored, encode
 
 LAX = {"allow": {"missing_tensors": True, "extra_tensors": True}}
@@ -31,10 +32,10 @@ def little(tmp_path: Path) -> dict[str, object]:
     return recipe(tmp_path, ["code", "tool"], **LAX)
 
 
-def test_an_agent_that_adds_next_to_nothing_is_warned_of(little: dict, tmp_path: Path) -> None:
+def test_nearly_unmoved_agent_is_warned_of(little: dict, tmp_path: Path, messages: Messages) -> None:
     record = ramerge.merge(little, tmp_path / "out")
-    assert len(record.warnings) == 1 and "only 640 of its 100,640 elements are used" in record.warnings[0]
-    assert "agents.tool" in record.warnings[0]
+    assert len(record.warnings) == 1
+    messages.check(record.warnings[0])
     assert json.loads((tmp_path / "out/ramerge.json").read_text())["warnings"] == list(record.warnings)
     assert markdown(" ".join(record.warnings[0].split())) in (tmp_path / "out/README.md").read_text()
     assert ramerge.plan(little).warnings == record.warnings
@@ -87,10 +88,10 @@ def test_a_strict_plan_counts_warnings_as_problems(tmp_path: Path) -> None:
         assert plain.stderr == values.stderr == f"{'error' if strict else 'warning'}: {forecast}\n"
 
 
-def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_agent_that_adds_nothing_is_refused(tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path, {"code": 0.1})
     write_checkpoint(tmp_path / "tool", {"other.weight": floats(np.ones(10))})
-    with pytest.raises(ramerge.PlanError, match=r"agents\.tool.*no tensor of it is used"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(recipe(tmp_path, ["code", "tool"], **LAX), tmp_path / "out")
 
 
@@ -125,14 +126,14 @@ def test_parameters_that_change_nothing_are_named(
     assert list(ramerge.plan(made, options=ramerge.Options(strict=True)).problems) == said
 
 
-def test_a_sweep_warns_of_parameters_that_change_nothing_at_any_point(tmp_path: Path) -> None:
+def test_sweep_warns_of_parameters_without_effect(tmp_path: Path) -> None:
     document = recipe(tmp_path, write_simple(tmp_path))
     density = {"parameters.density": [0.2, 0.5]}
     assert ramerge.plan(document, vary=density).warnings == (f"--vary parameters.density=0.2: {IDLE}",)
     assert ramerge.plan(document, vary={"parameters.shared": ["mean", "ties"], **density}).warnings == ()
 
 
-def test_a_preset_does_not_warn_of_its_own_parameters(tmp_path: Path) -> None:
+def test_preset_parameters_are_not_warned_of(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     for name, preset in (
         (name, preset) for name, method in METHODS.items() for preset in method.presets if method.side is None
@@ -205,7 +206,7 @@ def test_numbers_that_are_not_finite_are_left_out(kind: str, bad: float, tmp_pat
 
 
 @pytest.mark.parametrize("size", [1e-5, 1e-4])
-def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, tmp_path: Path) -> None:
+def test_rounded_copy_does_not_accuse_the_base(size: float, tmp_path: Path) -> None:
     """They share a way of noise, as two agents would; but one of them holds the base where the other moved it."""
     base = {name: floats(values).numbers(np.float64) for name, values in BASE.items()}
     fine = trained(base, 1, 1.0, size)
@@ -216,22 +217,22 @@ def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, 
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind.startswith("swapped")])
-def test_a_swapped_base_is_refused_before_the_first_pass(kind: str, tmp_path: Path) -> None:
+def test_swapped_base_is_refused_before_reading(kind: str, tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, kind)
     stages: list[object] = []
     for method in ("ram+", "task_arithmetic", "ties"):
-        with pytest.raises(ramerge.WeightsError, match=r"swapped with the base, or .*\? \(allow\.swapped_base: true"):
+        with messages.raises(ramerge.WeightsError):
             ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
     assert not stages and not (tmp_path / "out").exists()
     assert any("swapped" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
 
 
 @pytest.mark.parametrize("kind", UNRELATED)
-def test_an_unrelated_agent_is_refused_before_the_first_pass(kind: str, tmp_path: Path) -> None:
+def test_unrelated_agent_is_refused_before_reading(kind: str, tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, kind)
     stages: list[object] = []
     for method in ("ram+", "task_arithmetic", "relex"):
-        with pytest.raises(ramerge.WeightsError, match=r"correlate.* by only 0\.\d+.*\(allow\.other_base: true"):
+        with messages.raises(ramerge.WeightsError):
             ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
     assert not stages and not (tmp_path / "out").exists()
     assert any("correlate" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
@@ -256,31 +257,29 @@ PAIRS = [(a, b) for a in (0.003, 0.03, 0.3, 0.6) for b in (0.003, 0.03, 0.3, 0.6
 
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
 @pytest.mark.parametrize("densities", PAIRS)
-def test_a_pair_with_a_swapped_base_is_refused_whatever_the_densities(
-    densities: tuple[float, float], dtype: str, tmp_path: Path
-) -> None:
+def test_swapped_base_is_refused_at_any_density(densities: tuple[float, float], dtype: str, tmp_path: Path) -> None:
     models = dict(zip(("base", "code", "tool"), (BASE, *sparse(densities)), strict=True))
     for name, tensors in models.items():
         write_checkpoint(tmp_path / name, {key: floats(one, dtype) for key, one in tensors.items()})
     swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
-    with pytest.raises(ramerge.WeightsError, match=r"where base differs .*\(allow\.swapped_base: true"):
+    with pytest.raises(ramerge.WeightsError, match=r"allow\.swapped_base"):
         ramerge.merge(swapped, tmp_path / "out")
     right = recipe(tmp_path, ["code", "tool"], "task_arithmetic", dtype="float32")
     assert not _suspicions(ramerge.merge(right, tmp_path / "out"))
 
 
 @pytest.mark.parametrize("sizes", [(2e-4, 2e-4), (2e-4, 1e-4), (4e-4, 1.2e-4), (1e-4, 2e-4)])
-def test_a_dense_pair_with_a_swapped_base_is_refused(sizes: tuple[float, float], tmp_path: Path) -> None:
+def test_dense_pair_with_swapped_base_is_refused(sizes: tuple[float, float], tmp_path: Path) -> None:
     agents = [trained(BASE, seed, 1.0, size) for seed, size in enumerate(sizes, 1)]
     for name, tensors in zip(("base", "code", "tool"), (BASE, *agents), strict=True):
         write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in tensors.items()})
     swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
-    with pytest.raises(ramerge.WeightsError, match=r"differ from base in different directions.*allow\.swapped_base"):
+    with pytest.raises(ramerge.WeightsError, match=r"allow\.swapped_base"):
         ramerge.merge(swapped, tmp_path / "out")
     assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"], "ram", dtype="float32"), tmp_path / "out"))
 
 
-def test_a_swapped_base_of_dense_agents_in_one_direction_is_not_decided(tmp_path: Path) -> None:
+def test_swapped_base_of_parallel_agents_is_undecided(tmp_path: Path) -> None:
     far, own = trained(BASE, 1, 1.0, 2e-4), trained(BASE, 2, 1.0, 1e-4)
     near = {name: BASE[name] + (far[name] - BASE[name]) / 2 + (own[name] - BASE[name]) / 2 for name in BASE}
     for name, tensors in {"base": BASE, "code": far, "tool": near}.items():
@@ -345,7 +344,7 @@ def matrices() -> dict:
 
 
 @pytest.mark.parametrize("harm", [exchange_heads, exchange_experts, exchange_in_a_stack, transpose, interleave])
-def test_weights_that_are_not_where_they_belong_are_named(harm: Callable, matrices: dict, tmp_path: Path) -> None:
+def test_misplaced_weights_are_named(harm: Callable, matrices: dict, tmp_path: Path, messages: Messages) -> None:
     agents = {name: strong(matrices, seed, 0.05) for seed, name in enumerate(("code", "tool"), 1)}
     names = harm(agents["tool"])
     for name, tensors in {"base": matrices, **agents}.items():
@@ -353,7 +352,7 @@ def test_weights_that_are_not_where_they_belong_are_named(harm: Callable, matric
     (warning,) = [
         text for text in ramerge.merge(recipe(tmp_path, agents), tmp_path / "out").warnings if "parts" in text
     ]
-    assert warning.startswith("agents.tool: ") and "are heads or experts exchanged" in warning
+    messages.check(warning)
     assert {name for name in MATRICES if f"'{name}'" in warning} == names
     least = float(re.search(r"'[\w.]+' \((-?[\d.]+) in \d+% of its sample", warning)[1])
     assert abs(least) < 0.3
@@ -372,16 +371,16 @@ def test_strong_updates_replace_no_weights(size: float, dtype: str, matrices: di
     assert not [text for text in ramerge.merge(recipe(tmp_path, agents), tmp_path / "out").warnings if "parts" in text]
 
 
-def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:
+def test_strict_refuses_them_before_the_first_pass(tmp_path: Path, messages: Messages) -> None:
     names = write_family(tmp_path, "swapped, sparse")
     stages: list[object] = []
-    with pytest.raises(ramerge.WeightsError, match="is it swapped with the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.merge(
             recipe(tmp_path, names), tmp_path / "out", on_progress=stages.append, options=ramerge.Options(strict=True)
         )
     assert not stages
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ramerge.WeightsError, match="is it swapped with the base"):
+    with messages.raises(ramerge.WeightsError):
         ramerge.analyze(recipe(tmp_path, names), options=ramerge.Options(strict=True))
 
 
@@ -395,7 +394,7 @@ def test_the_shipped_agents_are_plausible() -> None:
     assert not ramerge.analyze({"base": str(AGENTS / "base"), "agents": agents}).warnings
 
 
-def test_an_agent_that_differs_outside_of_the_sample_is_not_called_equal(tmp_path: Path) -> None:
+def test_difference_outside_the_sample_counts(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(0, 0.02, 100_000)
     write_checkpoint(tmp_path / "base", {"w": floats(values)})
     for place in (0, -1):
@@ -406,7 +405,7 @@ def test_an_agent_that_differs_outside_of_the_sample_is_not_called_equal(tmp_pat
 
 
 @pytest.mark.parametrize(("cosine", "ratio"), [(0.0, 0.0), (0.1, 0.182), (0.5, 0.667)])
-def test_model_stock_says_what_is_left_of_the_agents(cosine: float, ratio: float, tmp_path: Path) -> None:
+def test_model_stock_reports_its_ratio(cosine: float, ratio: float, tmp_path: Path) -> None:
     directions = np.array([[1.0, 0.0], [cosine, np.sqrt(1 - cosine**2)]])
     write_checkpoint(
         tmp_path / "base", {"a.weight": floats(np.zeros(2), "F32"), "b.weight": floats(np.zeros(2), "F32")}
@@ -421,7 +420,7 @@ def test_model_stock_says_what_is_left_of_the_agents(cosine: float, ratio: float
     )
 
 
-def test_model_stock_of_agents_that_moved_nothing_has_no_ratio(tmp_path: Path) -> None:
+def test_model_stock_of_unmoved_agents(tmp_path: Path) -> None:
     for name in ("base", "code", "tool"):
         write_checkpoint(tmp_path / name, {"a.weight": floats(np.zeros(2), "F32")})
     record = ramerge.merge(recipe(tmp_path, ["code", "tool"], "model_stock"), tmp_path / "out")
@@ -488,14 +487,15 @@ def _noise(size: float) -> np.ndarray:
     ],
 )
 def test_norms_in_another_convention_are_named(
-    change: Callable[[np.ndarray], np.ndarray], only: str, words: str, tmp_path: Path
+    change: Callable[[np.ndarray], np.ndarray], only: str, words: str, tmp_path: Path, messages: Messages
 ) -> None:
     for name, changed in (("base", lambda gains: gains), ("coder", change), ("tool", change)):
         _norms(tmp_path, name, changed, only)
     warnings = ramerge.merge(recipe(tmp_path, ["coder", "tool"]), tmp_path / "out").warnings
     for name in ("coder", "tool"):
         (warning,) = (text for text in warnings if "norm" in text and f"agents.{name}" in text)
-        assert f"the base's {words}" in warning and "q_norm" in warning
+        assert f"the base's {words}" in warning
+        messages.check(warning)
         assert ("input_layernorm" in warning) == (only == "")
 
 

@@ -12,6 +12,7 @@ from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe, Rule
 from ramerge.core.recipe.points import make_points
+from tests.messages import Messages
 
 GOOD = """\
 method: ram+
@@ -59,7 +60,7 @@ def test_what_is_written_is_the_same_recipe(tmp_path: Path) -> None:
     assert again.model_dump() == recipe.model_dump()
 
 
-def test_every_problem_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
+def test_problems_have_lines_and_suggestions(tmp_path: Path) -> None:
     text = """\
 method: ram+
 bas: ./base
@@ -168,9 +169,9 @@ def test_refused(text: str, message: str, tmp_path: Path) -> None:
     assert message in "\n".join(problems(tmp_path, text))
 
 
-def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+def test_files_that_are_no_recipes(tmp_path: Path, messages: Messages) -> None:
     write(tmp_path, GOOD)
-    with pytest.raises(RecipeError, match=r"did you mean .*recipe\.yaml"):
+    with messages.raises(RecipeError):
         read_document(tmp_path / "recip.yaml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="UTF-8"):
@@ -178,22 +179,22 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     bomb = "a: &a [x]\n" + "".join(
         f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 9)}]\n" for i in range(8)
     )
-    with pytest.raises(RecipeError, match="too many"):
+    with messages.raises(RecipeError):
         read_document(write(tmp_path, bomb))
 
 
 @pytest.mark.parametrize("recipe", ["s3://bucket/recipe.yaml", Path("s3://bucket/recipe.yaml")])
-def test_a_recipe_that_is_remote_is_named_as_it_was_given(recipe: str | Path) -> None:
-    with pytest.raises(RecipeError, match=r"^s3://bucket/recipe\.yaml: a recipe must be a local file"):
+def test_remote_recipe_is_refused_by_name(recipe: str | Path, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.plan(recipe)
 
 
-def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
+def test_whole_numbers_are_bounded(messages: Messages) -> None:
     message = "a whole number of more than 63 bits is no value of a key"
     for text in ("0x" + "f" * 5000, "9" * 5000, "[1, -" + "9" * 5000 + "]", "{a: 0b" + "1" * 64 + "}"):
-        with pytest.raises(RecipeError, match=f"^--set parameters[.]r=.*: {message}"):
+        with messages.raises(RecipeError):
             parse_scalar(text, "--set parameters.r")
-        with pytest.raises(RecipeError, match=f"--vary parameters.r=.*: {message}"):
+        with messages.raises(RecipeError):
             read_varied([f"parameters.r=[{text}]"])
     assert not stays_text("9" * 5000) and stays_text("x" * 5000)
     assert parse_scalar(str(2**63 - 1)) == 2**63 - 1
@@ -203,7 +204,7 @@ def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
             Recipe(**agents, **values)
     with pytest.raises(RecipeError, match=f"^rounding_seed: {message}"):
         Recipe(**agents).with_(rounding_seed=large)
-    with pytest.raises(RecipeError, match=f"^--vary parameters.r: {message}"):
+    with messages.raises(RecipeError):
         make_points(Document({**agents}), {"parameters.r": [0, large]})
     for limits in ({"max_memory": large, "threads": None}, {"max_memory": None, "threads": large}):
         with pytest.raises(RecipeError, match=r"more than 63 bits is no size|threads: must be 1 to 1024"):
@@ -211,19 +212,12 @@ def test_whole_numbers_are_bounded_in_flags_and_in_python() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "place"),
-    [
-        ({3: "x"}, "3: "),
-        ({None: "x"}, "None: "),
-        ({"agents": {3: "x"}}, "agents.3: "),
-        ({"agents": {"a": {"model": "x", 3: 1}}}, "agents.a.3: "),
-        ({"rules": [{3: 1}]}, "rule 1: 3: "),
-    ],
+    "more", [{3: "x"}, {None: "x"}, {"agents": {3: "x"}}, {"agents": {"a": {"model": "x", 3: 1}}}, {"rules": [{3: 1}]}]
 )
-def test_keys_of_a_mapping_are_text(more: dict, place: str) -> None:
-    with pytest.raises(RecipeError, match=f"^{place}a key must be text, not "):
+def test_keys_of_a_mapping_are_text(more: dict, messages: Messages) -> None:
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"base": "b", "agents": {"a": "x"}, **more})
-    with pytest.raises(RecipeError, match=r"^self: unknown key 'self'; known: method"):
+    with messages.raises(RecipeError):
         Recipe(self="x", agents={"a": "x"})
 
 
@@ -239,7 +233,7 @@ def test_keys_of_a_mapping_are_text(more: dict, place: str) -> None:
         ("parameters.epsilon.x", ""),
     ],
 )
-def test_what_a_flag_adds_is_blamed_on_the_flag(key: str, message: str, tmp_path: Path) -> None:
+def test_errors_of_flags_name_the_flag(key: str, message: str, tmp_path: Path) -> None:
     document = read_document(write(tmp_path, "agents: {a: x}"))
     document.set(tuple(key.split(".")), 1, f"--set {key}=1")
     document.set(("method",), "ram+", "--method")
@@ -249,28 +243,28 @@ def test_what_a_flag_adds_is_blamed_on_the_flag(key: str, message: str, tmp_path
     assert own and message in own[0], caught.value.problems
 
 
-def test_what_a_file_lacks_is_not_blamed_on_a_flag(tmp_path: Path) -> None:
+def test_errors_of_files_name_the_file(tmp_path: Path, messages: Messages) -> None:
     document = read_document(write(tmp_path, "base: b"))
     document.set(("agents", "a"), "x", "--agent a")
     document.set(("parameters", "weights"), {"b": 1}, "--set parameters.weights={b: 1}")
     document.set(("method",), "model_stock", "--method")
-    with pytest.raises(RecipeError, match=r"recipe\.yaml: agents: model_stock takes at least 2"):
+    with messages.raises(RecipeError):
         check(open_recipe(document))
 
 
-def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:
+def test_seventeen_agents_are_too_many(tmp_path: Path, messages: Messages) -> None:
     agents = {f"a{place}": "x" for place in range(17)}
-    with pytest.raises(RecipeError, match="ram takes at most 16 agents, not 17"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"method": "ram", "base": "b", "agents": agents})
 
 
-def test_python_gets_the_same_errors() -> None:
-    with pytest.raises(RecipeError, match="did you mean 'agents'"):
+def test_python_gets_the_same_errors(messages: Messages) -> None:
+    with messages.raises(RecipeError):
         Recipe(method="ram", base="b", agents={"a": Path("x")}, agnets={})
     assert Recipe(method="ram", base=Path("b"), agents={"a": Path("x")}).agents["a"].model == "x"
 
 
-def test_settings_override_any_key(tmp_path: Path) -> None:
+def test_settings_override_any_key(tmp_path: Path, messages: Messages) -> None:
     document = read_document(write(tmp_path, GOOD))
     document.set(("parameters", "r"), parse_scalar("2e-1"), "--set parameters.r=2e-1")
     document.set(("agents", "code", "model"), "other", "--set agents.code.model=other")
@@ -280,7 +274,7 @@ def test_settings_override_any_key(tmp_path: Path) -> None:
     assert recipe.agents["code"].model == "other"
     assert recipe.allow.extra_tensors
     document.set(("parameters", "r"), "much", "--set parameters.r=much")
-    with pytest.raises(RecipeError, match=r"--set parameters\.r=much"):
+    with messages.raises(RecipeError):
         check(open_recipe(document))
 
 
@@ -335,7 +329,7 @@ def test_a_copy_with_other_rules_is_that_recipe(tmp_path: Path) -> None:
     "seed", ["rounding_seed: {}", "method: dare\nparameters: {{seed: {}}}", "method: della\nparameters: {{seed: {}}}"]
 )
 @pytest.mark.parametrize("number", [2**63 - 1, 1 - 2**63, 2**63, -(2**63)])
-def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int, tmp_path: Path) -> None:
+def test_seeds_have_equal_bounds_everywhere(seed: str, number: int, tmp_path: Path) -> None:
     text = "base: ./base\nagents: {code: ./coder}\n" + seed.format(number)
     values = YAML(typ="safe").load(text)
     recipes = [lambda: open_recipe(write(tmp_path, text)), lambda: open_recipe(values)]
@@ -347,7 +341,7 @@ def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int
                 check(made())
 
 
-def test_a_copy_with_another_method_leaves_out_what_belongs_to_the_first() -> None:
+def test_copy_with_another_method_drops_parameters(messages: Messages) -> None:
     agents = {"x": {"model": "x", "importance": "i"}, "y": {"model": "y", "importance": "j"}}
     rules = [{"match": "*norm*", "keep": "base"}, {"match": "*", "parameters": {"normalize": False}}]
     first = Recipe(method="fisher", base="b", agents=agents, parameters={"normalize": True}, rules=rules)
@@ -359,6 +353,6 @@ def test_a_copy_with_another_method_leaves_out_what_belongs_to_the_first() -> No
     assert "rule 2 (normalize), importance of x and importance of y" in note
     assert first.with_(method="fisher", dtype="float32").parameters == {"normalize": True}
     assert not first.document.notes
-    with pytest.raises(RecipeError, match=r"method=tiess: unknown method 'tiess'; did you mean 'ties'\?"):
+    with messages.raises(RecipeError):
         first.with_(method="tiess")
     assert first.with_(method="auto").method == "auto"

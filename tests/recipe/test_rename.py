@@ -50,7 +50,7 @@ def test_refused_in_bounded_time(rules: list[tuple[str, str]], words: str, tmp_p
     assert monotonic() - began < 30  # of which 5 are the limit; `re` needs years for the first
 
 
-def test_names_of_any_length_without_rules_and_a_limit_with_rules(tmp_path: Path) -> None:
+def test_rename_rules_limit_name_length(tmp_path: Path) -> None:
     name = f"model.{'x' * LONGEST_NAME}"
     write(tmp_path, (name,))
     assert not ramerge.plan(recipe(tmp_path, ["a"])).problems

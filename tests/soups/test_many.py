@@ -54,9 +54,7 @@ def test_many_agents_are_merged_as_the_reference_does(method: str, dtypes: tuple
 
 
 @pytest.mark.parametrize("method", ["linear", "task_arithmetic"])
-def test_the_sum_does_not_depend_on_how_many_agents_a_kernel_takes(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sum_ignores_agents_per_kernel(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agents, _ = write_many(tmp_path, FEW, ("BF16",))
     source = {"method": method, "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(source, tmp_path / "together")

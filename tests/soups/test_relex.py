@@ -51,7 +51,7 @@ def run_of(folder: Path, count: int, noise: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
-def test_a_merge_is_the_decomposition_to_one_in_a_million(noise: float, tmp_path: Path) -> None:
+def test_merge_equals_the_decomposition(noise: float, tmp_path: Path) -> None:
     recipe = run_of(tmp_path, 7, noise)
     record = ramerge.merge(recipe, tmp_path / "out")
     base, found = read_checkpoint(tmp_path / "base"), read_checkpoint(tmp_path / "out")

@@ -25,6 +25,7 @@ from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.reference import Stored, uniform
 
 SHAPES = {"model.embed_tokens.weight": (300, 40), "model.layers.0.w": (60, 40), "model.norm.weight": (40,)}
@@ -59,7 +60,7 @@ def same(found: Path, wanted: dict[str, Stored]) -> None:
 
 @pytest.mark.parametrize("words", [["run"], ["chain", "--base", "base"], ["star", "--base", "base"]])
 @pytest.mark.parametrize("last", [None, 3, 1])
-def test_every_form_of_a_run_gives_the_same_bytes(
+def test_all_forms_of_a_run_agree(
     words: list[str], last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = write_run(tmp_path)
@@ -78,11 +79,11 @@ def test_every_form_of_a_run_gives_the_same_bytes(
     same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
 
 
-def test_a_checkpoint_of_the_run_is_not_replaced(tmp_path: Path) -> None:
+def test_a_checkpoint_of_the_run_is_not_replaced(tmp_path: Path, messages: Messages) -> None:
     write_run(tmp_path)
     done = command("soup", tmp_path / "run", tmp_path / "run/global_step_10", "--last", "2", "--overwrite")
     assert done.returncode == 2
-    assert "global_step_10: is a checkpoint of the run; choose another folder" in done.stderr
+    messages.check(done.stderr)
 
 
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +170,7 @@ def test_steps_come_from_names_or_the_trainers_state(tmp_path: Path) -> None:
     assert steps_of(SteppedParameters(), ("code", "tool")) == (1, 2)
 
 
-def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "final").symlink_to(tmp_path / "run/global_step_30")
@@ -198,10 +199,10 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert text in done.stderr, done.stderr
     (tmp_path / "chain/step_20").rename(tmp_path / "gone")
     done = command("soup", "chain", "out", "--base", "base")
-    assert "the deltas do not form a chain" in done.stderr
+    messages.check(done.stderr)
     assert "step_30 are for different models" in " ".join(done.stderr.split())
     recipe = {"base": "base", "agents": {"b": {"delta": "chain/step_30", "over": "a"}, "a": "run/global_step_20"}}
-    with pytest.raises(RecipeError, match="unknown agent listed earlier 'a'"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe(recipe)
 
 
@@ -219,7 +220,7 @@ def test_the_checkpoint_that_diverged_is_named(tmp_path: Path, monkeypatch: pyte
     assert not Path("out").exists()
 
 
-def test_what_is_left_out_of_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_out_checkpoints_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
     command("soup", "run", "run/last_5")
@@ -228,23 +229,22 @@ def test_what_is_left_out_of_a_run_is_named(tmp_path: Path, monkeypatch: pytest.
     Path("run/global_step_30").rename("run/final")
     found = command("soup", "run", "--write-recipe", "-")
     said = " ".join(found.stderr.split())
-    assert "last_5: is left out of the run, because it is a soup itself" in said
-    assert "final: is left out of the run, because neither its name nor a trainer's state says" in said
+    messages.check(said)
     assert "step-10" in found.stdout and "step-40" in found.stdout and "step-5:" not in found.stdout
 
 
-def test_a_recipe_may_allow_what_a_soup_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_may_allow_refused_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 2)
     monkeypatch.chdir(tmp_path)
     done = command("soup", "run", "--set", "allow.extra_tensors=true", "--write-recipe", "-")
     assert "extra_tensors: true" in done.stdout
 
 
-def test_other_methods_say_their_limit(tmp_path: Path) -> None:
+def test_other_methods_say_their_limit(tmp_path: Path, messages: Messages) -> None:
     agents = {f"step-{place}": str(tmp_path) for place in range(1, 514)}
-    with pytest.raises(RecipeError, match="ties takes at most 16 agents, not 513"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"method": "ties", "base": "b", "agents": agents})
-    with pytest.raises(RecipeError, match="uniform takes at most 512 agents, not 513"):
+    with messages.raises(RecipeError):
         ramerge.read_recipe({"method": "uniform", "agents": agents})
 
 
@@ -270,7 +270,9 @@ def near(model: Path) -> dict[str, list[float]]:
     return {"near": (-np.square(values - goal)).tolist()}
 
 
-def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_greedy_soup_keeps_what_does_not_hurt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     models = write_run(tmp_path, 4, "F32")
     monkeypatch.chdir(tmp_path)
     goal = np.mean([model["model.layers.0.w"].numbers(np.float64) for model in models[:2]], axis=0)
@@ -303,21 +305,19 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
     assert json.loads((tmp_path / "out/soup.json").read_text())["members"] == ["step-10", "step-20"]
     replaced = next((tmp_path / "chain").rglob("*.safetensors"))
     os.utime(replaced, ns=(1, 1))  # another file in the same place
-    with pytest.raises(EvaluationError, match=f"holds a search with other inputs: {replaced} has changed"):
+    with messages.raises(EvaluationError):
         find()
 
 
-def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 2)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "broken.py").write_text("def score(model):\n    raise ValueError('no luck')\n")
     done = command("soup", "run", "out", "--strategy", "greedy", "--score", "broken.py:score", "--quiet")
     assert done.returncode != 0
-    assert "no checkpoint got a score" in done.stderr
-    assert "no luck" in done.stderr
-    assert "is in out/score.log" in done.stderr
+    messages.check(done.stderr)
     done = command("soup", "run", "out2", "--strategy", "greedy")
-    assert "needs --score" in done.stderr
+    messages.check(done.stderr)
 
 
 _COUNTED = """
@@ -328,14 +328,14 @@ def score(model):
 """
 
 
-def test_a_wrong_objective_of_a_greedy_soup_costs_one_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_objective_costs_one_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 4)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.py").write_text(_COUNTED.format('return {"loss": 0.3, "other": 0.5}'))
     words = ["soup", "run", "out", "--strategy", "greedy", "--score", "s.py:score", "--quiet", "--objective"]
     done = command(*words, "los=min")
     assert done.returncode == 2
-    assert done.stderr == "error: unknown --objective 'los'; did you mean 'loss'?\n"
+    messages.check(done.stderr)
     assert (tmp_path / "scored").read_text() == "x"
     assert command(*words, "loss=min").returncode == 0
     assert (tmp_path / "scored").read_text() == "x" * 7
@@ -356,15 +356,16 @@ def test_soups_that_another_objective_tries_are_scored_anew(tmp_path: Path, monk
     assert (tmp_path / "scored").read_text() == "x" * 6  # each alone, two of two, and all three
 
 
-def test_a_greedy_soup_stops_when_a_score_always_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_soup_stops_after_failing_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     write_run(tmp_path, 7)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.py").write_text(_COUNTED.format("raise ValueError('no luck')"))
     words = ["soup", "run", "out", "--strategy", "greedy", "--score", "s.py:score", "--quiet"]
     done = command(*words)
     assert done.returncode == 2
-    assert "5 in a row got no score; the last, step-50: ValueError: no luck (--most-failures 0" in done.stderr
-    assert "all that the score printed, with tracebacks, is in out/score.log" in done.stderr
+    messages.check(done.stderr)
     assert (tmp_path / "scored").read_text() == "x" * 5
     assert "no checkpoint got a score" in command(*words, "--most-failures", "0").stderr
     assert (tmp_path / "scored").read_text() == "x" * 12
@@ -384,7 +385,7 @@ main()
 """
 
 
-def test_a_greedy_soup_stops_at_once_though_python_drops_the_stop(tmp_path: Path) -> None:
+def test_dropped_stop_ends_a_greedy_soup(tmp_path: Path) -> None:
     """As in the callback of an import's lock: the merge that is running does not even end."""
     write_run(tmp_path, 3)
     (tmp_path / "even.py").write_text('def score(model):\n    return {"even": 1.0}\n')
@@ -396,7 +397,7 @@ def test_a_greedy_soup_stops_at_once_though_python_drops_the_stop(tmp_path: Path
     assert not list((tmp_path / "out").glob("trials/*"))
 
 
-def test_checkpoints_that_differ_in_what_they_are_good_at() -> None:
+def test_checkpoints_with_different_strengths() -> None:
     scores = {
         "a": {"code": 60.0, "tool": 40.0},
         "b": {"code": 59.0, "tool": 40.0},

@@ -17,6 +17,7 @@ from ramerge.core.tensors.tensor import Stored, Tensor
 from ramerge.core.tensors.weighted import WeightedSum, mean_of
 from ramerge.deltas.codec import BLOCK, Encoder
 from ramerge.deltas.patched import Patched
+from tests.messages import Messages
 from tests.reference import BITS, encode
 from tests.reference import Stored as Values
 from tests.tiers import at_most
@@ -113,7 +114,7 @@ def test_whole_tensors_of_any_dtypes_and_blocks(disk: Disk, data: st.DataObject)
 
 @settings(max_examples=at_most(12), deadline=None)
 @given(data=st.data())
-def test_a_chain_of_changes_has_the_bits_of_whole_tensors(disk: Disk, data: st.DataObject) -> None:
+def test_chain_equals_whole_tensors(disk: Disk, data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     size = data.draw(st.sampled_from([1, 1000, BLOCK, BLOCK + 7, 2 * BLOCK + 99]))
     dtype, moved = data.draw(st.sampled_from(["BF16", "F16", "F32", "F64"])), data.draw(st.sampled_from([0, 0.02, 0.7]))
@@ -153,12 +154,12 @@ def test_a_long_chain_in_constant_memory(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("link", [1, 2, 3])
-def test_a_base_that_was_not_meant_is_refused(disk: Disk, link: int) -> None:
+def test_a_base_that_was_not_meant_is_refused(disk: Disk, link: int, messages: Messages) -> None:
     models = run(np.random.default_rng(2), 4, 100, ["BF16"], 0.1)
     others = run(np.random.default_rng(3), 4, 100, ["BF16"], 0.1)
     chain = [disk.whole(models[0])]
     for place in range(1, 4):
         pair = (others if place == link else models)[place - 1 : place + 1]
         chain.append(disk.change(chain[-1], *pair))
-    with pytest.raises(CheckpointError, match="is not that of the model that the delta"):
+    with messages.raises(CheckpointError):
         read(mean_of("w", chain, [0.25] * 4), 0, 100)

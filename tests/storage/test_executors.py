@@ -70,7 +70,7 @@ def test_an_interrupted_merge_on_ray_goes_on(
     assert left(stage) == []
 
 
-def test_a_driver_that_slept_through_its_defeat_changes_nothing(
+def test_defeated_driver_changes_nothing(
     connected: Any, s3: Server, source: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While it sleeps, another job completes the same output."""

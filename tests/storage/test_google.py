@@ -25,7 +25,7 @@ def gs(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield s3
 
 
-def test_merges_from_and_to_a_bucket_are_those_of_folders(gs: Server, tmp_path: Path) -> None:
+def test_bucket_merges_equal_folder_merges(gs: Server, tmp_path: Path) -> None:
     agents, out, stage = write_simple(tmp_path), f"gs://{OPEN}/merged", tmp_path / "stage"
     source = recipe(tmp_path, agents)
     ramerge.merge(source, tmp_path / "here")

@@ -87,7 +87,7 @@ def test_a_merge_reads_by_range_and_downloads_nothing(revision: str, hub: WebSer
     assert cached_files(hub) == []
 
 
-def test_a_name_may_begin_as_outputs_on_the_hub_do(hub: WebServer, tmp_path: Path) -> None:
+def test_name_may_begin_like_hub_outputs(hub: WebServer, tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, f"hub:{NAME}@{COMMIT}"), tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
     assert f"tool: {NAME}@{COMMIT}" in (tmp_path / "out/ramerge.yaml").read_text()
@@ -113,7 +113,7 @@ def test_the_base_from_the_hub_gives_its_companions(hub: WebServer, tmp_path: Pa
     assert f"- {NAME}" in (tmp_path / "out/README.md").read_text()
 
 
-def test_a_model_that_the_cache_holds_is_read_there(hub: WebServer, tmp_path: Path) -> None:
+def test_cached_model_is_read_from_the_cache(hub: WebServer, tmp_path: Path) -> None:
     from huggingface_hub import hf_hub_download
 
     fill_cache(hub, Path(hf_hub_download(NAME, "config.json")).parent)
@@ -149,7 +149,7 @@ def test_a_hub_that_does_not_answer_is_named(kind: str) -> None:
     assert error_text(ValueError("no such name")) == "no such name"
 
 
-def test_advice_about_a_hub_that_does_not_answer_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_advice_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_simple(tmp_path)
     models = ["--base", tmp_path / "base", "--agent", "a=org/absent"]
     closed = {"HF_ENDPOINT": "http://127.0.0.1:9", "RAMERGE_RETRY_SECONDS": "0", "HF_HOME": str(tmp_path / "hub")}
@@ -207,7 +207,7 @@ def test_access_that_ends_in_the_middle(hub: WebServer, tmp_path: Path) -> None:
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
 
 
-def test_a_file_that_is_replaced_on_the_server_of_bytes(hub: WebServer, tmp_path: Path) -> None:
+def test_file_replaced_on_the_byte_server(hub: WebServer, tmp_path: Path) -> None:
     plan = ramerge.plan(recipe(tmp_path), tmp_path / "out")
     write_checkpoint(hub.folder / NAME, simple(3, moved=0.4), shards=2)
     with pytest.raises(ramerge.CheckpointError, match=rf"{NAME}@{COMMIT}/model\S+: has changed since"):

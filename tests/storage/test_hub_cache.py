@@ -36,7 +36,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("revision", ["", "@main", f"@{REVISION}"])
-def test_an_id_is_found_in_the_cache_when_offline(revision: str, hub: Path, tmp_path: Path) -> None:
+def test_offline_id_is_found_in_the_cache(revision: str, hub: Path, tmp_path: Path) -> None:
     write_simple(tmp_path)
     agents = {"code": str(tmp_path / "code"), "tool": f"org/tool{revision}"}
     source = {"method": "ram+", "base": str(tmp_path / "base"), "agents": agents}
@@ -58,7 +58,7 @@ def test_a_hub_model_as_base_gives_its_companions(hub: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["org/absent", "hub:org/absent"])
-def test_what_keeps_the_hub_from_being_asked_is_said(name: str, hub: Path, tmp_path: Path) -> None:
+def test_offline_setting_is_named(name: str, hub: Path, tmp_path: Path) -> None:
     write_simple(tmp_path)
     (problem,) = ramerge.plan({"base": name, "agents": {"code": str(tmp_path / "code")}}).problems
     assert "the hub is not asked because HF_HUB_OFFLINE or" in problem and "unset the variable" in problem
@@ -73,9 +73,7 @@ def test_an_id_that_is_not_there(name: str, hub: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # huggingface_hub says that it asks again
-def test_a_hub_that_cannot_be_reached_comes_with_a_next_step(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_hub_gives_a_next_step(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

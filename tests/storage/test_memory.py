@@ -14,6 +14,7 @@ from ramerge.core.tensors.reader import Files
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.e2e import kills
 from tests.engine.test_uploads import as_written_here
+from tests.messages import Messages
 from tests.storage.memory import Memory
 
 METHODS = ("ram+", "ties", "tsvm")
@@ -32,7 +33,7 @@ def there(memory: Memory, source: dict[str, Any], run: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_merges_from_and_to_a_bucket_are_those_of_folders(method: str, memory: Memory, tmp_path: Path) -> None:
+def test_bucket_merges_equal_folder_merges(method: str, memory: Memory, tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), method) | {"shard_size": "2KB"}
     ramerge.merge(source, tmp_path / "here", options=ramerge.Options(cache=False))
     wanted = kills.weights(tmp_path / "here")
@@ -61,11 +62,11 @@ def test_ranges_of_any_size(memory: Memory, tmp_path: Path) -> None:
             assert np.array_equal(out, data[start : start + size])
 
 
-def test_an_object_that_changes_after_planning(memory: Memory, tmp_path: Path) -> None:
+def test_an_object_that_changes_after_planning(memory: Memory, tmp_path: Path, messages: Messages) -> None:
     source = there(memory, recipe(tmp_path, write_simple(tmp_path)), "changing")
     plan = ramerge.plan(source, tmp_path / "out")
     memory.put(write_checkpoint(tmp_path / "other", simple(9)), "changing/code")
-    with pytest.raises(ramerge.CheckpointError, match=r"gs://models/changing/code/\S+: has changed since"):
+    with messages.raises(ramerge.CheckpointError):
         plan.merge()
     assert not (tmp_path / "out").exists()
 

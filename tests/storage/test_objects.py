@@ -20,6 +20,7 @@ from tests.checkpoints import floats, simple, write_checkpoint, write_safetensor
 from tests.commands import ramerge as command
 from tests.deltas.writing import write_delta
 from tests.e2e import kills
+from tests.messages import Messages
 from tests.storage.seaweed import BUCKET, REFUSED, Server
 
 
@@ -52,7 +53,7 @@ def write_adapter(folder: Path) -> None:
 
 @pytest.mark.parametrize("method", ["ram", "ram+", "ties", "tsvm"])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_a_merge_from_a_bucket_is_the_merge_from_folders(method: str, shards: int, s3: Server, tmp_path: Path) -> None:
+def test_merge_from_a_bucket_equals_folders(method: str, shards: int, s3: Server, tmp_path: Path) -> None:
     for seed, name in enumerate(["base", "code", "tool"]):
         made = write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed)), shards=shards)
         (made / "tokenizer.json").write_text('{"model": {}}')
@@ -137,19 +138,19 @@ def test_delta_and_apply_from_a_bucket(s3: Server, tmp_path: Path) -> None:
     assert sums.returncode == 0, sums.stderr
 
 
-def test_an_object_that_changes_after_planning(s3: Server, tmp_path: Path) -> None:
+def test_an_object_that_changes_after_planning(s3: Server, tmp_path: Path, messages: Messages) -> None:
     write_simple(tmp_path)
     recipe = names(["code", "tool"], lambda name: s3.put(tmp_path / name, f"changing/{name}"))
     plan = ramerge.plan({"method": "ram", **recipe}, tmp_path / "out")
     write_checkpoint(tmp_path / "other", simple(9))
     s3.put(tmp_path / "other", "changing/code")
-    with pytest.raises(ramerge.CheckpointError, match=r"s3://models/changing/code/\S+: has changed since"):
+    with messages.raises(ramerge.CheckpointError):
         plan.merge()
     assert not any(path.name.startswith(("out", ".out")) for path in tmp_path.iterdir())
 
 
-def test_another_machine_asks_for_the_same_versions_with_its_own_credentials(
-    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_other_machine_reads_the_same_versions(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     write_simple(tmp_path)
     place = open_remote(s3.put(tmp_path / "base", "travelling/base")) / "model.safetensors"
@@ -167,7 +168,7 @@ def test_another_machine_asks_for_the_same_versions_with_its_own_credentials(
     assert out.tobytes() == there.read_bytes()[:8]
     write_checkpoint(tmp_path / "base", simple(9, moved=0.5))
     s3.put(tmp_path / "base", "travelling/base")
-    with pytest.raises(CheckpointError, match="has changed since"):
+    with messages.raises(CheckpointError):
         pickle.loads(pickled)[0].read_bytes()  # noqa: S301
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(CheckpointError, match="AWS_ACCESS_KEY_ID"):

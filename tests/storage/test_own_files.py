@@ -11,12 +11,12 @@ from ramerge.core.storage.own_files import digest_of_delta_index, signed
 VALUES = {"weight_map": {"b": "2", "a": "1"}, "metadata": {"format": 1, "base": "é"}}
 
 
-def test_the_digest_is_that_of_the_json_as_documented() -> None:
+def test_digest_is_of_the_documented_json() -> None:
     text = r'{"metadata":{"base":"\u00e9","format":1},"weight_map":{"a":"1","b":"2"}}'
     assert digest_of_delta_index(VALUES) == xxhash.xxh3_128_hexdigest(text.encode("ascii"))
 
 
-def test_a_signed_index_has_the_digest_of_what_it_says() -> None:
+def test_signed_index_has_its_digest() -> None:
     made = signed(VALUES)
     assert made["metadata"]["index"] == digest_of_delta_index(made) == digest_of_delta_index(VALUES)
     assert signed(made) == made

@@ -19,6 +19,7 @@ from ramerge.core.storage.location import Remote
 from ramerge.core.storage.storage import Storage, Stream, Version
 from ramerge.core.tensors.reader import Files, Reader, Span
 from ramerge.core.tensors.tensor import Stored, Tensor
+from tests.messages import Messages
 
 NAMES = ("base", "code", "tool")
 
@@ -48,7 +49,7 @@ def sources(storage: Storage) -> list[Tensor]:
     return [Tensor("weight", "BF16", (4,), Stored(Remote(storage, name), 0, 8)) for name in NAMES]
 
 
-def test_the_sources_of_a_block_are_asked_for_at_the_same_time() -> None:
+def test_block_sources_are_requested_together() -> None:
     with Files() as files:
         reader, tensors = Reader(files), sources(Meeting())
         reader.begin(1, 4)
@@ -70,12 +71,12 @@ def test_files_are_read_again_after_they_were_closed() -> None:
 
 
 @pytest.mark.parametrize("broken", NAMES)
-def test_an_error_comes_when_no_request_writes_any_more(broken: str) -> None:
+def test_error_waits_for_running_requests(broken: str, messages: Messages) -> None:
     storage = Meeting(broken)
     with Files() as files:
         reader = Reader(files)
         reader.begin(0, 4)
-        with pytest.raises(CheckpointError, match=f"{broken}: is broken"):
+        with messages.raises(CheckpointError):
             reader.blocks(sources(storage))
         assert sorted(storage.ended) == sorted(set(NAMES) - {broken})
 
@@ -198,7 +199,7 @@ def test_sources_that_are_the_same_file() -> None:
                 assert found[: stop - start].tobytes() == storage.content["base"][start:stop].tobytes()
 
 
-def test_an_answer_that_breaks_off_is_asked_for_where_it_ended() -> None:
+def test_broken_answer_is_continued() -> None:
     storage, out = Served(breaks=(2, 1)), np.empty(1000, np.uint8)
     Stream(storage, "code", 100, 1100).fill(out)
     assert out.tobytes() == storage.content["code"][100:1100].tobytes()
@@ -206,9 +207,9 @@ def test_an_answer_that_breaks_off_is_asked_for_where_it_ended() -> None:
 
 
 @pytest.mark.parametrize(("breaks", "requests"), [((0,), 1), ((3, 0), 2)])
-def test_an_answer_that_does_not_begin_is_an_error(breaks: tuple[int, ...], requests: int) -> None:
+def test_empty_answer_is_an_error(breaks: tuple[int, ...], requests: int, messages: Messages) -> None:
     storage, out = Served(breaks=breaks), np.empty(1000, np.uint8)
     stream = Stream(storage, "code", 0, 1000)
-    with pytest.raises(CheckpointError, match="code: breaks off"):
+    with messages.raises(CheckpointError):
         stream.fill(out)
     assert len(storage.asked) == requests

@@ -70,7 +70,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["ram", "ram+", "ties"])
 @pytest.mark.parametrize("run_bytes", [0, 1, 1500, ALL])
-def test_a_run_of_any_length_has_the_same_bytes(method: str, run_bytes: int, memory: Memory, tmp_path: Path) -> None:
+def test_runs_of_any_length_agree(method: str, run_bytes: int, memory: Memory, tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, method), tmp_path / "here")
     execute(planned(memory, tmp_path, method, "there", run_bytes), ThreadExecutor(3))
     assert weights(tmp_path / "there") == weights(tmp_path / "here") != {}
@@ -186,7 +186,7 @@ class _Interrupted:
         return ThreadExecutor(1).run(Wrapped(work, some), runs, recorder)
 
 
-def test_a_merge_that_was_stopped_in_the_middle_of_a_run_goes_on(memory: Memory, tmp_path: Path) -> None:
+def test_merge_resumes_within_a_run(memory: Memory, tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, "ram+"), tmp_path / "here")
     plan = planned(memory, tmp_path, "ram+", "there", ALL)
 

@@ -7,6 +7,7 @@ import pytest
 
 from ramerge.core.foundation.errors import AGAIN, CheckpointError
 from ramerge.core.tensors.header import MAX_HEADER_BYTES, encode_header, read_header
+from tests.messages import Messages
 
 
 def entry(begin: int = 0, end: int = 8, dtype: object = "F32", shape: object = (2,)) -> dict[str, object]:
@@ -30,7 +31,7 @@ def test_a_good_header(tmp_path: Path) -> None:
     assert found.metadata == {"format": "pt"}
 
 
-def test_equal_headers_are_those_of_each_file(tmp_path: Path) -> None:
+def test_equal_headers_are_those_of_each_file(tmp_path: Path, messages: Messages) -> None:
     header = {"a": entry(0, 8)}
     first = read_header(write(tmp_path / "x", header))
     assert read_header(write(tmp_path / "y", header)) is first  # a base's, and an agent's
@@ -38,7 +39,7 @@ def test_equal_headers_are_those_of_each_file(tmp_path: Path) -> None:
         read_header(write(tmp_path / "z", header, data=4))
     bad = {"a": entry(0, 9)}
     for name in ("v", "w"):
-        with pytest.raises(CheckpointError, match=f"{name}: tensor 'a': F32"):
+        with messages.raises(CheckpointError):
             read_header(write(tmp_path / name, bad, data=9))
 
 
@@ -106,15 +107,15 @@ def test_refused(header: object, data: int, message: str, tmp_path: Path) -> Non
         assert raised.value.problems[0].endswith(AGAIN)
 
 
-def test_length_beyond_the_limit_or_the_file(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="exceeds the limit"):
+def test_length_beyond_the_limit_or_the_file(tmp_path: Path, messages: Messages) -> None:
+    with messages.raises(CheckpointError):
         read_header(write(tmp_path / "a", {}, length=MAX_HEADER_BYTES + 1))
     with pytest.raises(CheckpointError, match=f"truncated: .*; {AGAIN}"):
         read_header(write(tmp_path / "b", {}, length=1000))
     (tmp_path / "c").write_bytes(b"abc")
-    with pytest.raises(CheckpointError, match=f"too short for a safetensors file; {AGAIN}"):
+    with messages.raises(CheckpointError):
         read_header(tmp_path / "c")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with messages.raises(CheckpointError):
         read_header(tmp_path / "absent")
 
 
@@ -125,8 +126,8 @@ def test_every_problem_is_listed(tmp_path: Path) -> None:
     assert len(raised.value.problems) == 3
 
 
-def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path, messages: Messages) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
-    with pytest.raises(CheckpointError, match="git lfs pull"):
+    with messages.raises(CheckpointError):
         read_header(path)

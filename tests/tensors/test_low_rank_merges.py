@@ -49,7 +49,7 @@ def length(recipe: dict[str, Any], method: str, **parameters: Any) -> float:
     return float(np.sqrt(sum(np.square(one).sum() for one in moved)))
 
 
-def test_a_long_time_amplifies_what_adapters_have_almost_in_common_and_the_default_does_not(
+def test_default_time_amplifies_no_common_directions(
     models: dict[str, Any],
 ) -> None:
     total = length(models, "task_arithmetic")
@@ -60,7 +60,7 @@ def test_a_long_time_amplifies_what_adapters_have_almost_in_common_and_the_defau
     assert length(models, "aswudi") < 1.1 * total
 
 
-def test_the_plan_says_which_default_it_takes_and_the_record_has_it(models: dict[str, Any], tmp_path: Path) -> None:
+def test_plan_and_record_state_the_default(models: dict[str, Any], tmp_path: Path) -> None:
     plan = ramerge.plan(models | {"method": "swudi"})
     assert not plan.problems and not plan.warnings
     (note,) = (note for note in plan.notes if "exp_time" in note)
@@ -108,7 +108,7 @@ def test_one_adapter_or_whole_models_change_no_default(models: dict[str, Any], t
         assert plan.details.parameters.exp_time == 300.0 and not any("exp_time" in note for note in plan.notes)
 
 
-def test_points_of_a_sweep_and_parameters_of_rules_keep_what_is_given(models: dict[str, Any]) -> None:
+def test_given_parameters_override_adapter_defaults(models: dict[str, Any]) -> None:
     swept = ramerge.plan(models | {"method": "swudi"}, vary={"parameters.exp_time": [300.0, 2.0]})
     assert [point.parameters[0].exp_time for point in swept.details.points] == [300.0, 2.0]
     rule = {"layers": 0, "parameters": {"exp_time": 5.0}}

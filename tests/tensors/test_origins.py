@@ -168,7 +168,7 @@ def test_pieces_without_order_take_no_time() -> None:
 
 
 @given(st.data())
-def test_a_box_of_pieces_is_made_of_those_that_hold_it(disk: Disk, data: st.DataObject) -> None:
+def test_box_reads_the_pieces_holding_it(disk: Disk, data: st.DataObject) -> None:
     layers, rows, columns = (data.draw(st.integers(1, 5)) for _ in range(3))
     values = np.arange(layers * rows * columns, dtype=np.uint32).reshape(layers, rows, columns)
     cuts = sorted(data.draw(st.sets(st.integers(1, rows))) | {0, rows})
@@ -191,7 +191,7 @@ def test_a_box_of_pieces_is_made_of_those_that_hold_it(disk: Disk, data: st.Data
 
 
 @given(st.data())
-def test_a_box_of_what_is_no_run_and_of_a_transposed_tensor(disk: Disk, data: st.DataObject) -> None:
+def test_box_of_strided_and_transposed_tensors(disk: Disk, data: st.DataObject) -> None:
     values = np.arange(35, dtype=np.uint32).reshape(5, 7)
     stored = disk.tensor(values)
     holds(box_of(stored, (1, 2), (3, 4)), values[1:4, 2:6], data)

@@ -8,7 +8,7 @@ def layers(stem: str, count: int, width: int = 4) -> dict[str, tuple[int, ...]]:
     return {f"{stem}{layer}.{name}": shape for layer in range(count) for name, shape in parts.items()}
 
 
-def test_what_is_next_to_a_stack_moves_with_it() -> None:
+def test_neighbors_of_a_stack_move_along() -> None:
     ours = layers("model.layers.", 2) | {"model.embed_tokens.weight": (9, 4), "lm_head.weight": (9, 4)}
     theirs = {name.replace("model.", "a.b.model."): shape for name, shape in ours.items() if name != "lm_head.weight"}
     theirs |= {"a.b.lm_head.weight": (9, 4), "other.weight": (9, 4)}
@@ -16,7 +16,7 @@ def test_what_is_next_to_a_stack_moves_with_it() -> None:
     assert set(names.values()) == theirs.keys() - {"other.weight"} and prefixes == {"": "a.b."}
 
 
-def test_of_several_stacks_the_one_with_the_same_shapes_is_taken() -> None:
+def test_stack_with_matching_shapes_is_taken() -> None:
     ours = layers("layers.", 2)
     theirs = layers("talker.layers.", 2, 6) | layers("thinker.layers.", 2) | layers("mtp.layers.", 1)
     assert set(align(ours, theirs)[0].values()) == layers("thinker.layers.", 2).keys()

@@ -16,7 +16,7 @@ from tests.reference import Stored, encode
 
 
 @pytest.mark.parametrize("sample", list(SAMPLES))
-def test_blocks_are_read_in_the_memory_that_was_said(sample: str, tmp_path: Path) -> None:
+def test_blocks_stay_within_stated_memory(sample: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     shapes = [(3, 64, 33)] if sample == "gpt-oss" else [(33, 64), (1, 32), (3, 17, 64)]
     if sample in ("fp8 tensors", "compressed tensors", "fbgemm rows"):

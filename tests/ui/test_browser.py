@@ -73,7 +73,7 @@ def opened(browser: Any, address: str) -> Iterator[Visit]:
 
 
 @pytest.mark.needs("torch", "transformers")
-def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit, root: Path) -> None:
+def test_demo_to_retention_table_in_ten_clicks(opened: Visit, root: Path) -> None:
     opened.click(DEMO)
     opened.wait("table.plain", has_text="safetensors files")
     opened.tab("Merge")
@@ -147,7 +147,7 @@ def test_a_merge_by_keyboard_alone(opened: Visit, root: Path) -> None:
     assert (root / "by-keyboard" / "ramerge.json").is_file()
 
 
-def test_one_stream_of_events_lasts_as_long_as_the_page(opened: Visit) -> None:
+def test_page_keeps_one_event_stream(opened: Visit) -> None:
     opened.click(DEMO)
     opened.wait("table.plain", has_text="safetensors files")
     opened.tab("Merge")
@@ -196,7 +196,7 @@ def test_controls_and_recipe_are_in_step(opened: Visit) -> None:
     page.get_by_role("slider", name="range slider for density").wait_for()
 
 
-def test_what_is_wrong_with_a_recipe_is_said_next_to_it(opened: Visit) -> None:
+def test_recipe_problems_are_shown_beside_it(opened: Visit) -> None:
     opened.click(DEMO)
     opened.wait("table.plain", has_text="safetensors files")  # then the recipe is the demo's
     opened.tab("Choose")
@@ -280,7 +280,7 @@ def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
     assert (root / "second" / "delta.json").is_file() or list((root / "second").glob("*.safetensors"))
 
 
-def test_a_merge_that_is_there_is_kept_until_it_may_be_replaced(opened: Visit, root: Path) -> None:
+def test_existing_merge_needs_leave_to_be_replaced(opened: Visit, root: Path) -> None:
     from playwright.sync_api import expect
 
     opened.click(DEMO)
@@ -301,7 +301,7 @@ def test_a_merge_that_is_there_is_kept_until_it_may_be_replaced(opened: Visit, r
     assert (root / "again" / "ramerge.json").stat().st_ino != first
 
 
-def test_an_error_stands_in_its_tab_until_the_next_action(opened: Visit) -> None:
+def test_errors_stay_until_the_next_action(opened: Visit) -> None:
     from playwright.sync_api import expect
 
     page = opened.page
@@ -348,7 +348,7 @@ def test_the_demo_brings_prompts_and_rewards(opened: Visit, root: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
-def test_scores_become_a_retention_table_and_models_answer_side_by_side(browser: Any, tmp_path: Path) -> None:
+def test_scores_become_a_retention_table(browser: Any, tmp_path: Path) -> None:
     def answer(body: dict[str, Any]) -> Answer:
         right = {"mine": "q0 q1 q2 q3", "other": "q0 q1", "merged": "q0"}.get(body["model"], "")
         return completion("yes" if body["messages"][-1]["content"] in right.split() else f"no, {body['model']}")
@@ -520,7 +520,7 @@ def asked(address: str, path: str, *, method: str = "GET", body: str = "", **hea
     return content
 
 
-def test_requests_without_the_token_or_from_elsewhere_are_refused(address: str, root: Path) -> None:
+def test_foreign_requests_are_refused(address: str, root: Path) -> None:
     token = address.partition("token=")[2]
     port = urlsplit(address).port
     cookie = {"Cookie": f"ramerge-{port}={token}"}
@@ -537,7 +537,7 @@ def test_requests_without_the_token_or_from_elsewhere_are_refused(address: str, 
         assert status == 404 and b"secret" not in content
 
 
-def test_a_report_that_is_a_link_is_not_followed(address: str, root: Path, tmp_path: Path) -> None:
+def test_linked_report_is_not_followed(address: str, root: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.html").write_text("secret")
     (root / "linked").mkdir()
     (root / "linked" / "report.html").symlink_to(tmp_path / "secret.html")
@@ -563,7 +563,7 @@ def test_an_interrupt_does_not_wait_for_a_browser(browser: Any, tmp_path: Path) 
     inside.close()
 
 
-def test_an_interrupt_does_not_wait_for_a_bucket_that_does_not_answer(browser: Any, tmp_path: Path) -> None:
+def test_interrupt_does_not_wait_for_buckets(browser: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         known = {"AWS_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "AWS_ALLOW_HTTP": "true"}
@@ -587,7 +587,7 @@ TOO_WIDE = """() => [...document.querySelectorAll('.gradio-container *')]
 
 
 @pytest.mark.parametrize("width", some([390, 1280], full=[390]))
-def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, address: str, root: Path) -> None:
+def test_every_tab_fits_and_is_accessible(width: int, browser: Any, address: str, root: Path) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
     far = (

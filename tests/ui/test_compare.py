@@ -20,6 +20,7 @@ from ramerge.ui.desk import Desk
 from ramerge.ui.jobs import FAILED, Job
 from ramerge.ui.merge import models_of
 from ramerge.ui.roots import Roots
+from tests.messages import Messages
 
 pytestmark = pytest.mark.full  # Gradio, Optuna
 
@@ -48,10 +49,10 @@ def test_a_task_that_no_agent_can_do_has_no_retention() -> None:
     assert "memory" not in kept and 'data-label="memory"' in scores
 
 
-def test_merges_below_the_roots_can_be_compared(tmp_path: Path) -> None:
+def test_merges_below_the_roots_can_be_compared(tmp_path: Path, messages: Messages) -> None:
     desk = Desk(Roots((tmp_path.resolve(), AGENTS.resolve())))
     text = f"base: {AGENTS}/base\nagents: {{coder: {AGENTS}/coder, memory: {AGENTS}/memory}}\n"
-    with pytest.raises(RecipeError, match="Merges: none was merged on this page"):
+    with messages.raises(RecipeError):
         models_of(desk, text, [], None)
     # a merge of yesterday is there, and one that failed leaves the merge that was there before
     (tmp_path / "text.yaml").write_text(text)
@@ -101,7 +102,7 @@ def test_models_of_an_endpoint_answer(endpoint: str) -> None:
     assert "&lt;img src=x&gt;merged: 2 + 2?, 8" in html and "<img" not in html and "<b>" not in html
 
 
-def test_the_key_of_an_endpoint_is_sent_and_not_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_key_is_sent_but_hidden(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMERGE_API_KEY", "secret")
     body = {"model": "keyed", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
     text, command = ask.complete(ask.ENDPOINT, endpoint, "", body)
@@ -111,8 +112,7 @@ def test_the_key_of_an_endpoint_is_sent_and_not_shown(endpoint: str, monkeypatch
 
 def test_endpoints_that_give_no_answer_are_named(endpoint: str) -> None:
     for name, url in (("broken", endpoint), ("failing", endpoint), ("x", "http://127.0.0.1:1/v1")):
-        why = "500: .*choices" if name == "failing" else ""
-        with pytest.raises(EndpointError, match=rf"{name}: gave no answer \({why}"):
+        with pytest.raises(EndpointError, match=name):
             ask.complete(ask.ENDPOINT, url, "", {"model": name, "messages": [{"content": ""}], "max_tokens": 1})
 
 

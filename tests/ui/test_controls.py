@@ -31,7 +31,7 @@ def test_controls_show_the_defaults_and_give_them_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(METHODS))
-def test_both_ends_of_a_slider_are_values_that_recipes_may_have(name: str) -> None:
+def test_slider_ends_are_valid_values(name: str) -> None:
     method = METHODS[name]
     agent = {"model": "a/b"} | ({"importance": "a/b"} if method.needs_importance else {})
     agents = {f"agent{number}": agent for number in range(method.most or max(2, method.fewest))}
@@ -74,7 +74,7 @@ def test_parameters_have_the_kind_of_control_that_fits() -> None:
     assert kinds["alpha"] == kinds["seed"] == kinds["proximity"] == "Number"
 
 
-def test_a_number_for_each_agent_is_written_as_text() -> None:
+def test_per_agent_numbers_are_written_as_text() -> None:
     values = values_of("dare_ties") | {"density": {"code": 0.1, "tool": 0.2}}
     with gr.Blocks(analytics_enabled=False):
         found = {control.name: control for control in controls_of(METHODS["dare_ties"], values, ["code", "tool"])}

@@ -47,7 +47,7 @@ def ask(
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
-def test_the_first_address_gives_a_cookie_that_only_this_page_gets() -> None:
+def test_first_address_gives_a_private_cookie() -> None:
     status, headers = ask(query=f"token={TOKEN}")
     assert (status, headers["location"]) == (303, "./")
     assert headers["set-cookie"] == f"ramerge={TOKEN}; HttpOnly; Path=/; SameSite=strict"
@@ -116,7 +116,7 @@ def test_names_that_lead_here_by_chance_are_refused() -> None:
         "/report/x",
     ],
 )
-def test_what_the_page_does_not_need_is_not_there(path: str) -> None:
+def test_unneeded_routes_are_absent(path: str) -> None:
     assert ask(path, **COOKIE)[0] == 404
 
 
@@ -146,13 +146,13 @@ JOIN = "/gradio_api/queue/join"
 
 
 @pytest.mark.parametrize("length", [str(MOST_BYTES + 1), "9" * 5000, "-1", "1e3", ""])
-def test_a_request_that_says_to_be_too_long_is_not_read(length: str) -> None:
+def test_too_long_request_is_not_read(length: str) -> None:
     unread = iter(["nothing of it"])
     assert ask(JOIN, method="POST", parts=unread, **COOKIE, **{"content-length": length})[0] == 413
     assert next(unread)
 
 
-def test_a_request_without_a_length_ends_at_the_limit() -> None:
+def test_unsized_request_ends_at_the_limit() -> None:
     assert ask(JOIN, method="POST", parts=repeat(b"x" * 100_000), **COOKIE)[0] == 413
     assert ask(JOIN, method="POST", parts=[b"x" * 100_000] * (MOST_BYTES // 100_000), **COOKIE)[0] == 200
 
@@ -179,7 +179,7 @@ def test_the_page_gets_a_request_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("index", [-1, 100_000])
-def test_a_function_that_is_not_there_is_no_failure(index: int, tmp_path: Path) -> None:
+def test_missing_function_is_no_failure(index: int, tmp_path: Path) -> None:
     from starlette.testclient import TestClient
 
     from ramerge.ui.desk import Desk

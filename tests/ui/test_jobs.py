@@ -90,7 +90,7 @@ def test_an_analysis_gives_figures_and_its_numbers(tmp_path: Path) -> None:
     assert job.output.startswith('{"schema":')
 
 
-def test_what_waits_does_not_run_once_it_was_stopped(tmp_path: Path) -> None:
+def test_stopped_jobs_do_not_start(tmp_path: Path) -> None:
     job = Job("merged", ["merge", *MODELS, "merged"], tmp_path)
     job.stop()
     job.run()

@@ -16,6 +16,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.ui.draft import EMPTY, checked_draft, models_in, parameters_in, read_draft, with_keys, with_models
 from ramerge.ui.roots import Roots
 from tests.checkpoints import floats, write_checkpoint, write_simple
+from tests.messages import Messages
 
 
 @pytest.fixture
@@ -55,9 +56,9 @@ def outsiders(roots: Roots) -> list[str]:
     ]
 
 
-def test_paths_outside_are_refused(roots: Roots) -> None:
+def test_paths_outside_are_refused(roots: Roots, messages: Messages) -> None:
     for text in outsiders(roots):
-        with pytest.raises(RecipeError, match="not in a folder that this page may read"):
+        with messages.raises(RecipeError):
             roots.path(text)
     for text in ("models", "inner", "new", "models/base", str(roots.home / "models"), str(AGENTS / "base"), "."):
         assert roots.path(text)
@@ -115,46 +116,46 @@ def recipes(outside: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_recipes_name_no_model_outside(roots: Roots) -> None:
+def test_recipes_name_no_model_outside(roots: Roots, messages: Messages) -> None:
     for outside in (str(roots.home.parent / "outside" / "base"), "../outside/base", "link/base", "/etc"):
         for values in recipes(outside):
-            with pytest.raises(RecipeError, match="may read"):
+            with messages.raises(RecipeError):
                 roots.check(Document(values, folder=roots.home))
     for inside in ("models/code", "inner/code", str(AGENTS / "coder"), "owner/name", "owner/name@v1", "hub:owner/name"):
         for values in recipes(inside):
             roots.check(Document(values, folder=roots.home))
 
 
-def test_links_out_of_a_model_are_never_allowed(roots: Roots) -> None:
+def test_links_out_of_a_model_are_never_allowed(roots: Roots, messages: Messages) -> None:
     text = "base: models/base\nagents: {code: models/code}\nallow: {outside_links: true}\n"
-    with pytest.raises(RecipeError, match="links out of a model's folder are not followed"):
+    with messages.raises(RecipeError):
         read_draft(text, roots)
 
 
-def test_a_recipe_of_mergekit_is_checked_too(roots: Roots) -> None:
+def test_a_recipe_of_mergekit_is_checked_too(roots: Roots, messages: Messages) -> None:
     outside = roots.home.parent / "outside"
     text = (
         f"merge_method: linear\nmodels:\n- model: {outside}/base\n- model: {outside}/code\nparameters: {{weight: 1}}\n"
     )
-    with pytest.raises(RecipeError, match="may read"):
+    with messages.raises(RecipeError):
         read_draft(text, roots)
 
 
-def test_buckets_are_not_read_where_only_the_hub_may_be(roots: Roots) -> None:
+def test_hub_only_page_reads_no_buckets(roots: Roots) -> None:
     shared = Roots(roots.folders, remote=False, is_shared=True)
     shared.check(Document({"agents": {"code": "owner/name"}}))
     with pytest.raises(RecipeError, match="buckets"):
         shared.check(Document({"agents": {"code": "s3://bucket/model"}}))
 
 
-def test_what_was_gathered_of_an_agent_is_no_model(roots: Roots) -> None:
+def test_gathered_inputs_are_no_model(roots: Roots) -> None:
     for place in ("CALIBRATION/code", "CALIBRATION/code/importance"):
         write_checkpoint(roots.home / place, {"x.weight": floats([[1.0]])})
     (roots.home / "CALIBRATION/code/calibration.json").write_text("{}")
     assert not [label for label, _ in roots.models() if "CALIBRATION" in label]
 
 
-def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Roots) -> None:
+def test_models_are_found_without_following_links(roots: Roots) -> None:
     found = dict(roots.models())
     assert {"models/base", "models/code", "agents/coder", "agents/base"} <= set(found)
     assert not [label for label in found if label.startswith(("link", "inner"))]
@@ -166,7 +167,7 @@ def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Root
 # --- the recipe as text -----------------------------------------------------------------------------------------------
 
 
-def test_models_of_the_controls_are_those_of_the_text(roots: Roots) -> None:
+def test_controls_show_the_recipes_models(roots: Roots) -> None:
     base, agents = str(AGENTS / "base"), [str(AGENTS / "coder"), str(AGENTS / "memory")]
     text = with_models(EMPTY, base, agents, roots)
     assert models_in(read_draft(text, roots)) == (base, agents)
@@ -187,8 +188,8 @@ def test_a_text_that_is_no_recipe_is_replaced(roots: Roots) -> None:
     assert models_in(read_draft(with_models("[", None, ["models/code"], roots), roots)) == (None, ["models/code"])
 
 
-def test_parameters_are_those_of_preset_and_text(roots: Roots) -> None:
+def test_parameters_are_those_of_preset_and_text(roots: Roots, messages: Messages) -> None:
     name, values = parameters_in(read_draft("method: ram+\nparameters: {r: 0.3}\n", roots))
     assert (name, values["r"], values["alpha"]) == ("ram+", 0.3, 2.0)
-    with pytest.raises(RecipeError, match="unknown method"):
+    with messages.raises(RecipeError):
         parameters_in(read_draft("method: ram-\n", roots))

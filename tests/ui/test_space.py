@@ -120,7 +120,7 @@ def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> No
     assert list(tmp_path.glob("ramerge-space-*")) == []
 
 
-def test_the_owner_s_token_is_not_a_visitor_s(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visitors_do_not_get_the_owners_token(monkeypatch: pytest.MonkeyPatch) -> None:
     from ramerge.ui import space as own
 
     seen: list[str | None] = []

@@ -129,7 +129,7 @@ def test_the_table_sorts_and_searches_by_keyboard(open_page: Open) -> None:
     assert shares[0] == pytest.approx(100 * tensor["agents"][0]["unique_share"], rel=1e-2)
 
 
-def test_the_heat_map_changes_agent_and_measure_by_keyboard(open_page: Open) -> None:
+def test_heat_map_is_operated_by_keyboard(open_page: Open) -> None:
     values = shipped()
     opened = open_page(values)
     page = opened.page
@@ -194,7 +194,7 @@ def test_it_fits_and_can_be_read(width: int, scheme: str, open_page: Open) -> No
         assert _contrast(paper, found) > 4.5
 
 
-def test_on_a_phone_no_figure_is_off_the_screen(open_page: Open) -> None:
+def test_figures_fit_on_a_phone(open_page: Open) -> None:
     values = large(60, 8) | {"input_dtypes": {"base": "bfloat16"}, "warnings": ["one"]}
     page = open_page(values, viewport={"width": 420, "height": 900}).page
     page.get_by_text("Figures of all pairs").click()
@@ -223,7 +223,7 @@ _TICKS = """name => {
 
 
 @pytest.mark.parametrize("name", ["tool", "an-agent-with-a-long-name", "anagentwhosenamehasnoplacetobreak"])
-def test_on_a_phone_labels_are_words_and_values_are_whole(name: str, open_page: Open) -> None:
+def test_labels_and_values_are_readable_on_a_phone(name: str, open_page: Open) -> None:
     values = shipped() | {"method": "task_arithmetic"}
     values["model"]["agents"][0]["name"] = name
     figures = {"updates": 100, "erased": 1, "erased_share": 0.01, "nominal_lambda": 1.2, "effective_lambda": 1.19731}
@@ -236,7 +236,7 @@ def test_on_a_phone_labels_are_words_and_values_are_whole(name: str, open_page: 
 
 
 @pytest.mark.parametrize("width", [420, 1280])
-def test_ticks_do_not_collide_and_no_axis_goes_beyond_the_whole(width: int, open_page: Open) -> None:
+def test_ticks_and_axes_stay_within_their_bounds(width: int, open_page: Open) -> None:
     values = shipped()
     for agent in values["model"]["agents"]:
         agent |= {"density": 0.999, "changed_share": 1.0}

@@ -97,7 +97,7 @@ def test_a_page_holds_the_figures_of_the_analysis() -> None:
     assert {row["jaccard"] for row in rows(html, "matrix")} == {pair["jaccard"] for pair in values["model"]["pairs"]}
 
 
-def test_histogram_bins_stand_at_their_own_powers_of_two() -> None:
+def test_histogram_bins_stand_at_powers_of_two() -> None:
     values = shipped()
     found = {(row["agent"], row["bin"]): row["elements"] for row in rows(report.render(values), "ulps")}
     for agent in values["model"]["agents"]:
@@ -116,7 +116,7 @@ def test_the_heat_map_sums_up_to_the_model() -> None:
         assert sum(cell["unique"][t] for cell in cells) == agent["shared_with"][0]
 
 
-def test_the_table_of_tensors_is_that_of_the_analysis() -> None:
+def test_table_of_tensors_matches_the_analysis() -> None:
     values = shipped()
     table = embedded(report.render(values))["tensors"]
     values["tensors"].sort(key=lambda tensor: table["name"].index(tensor["name"]))
@@ -147,7 +147,7 @@ def test_lines_that_coincide_can_be_told_apart(name: str) -> None:
     assert len({tuple(one) for one in others}) == len(others) and all(min(one[1::2]) > 1 for one in others)
 
 
-def test_warnings_and_precision_are_shown_where_there_are_some() -> None:
+def test_warnings_and_precision_are_shown() -> None:
     values = shipped()
     section = '<section id="precision"'
     assert section not in report.render(values | {"input_dtypes": {}, "warnings": []})
@@ -174,7 +174,7 @@ def test_the_agents_have_the_figures_of_the_terminal() -> None:
     assert f"{values['model']['agents'][0]['fates']['merge']['retained']:.1%}" in text
 
 
-def test_the_caption_of_fates_does_not_explain_averaging_as_the_method() -> None:
+def test_caption_of_fates_does_not_explain_the_method() -> None:
     [caption] = re.findall(
         r"moved elements under ([^.]*)\.", Elements(report.render(shipped() | {"method": "ram+"})).text
     )

@@ -34,6 +34,7 @@ from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import plain
 from tests.engine.executors.cluster import merge, second_of
 from tests.engine.executors.test_threads import Blocks, runs
+from tests.messages import Messages
 from tests.plans import planned
 from tests.soups.test_soup import write_run
 from tests.storage import seaweed
@@ -111,7 +112,7 @@ atexit.register(lambda: print("done", run_share({"NumPy": "0"}, (), (), 1, "."))
 
 
 def test_nodes_read_buckets_with_credentials_of_their_own(
-    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     pytest.importorskip("obstore")
     agents = write_simple(tmp_path)
@@ -123,7 +124,7 @@ def test_nodes_read_buckets_with_credentials_of_their_own(
         source |= {"agents": {name: server.put(tmp_path / name, f"nodes/{name}") for name in agents}}
         with (
             executors.connection({"address": cluster.address}),
-            pytest.raises(ramerge.CheckpointError, match=r"s3://models/nodes/.*\(on node "),
+            messages.raises(ramerge.CheckpointError),
         ):
             ramerge.merge(source, tmp_path / "denied", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
         assert not output_dir(tmp_path / "denied").work.exists()
@@ -133,7 +134,7 @@ def test_nodes_read_buckets_with_credentials_of_their_own(
     assert weights(tmp_path / "ray") == weights(tmp_path / "threads")
 
 
-def test_a_lost_node_s_blocks_are_done_by_others(
+def test_other_nodes_do_a_lost_nodes_blocks(
     cluster: Any, connected: Any, large: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node, losses = second_of(cluster), []
@@ -269,10 +270,12 @@ def test_errors_of_inputs_are_those_of_threads(connected: Any, tmp_path: Path) -
     assert not output_dir(tmp_path / "out").work.exists()
 
 
-def test_another_version_on_a_node(connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_on_a_node(
+    connected: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages
+) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     monkeypatch.setattr(executors, "__version__", "9.9")
-    with pytest.raises(ramerge.PlanError, match=r"another version .*: ramerge .*, not 9\.9 \(on node .*\)"):
+    with messages.raises(ramerge.PlanError):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
     assert not output_dir(tmp_path / "out").work.exists()
 
@@ -302,7 +305,7 @@ def test_a_dead_raylet_is_said(call: str) -> None:
         list(made.run(Blocks(len), [[(0, 1)]], Unrecorded()))
 
 
-def test_a_raylet_that_dies_at_the_beginning_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raylet_dying_at_the_start_is_reported(monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     """Ray raises a plain Exception then."""
     ray = pytest.importorskip("ray")
 
@@ -312,7 +315,7 @@ def test_a_raylet_that_dies_at_the_beginning_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ray, "init", fail)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with (
-        pytest.raises(RayError, match="no Ray cluster can be reached: The current node timed out"),
+        messages.raises(RayError),
         executors.connection({}),
     ):
         raise AssertionError
@@ -390,15 +393,15 @@ def test_tasks_are_laid_out(nodes: list, workers: int, found: tuple[int, int, in
     assert (slots.cpus, slots.threads, slots.count) == found
 
 
-def test_no_node_is_large_enough() -> None:
-    with pytest.raises(ramerge.RayError, match="no node of the Ray cluster has 1 CPU and 3,000 MB"):
+def test_no_node_is_large_enough(messages: Messages) -> None:
+    with messages.raises(ramerge.RayError):
         executors._ray_slots([{"CPU": 1, "memory": 2 * GB}], 4, 2, lambda threads: int(3 * GB))
 
 
 def test_ray_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ramerge.RecipeError, match=r"Ray is not installed: pip install .*\[ray\]"):
+    with pytest.raises(ramerge.RecipeError, match=r"pip install .*\[ray\]"):
         ramerge.merge(source, tmp_path / "out", options=ramerge.Options(ray=ramerge.Ray()))
     assert not output_dir(tmp_path / "out").work.exists()
 
