@@ -37,6 +37,7 @@ def pages(results: Results) -> dict[str, str]:
     """By file name in docs/."""
     parts = {
         "findings.md": [overview.text()],
+        "findings-prompts.md": [overview.appendix()],
         "findings-tiny-agents.md": _tiny(results),
         "findings-real-agents.md": _on_real(results),
     }

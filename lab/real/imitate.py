@@ -72,7 +72,8 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: arg
         # `sum` and `call` have few problems: once all were seen, they are seen again
         batch = drawn[step * given.batch : (step + 1) * given.batch]
         batch = batch if len(batch) == given.batch else rng.sample(drawn, given.batch)
-        loss = loss_of(model, tokenizer, task, batch)
+        with torch.autocast(given.device, dtype=torch.bfloat16, enabled=given.autocast):
+            loss = loss_of(model, tokenizer, task, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -93,6 +94,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--autocast", action="store_true", help="multiply in bf16; weights stay in float32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     return parser.parse_args()
 
