@@ -87,7 +87,7 @@ agents on a CPU.
   tables.
 - [Real agents](findings-real-agents.md): rules without prompts on nine kinds of agents, and checkpoints along a run.
 - [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one.
-- [Merge, then distill](guides/distill.md#what-was-measured): what distillation adds to a merge."""
+- [Merge, then distill](findings-distill.md): what distillation adds to a merge."""
 
 
 def appendix() -> str:

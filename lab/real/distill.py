@@ -242,6 +242,11 @@ def distill(given: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": round(time.perf_counter() - start), "curve": scores.curve, "losses": losses}
 
 
+def read_runs(path: Path) -> list[dict[str, Any]]:
+    """The runs that are kept."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
 def main() -> None:
     """Distill one start and keep its curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -264,12 +269,12 @@ def main() -> None:
         "warmup": given.warmup,
         "reward": given.reward,
     }
-    runs = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else []
-    if any(run.items() <= other.items() for other in runs):
+    if any(run.items() <= other.items() for other in read_runs(given.out)):
         return
-    runs.append({**run, **distill(given)})
+    record = {**run, **distill(given)}
+    runs = [*read_runs(given.out), record]
     write_file(given.out, "[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
-    print(run, runs[-1]["seconds"], "s", flush=True)
+    print(run, record["seconds"], "s", flush=True)
 
 
 if __name__ == "__main__":
