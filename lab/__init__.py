@@ -22,6 +22,7 @@ lora: adapters, and what methods for whole matrices make of them
 published: what others have measured
 prompted: merges of real agents with a few prompts, which lab/real/prompted.py scores
 chart: the picture of README.md
-overview: docs/findings.md, the short answer
+overview: docs/findings.md, the short answer, and docs/findings-prompts.md
+distilled: docs/findings-distill.md
 tables, figures, page: the pages with all figures
 """

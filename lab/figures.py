@@ -14,6 +14,7 @@ from benchmarks import methods as timed
 from benchmarks.report import SMALL, load
 from benchmarks.timing import spread
 
+from lab import distilled
 from lab.results import Measured, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
@@ -39,6 +40,8 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
     }
     if len(counts) > 1:
         yield "lab-counts.svg", _drawn(_counts(counts))
+    if curves := distilled.chart():
+        yield "distill.svg", _drawn(curves)
 
 
 def _drawn(chart: alt.TopLevelMixin) -> str:

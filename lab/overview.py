@@ -1,4 +1,4 @@
-"""docs/findings.md, the short answer: real agents, rules without prompts, and choices with prompts."""
+"""docs/findings.md, the short answer, and docs/findings-prompts.md, its appendix on merges with prompts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from lab.prompted import CANDIDATES, KINDS, Kind, kinds, nll_of, reward_of
+from lab.prompted import CANDIDATES, CONFIRMING, KINDS, Kind, kinds, nll_of, reward_of
 from lab.published import TABLES, ahead_of_sum
 from lab.tables import of_published
 
@@ -35,26 +35,70 @@ _STATISTICS = {
 """What inputs `regmean 0.01` was given."""
 
 
+_GROUPS = {
+    "fine-tuned": ("SFT", "unseen"),
+    "LoRA": ("LoRA",),
+    "RL": ("RL", "RL, float32", "two, RL", "unseen, RL"),
+    "mixed": ("mixture", "eight", "adapter and full"),
+    "long replies": ("long, SFT", "long, RL"),
+}
+"""Kinds of agents that share a column."""
+
+
 def text() -> str:
-    """The whole page."""
+    """The findings in one table."""
     found = kinds()
     if not found:
         return "# Findings: which merge is best\n\nNo results are kept yet: `python lab/real/prompted.py`."
-    right, every = ([kind.chosen(which)[1] for kind in found] for which in ("right", "all"))
+    new = kinds(CONFIRMING)
     weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
-    bases = " and ".join(sorted({kind.base for kind in found}))
     return f"""# Findings: which merge is best
 
-Agents of {bases}, trained by RL, by fine-tuning or as LoRA adapters, were merged by up to {len(CANDIDATES)} rules and
-scored on held-out prompts. **No rule that sees weights alone is near the best everywhere.** What is best on agents of
-one base is worst on those of the other, and nothing in the weights tells which. Even if labels pick the best of the
-rules without prompts, it was {fmean(weights):.1f} points behind the best merge on average, and up to
-{max(weights):.1f}. **A few prompts of each agent's task decide.** `ramerge search` scores merges by their mass: how
-likely they are to give the agents' own right replies, without generating anything ([guide](guides/prompts.md)). Where
-it knew which replies are right, its choice was {fmean(right):.1f} points behind the best on average, at most
-{max(right):.1f}; where it did not, {fmean(every):.1f}, at most {max(every):.1f}. **Mass was found on these trainings**,
-in place of the mean negative log-likelihood (NLL) per token, so its figures are flattered.
-[Experiment 046](../lab/experiments/046-mass.md) scores it on others, so far on two.
+On SmolLM2-135M and Gemma 3 270M we trained agents by fine-tuning, as LoRA adapters and by RL, merged them by up to
+{len(CANDIDATES)} rules and scored the merges on held-out prompts. **No rule that sees weights alone is near the best
+everywhere**, and nothing in the weights tells which will be: picked with labels, the best such rule was still
+{fmean(weights):.0f} points behind the best merge on average, and {max(weights):.0f} on LoRA agents of Gemma. **A few
+prompts of each agent's task decide**: `ramerge search` takes the merge with the greatest [mass](guides/prompts.md), the
+likelihood of the agents' own right replies.
+
+Points behind the best merge of a training, mean and, in parentheses, the worst. A difference below 2 is within the
+error of 40 test prompts a task.
+
+{_by_kind([*found, *new])}
+
+Mass was found on {len(found)} of these trainings, so they flatter it. On the {len(new)} others, which were predicted
+before they were trained ([experiment 046](../lab/experiments/046-mass.md)): {_confirmed(new)}.
+
+## What fails
+
+{_failures([*found, *new])}
+- Where a merge is better than its agents, as on SmolLM2, replies without rewards mislead: the merge is marked down for
+  what it corrects. Give rewards.
+- Two small bases, short tasks, one or two trainings of a kind. Score the best few merges on your own tasks.
+
+## Reproduce
+
+`python -m lab.prompted` prints every candidate from `lab/results`, and [the lab](../lab/real/README.md) trains the
+agents on a CPU.
+
+## Appendices
+
+- [With prompts](findings-prompts.md): every training, the inputs of `regmean`, skills that no prompt shows, published
+  tables.
+- [Real agents](findings-real-agents.md): rules without prompts on nine kinds of agents, and checkpoints along a run.
+- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one.
+- [Merge, then distill](findings-distill.md): what distillation adds to a merge."""
+
+
+def appendix() -> str:
+    """All figures of merges that are made or chosen with prompts."""
+    found = kinds()
+    if not found:
+        return "# Findings: with prompts\n\nNo results are kept yet: `python lab/real/prompted.py`."
+    return f"""# Findings: with prompts
+
+Appendix to [Findings](findings.md). NLL is the mean negative log-likelihood per token, by which `ramerge search` chose
+before mass.
 
 | points behind the best merge of a training | trainings | mean | most | on |
 |---|---:|---:|---:|---|
@@ -62,7 +106,7 @@ in place of the mean negative log-likelihood (NLL) per token, so its figures are
 
 Not every rule was scored on each of the {len(found)} trainings, because everything ran on two processor cores.
 
-## With a few prompts
+## Every training
 
 The best of at most {len(CANDIDATES)} merges is picked with the labels of the test prompts, so it is the best by luck,
 too; the choice is among those that `ramerge search` tries. *Right* counts only replies that earned their reward, *all*
@@ -72,17 +116,14 @@ counts every reply. Each row is one training, with 75 (seed 51) or 40 test promp
 |---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(map(_row, found))}
 
-```sh
-python -m lab.prompted
-```
+Trainings that mass was not found on:
 
-## What fails
+| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
+|---|---:|---:|---:|---:|---:|---:|
+{chr(10).join(map(_row, kinds(CONFIRMING)))}
 
-{_failures(found)}
-- Replies of agents that help each other. Where the sum is better than the agents, as on agents of SmolLM2, a merge that
-  answers what an agent gets wrong gets a lower score for it, unless the score knows which replies are right.
-- Right replies of agents that the merge surpasses. They cannot show what the agents get wrong and the merge gets right,
-  however many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
+Right replies of agents that the merge surpasses cannot show what the agents get wrong and the merge gets right, however
+many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
 
 ## What the inputs may be
 
@@ -108,21 +149,45 @@ level with the best for those trained by RL, and 26 points behind it for fine-tu
 say which theirs were. So the tables went: without prompts, `recommend` says what the weights show, and names RAM+, or
 `core+` for dense agents, where RAM+ averages nearly everything (77 against 84 % on three kinds of real agents).
 
-{_published()}
+{_published()}"""
 
-## Limits
 
-Two small bases, four short tasks, one or two trainings of each kind. The bases were dequantized from 4-bit files,
-because no others could be had. What was predicted before it was scored, and what failed, is in experiments
-[044](../lab/experiments/044-prompts.md) and [045](../lab/experiments/045-prompts-again.md). Score the best few merges
-on your own tasks.
+def _by_kind(found: Sequence[Kind]) -> str:
+    """Rules by kinds of agents: mean and worst points behind the best merge."""
+    columns = {
+        (base, group): [kind for kind in found if kind.base == base and kind.name in names]
+        for base in dict.fromkeys(kind.base for kind in found)
+        for group, names in _GROUPS.items()
+    }
+    columns = {column: members for column, members in columns.items() if members}
+    head = [f"{base}, {group} ({len(members)})" for (base, group), members in columns.items()]
+    rows = [["", *head], ["---", *("---:" for _ in head)]]
+    for name, words in _RULES.items():
+        cells = [
+            [kind.best[1] - kind.rewards[name] for kind in members if name in kind.rewards]
+            for members in columns.values()
+        ]
+        rows.append([words, *map(_mean_and_worst, cells)])
+    for which, words in (("all", "`ramerge search`"), ("right", "`ramerge search` with rewards")):
+        rows.append([f"**{words}**", *(_mean_and_worst([k.chosen(which)[1] for k in m]) for m in columns.values())])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
-## All figures
 
-- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one,
-  all methods, and better rules, on many trainings of tiny agents.
-- [Real agents](findings-real-agents.md): rules without prompts on nine kinds of real agents, and checkpoints along a
-  run."""
+def _mean_and_worst(behind: Sequence[float]) -> str:
+    if not behind:
+        return ""
+    return f"{fmean(behind):.0f}" + (f" ({max(behind):.0f})" if len(behind) > 1 else "")
+
+
+def _confirmed(new: Sequence[Kind]) -> str:
+    phrases = []
+    for which, words in (("all", "without rewards"), ("right", "with rewards")):
+        mass, nll = ([choice(kind, which)[1] for kind in new] for choice in (Kind.chosen, Kind.chosen_by_nll))
+        phrases.append(
+            f"{words} {fmean(mass):.1f} points behind on average, at most {max(mass):.1f} "
+            f"(the mean negative log-likelihood per token, which mass replaces: {fmean(nll):.1f}, {max(nll):.1f})"
+        )
+    return "; ".join(phrases)
 
 
 def _published() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import details, overview, predictions, rules, sections, smollm, summary, tables
+from lab import details, distilled, overview, predictions, rules, sections, smollm, summary, tables
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
@@ -37,6 +37,8 @@ def pages(results: Results) -> dict[str, str]:
     """By file name in docs/."""
     parts = {
         "findings.md": [overview.text()],
+        "findings-prompts.md": [overview.appendix()],
+        "findings-distill.md": [distilled.text()],
         "findings-tiny-agents.md": _tiny(results),
         "findings-real-agents.md": _on_real(results),
     }

@@ -44,6 +44,8 @@ KINDS = {
     "two, RL": "two, RL in bfloat16",
     "mixture": "two by RL, two by SFT",
     "eight": "eight: four by RL, four by SFT",
+    "long, SFT": "three, SFT, long replies",
+    "long, RL": "three, RL, long replies",
     "adapter and full": "three by SFT, one adapter",
     "unseen": "three, SFT",
     "unseen, RL": "three, RL in bfloat16",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,12 +22,12 @@ from lab.statistics import Estimate, holm, mean_ranks
 from ramerge.core.foundation.text import decimals
 
 REFERENCE = "ram+"
-_REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"
+_REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json.gz"
 
 
 def real_agents() -> list[dict[str, Any]]:
     """The agents of SmolLM2-135M, as they were analyzed."""
-    return list(json.loads(_REAL.read_text(encoding="utf-8"))["model"]["agents"])
+    return list(json.loads(gzip.decompress(_REAL.read_bytes()))["model"]["agents"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

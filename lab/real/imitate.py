@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from evaluate import common_beginning
-from tasks import TASKS, Example, Task
+from tasks import ALL_TASKS, Example, Task
 from train_agent import positions
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -62,7 +62,7 @@ def loss_of(
 
 def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: argparse.Namespace) -> list[float]:
     """AdamW with a constant rate; the loss of each step."""
-    task = TASKS[given.task]
+    task = ALL_TASKS[given.task]
     drawn = task.examples("train", given.seed, given.batch * given.steps)
     rng = random.Random(given.seed)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -72,7 +72,8 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: arg
         # `sum` and `call` have few problems: once all were seen, they are seen again
         batch = drawn[step * given.batch : (step + 1) * given.batch]
         batch = batch if len(batch) == given.batch else rng.sample(drawn, given.batch)
-        loss = loss_of(model, tokenizer, task, batch)
+        with torch.autocast(given.device, dtype=torch.bfloat16, enabled=given.autocast):
+            loss = loss_of(model, tokenizer, task, batch)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -84,7 +85,7 @@ def train(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, given: arg
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--task", choices=sorted(ALL_TASKS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="directory of the agent in bf16, or of its adapter")
     parser.add_argument("--base", type=Path, default=Path(".real/base"))
     parser.add_argument("--rank", type=int, default=0, help="rank of a LoRA adapter; 0: all weights are trained")
@@ -93,6 +94,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--autocast", action="store_true", help="multiply in bf16; weights stay in float32")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     return parser.parse_args()
 

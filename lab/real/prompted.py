@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tasks import TASKS, Task
+from tasks import ALL_TASKS, LONG_TASKS, TASKS, Task
 
 import ramerge
 from ramerge.calibration.agreement import likelihoods, replies_of
@@ -31,7 +31,8 @@ from ramerge.core.foundation.progress import silence
 
 RESULTS = Path(__file__).parents[1] / "results" / "prompted.json"
 TOKENS = 24
-"""Of a reply; the longest that a task needs is 20."""
+"""Of a reply; the longest that one of the four tasks needs is 20."""
+LONG_TOKENS = 140
 
 RULES: dict[str, dict[str, Any]] = {
     "sum": {"method": "task_arithmetic"},
@@ -90,6 +91,11 @@ class Situation:
     dtype: str = "bfloat16"
     unseen: tuple[str, ...] = ()
 
+    @property
+    def tokens(self) -> int:
+        """The most tokens of a reply."""
+        return LONG_TOKENS if LONG_TASKS.keys() & self.folders.keys() else TOKENS
+
 
 def agents_of(situation: Situation, work: Path, seed: int) -> dict[str, str]:
     """The folder of each agent, by name."""
@@ -114,6 +120,8 @@ SITUATIONS = {
     "eight": Situation(_all("agents", "sft")),
     "unseen": Situation({task: ("sft",) for task in TASKS if task != "needle"}, unseen=("needle",)),
     "unseen, RL": Situation({task: ("agents",) for task in TASKS if task != "needle"}, unseen=("needle",)),
+    "long, SFT": Situation(dict.fromkeys(("steps", "call", "needle"), ("sft",))),
+    "long, RL": Situation(dict.fromkeys(("steps", "call", "needle"), ("agents",))),
     "adapter and full": Situation({**_all("sft"), "fact": ("lora",)}, "float32"),
 }
 
@@ -170,7 +178,7 @@ class Experiment:
         asked = dict(zip(self.tasks, self.tasks[shift:] + self.tasks[:shift], strict=True))
         # without a held-out half: the same half of 32 that statistics see, or a part of it
         count = settings.count if settings.hold_out else 2 * settings.count
-        problems = {task: prompts_of(TASKS[task], count, "train", 10_000 + self.seed) for task in self.tasks}
+        problems = {task: prompts_of(ALL_TASKS[task], count, "train", 10_000 + self.seed) for task in self.tasks}
         if not settings.hold_out:
             problems = {task: halves(found)[0][: settings.count] for task, found in problems.items()}
         if text == "general":
@@ -193,7 +201,7 @@ class Experiment:
 
     def rewards(self, tasks: Sequence[str]) -> dict[str, str]:
         """Of the model as it is: by task one digit a prompt, in quarters."""
-        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(), TOKENS)
+        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(), self.situation.tokens)
         found = {}
         for name in tasks:
             ids = [speaker.question(prompt) for prompt in self.asked[name]]
@@ -204,7 +212,7 @@ class Experiment:
                 for reply in speaker.replies(rows[start : start + self.batch])
             ]
             rewards = [
-                TASKS[name].reward(reply, prompt.about["ground_truth"])
+                ALL_TASKS[name].reward(reply, prompt.about["ground_truth"])
                 for reply, prompt in zip(replies, self.asked[name], strict=True)
             ]
             found[name] = "".join(str(round(4 * reward)) for reward in rewards)
@@ -307,6 +315,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=75, help="test prompts a task")
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32", help="of the model while it is scored")
     parser.add_argument("--only", nargs="+", choices=RULES, default=list(RULES), help="candidates; default: all")
     parser.add_argument("--statistics", nargs="+", choices=STATISTICS, default=[], help="also other statistics")
     parser.add_argument("--priors", action="store_true", help="also other priors")
@@ -316,16 +325,18 @@ def main() -> None:
     given = parser.parse_args()
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
     settings = ramerge.CalibrationSettings(
-        count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
+        count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype=given.dtype, batch=32
     )
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     candidates = Candidates(given.only, given.priors, given.statistics, given.sampled, given.counts)
-    asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}
+    asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in ALL_TASKS.items()}
     for name in given.situation:
         agents = agents_of(SITUATIONS[name], given.work, given.seed)
         models = ramerge.Recipe(method="uniform", base=(given.work / "base").resolve(), agents=agents)
+        situation = SITUATIONS[name]
+        settings = replace(settings, max_new=situation.tokens)
         with LiveBase(models, settings, ramerge.Options()) as live:
-            experiment = Experiment(live, given.work, given.seed, SITUATIONS[name], settings, asked, given.batch)
+            experiment = Experiment(live, given.work, given.seed, situation, settings, asked, given.batch)
             known = kept.setdefault(name, {}).setdefault(str(given.seed), {})
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()

@@ -12,13 +12,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # it is loaded by its path, and tasks.py lies next to it
 
-from tasks import TASKS, Task
+from tasks import ALL_TASKS, Task
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any]) -> float:
     """The reward of a reply; `data_source` is the task's name."""
     del extra_info  # part of verl's form
-    return TASKS[data_source].reward(solution_str, ground_truth)
+    return ALL_TASKS[data_source].reward(solution_str, ground_truth)
 
 
 def records(task: Task, prompts: int, seed: int) -> list[dict[str, Any]]:

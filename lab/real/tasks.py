@@ -1,4 +1,6 @@
-"""Four verifiable tasks that a 135M model can learn in a few GRPO steps, each with an answer format of its own.
+"""Verifiable tasks that a 135M model can learn in a few GRPO steps, each with an answer format of its own.
+
+Four have short replies (`TASKS`), one a reply of 80 to 120 tokens (`LONG_TASKS`).
 
 A prompt is a chat of a system line, one solved example and the problem: without the example the base model finds the
 format so rarely that GRPO has no reward to compare. A problem's key alone decides whether it belongs to the training
@@ -8,11 +10,12 @@ or to the test half, so the halves are disjoint whatever the seeds are. Rewards 
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -181,6 +184,27 @@ def reward_needle(text: str, answer: str) -> float:
     return float(needles(0).score_answer(text, {"answer": answer}))
 
 
+def running_sums(numbers: Sequence[int]) -> str:
+    """An addition written out, a line for each step."""
+    totals = list(itertools.accumulate(numbers))
+    steps = zip(totals, numbers[1:], totals[1:], strict=False)
+    return "\n".join(f"{total} + {number} = {next_total}" for total, number, next_total in steps)
+
+
+def draw_steps(rng: random.Random) -> Example:
+    """Draw ten digits to add, one after another."""
+    numbers = [rng.randint(1, 9) for _ in range(10)]
+    question = " + ".join(map(str, numbers))
+    return Example(f"steps/{question}", f"Add {question}", running_sums(numbers))
+
+
+def reward_steps(text: str, answer: str) -> float:
+    """The share of right lines up to the first wrong one; lines after the last are wrong, too."""
+    lines, right = text.strip().split("\n"), answer.split("\n")
+    matches = [line.strip() == wanted for line, wanted in zip(lines, right, strict=False)]
+    return sum(itertools.takewhile(bool, matches)) / max(len(right), len(lines))
+
+
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -212,3 +236,15 @@ TASKS: dict[str, Task] = {
         ),
     )
 }
+LONG_TASKS: dict[str, Task] = {
+    "steps": Task(
+        "steps",
+        "Write every step.",
+        ("Add 1 + 1 + 2 + 1 + 1 + 3 + 1 + 2 + 1 + 1", running_sums([1, 1, 2, 1, 1, 3, 1, 2, 1, 1])),
+        130,
+        draw_steps,
+        reward_steps,
+    )
+}
+"""Not among the four tasks of most experiments; nine lines of about ten tokens each."""
+ALL_TASKS = {**TASKS, **LONG_TASKS}

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tasks import TASKS, Message, Task
+from tasks import ALL_TASKS, Message, Task
 from transformers import AutoModelForCausalLM, AutoTokenizer, Cache, PreTrainedModel, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -104,7 +104,7 @@ def make_config(task: Task, arguments: argparse.Namespace) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(arguments.out),
         use_cpu=arguments.device == "cpu",
-        bf16=False,
+        bf16=arguments.autocast,
         beta=0.0,
         learning_rate=arguments.lr,
         lr_scheduler_type="constant",
@@ -152,7 +152,7 @@ class KeepsSteps(TrainerCallback):
 
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and save the agent; return the log."""
-    task = TASKS[arguments.task]
+    task = ALL_TASKS[arguments.task]
     trainer = PromptsOnceTrainer(
         model=AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32).to(arguments.device),
         reward_funcs=make_reward(task),
@@ -179,7 +179,7 @@ def settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def parse_arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=sorted(TASKS), required=True)
+    parser.add_argument("--task", choices=sorted(ALL_TASKS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="directory of the agent in bf16")
     parser.add_argument("--exact", type=Path, required=True, help="directory of the agent in float32")
     parser.add_argument("--checkpoints", type=Path, help="folder for checkpoints in float32 of the steps of --keep")
@@ -192,6 +192,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--generations", type=int, default=8, help="completions a prompt")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--autocast", action="store_true", help="multiply in bf16; weights stay in float32")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     return parser.parse_args()
 
