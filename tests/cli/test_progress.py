@@ -87,7 +87,7 @@ def test_kernels_never_look_finished(
         for done in (0, 1, 1, 2)
     ]
     text = heard(stream(), clock, events, monkeypatch)
-    title = "compiling kernels (ram+, 3 agents; once, up to 40 s)"
+    title = "compiling kernels (ram+, 3 agents; once, some seconds)"
     if stream is Terminal:
         assert title in text and "ties" not in text and "2 done" in text and " of " not in text
     else:

@@ -52,7 +52,7 @@ def _is_open(event: Progress) -> bool:
 
 
 def _title(event: Progress) -> str:
-    return f"{event.stage} ({event.note}; once, up to 40 s)" if _is_open(event) else event.stage
+    return f"{event.stage} ({event.note}; once, some seconds)" if _is_open(event) else event.stage
 
 
 class _Figures:

@@ -109,7 +109,7 @@ class TrimmedElection(Election[TiesP]):
         rows: list[dict[str, Figure]] = []
         for ranks in zip(*parts, strict=True):
             survivors, target, elements = (
-                sum(getattr(rank, part) for (rank,) in ranks) for part in ("kept", "asked", "elements")
+                sum(getattr(rank, part) for (rank,) in ranks) for part in ("survivors", "target", "elements")
             )
             rows.append(
                 {
