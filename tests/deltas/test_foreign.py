@@ -657,7 +657,7 @@ def test_full_disk_is_an_output_error(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("RAMERGE_CACHE", str(blocked))
-    with messages.raises(OutputError):
+    with pytest.raises(OutputError, match="cannot be written"):
         open_checkpoint(place, base=open_checkpoint(base))
     monkeypatch.setattr("ramerge.core.foundation.store.folder", lambda _kind: None)
     with messages.raises(CheckpointError):

@@ -50,7 +50,7 @@ def recipe(tmp_path: Path) -> Document:
 
 
 def gathered(recipe: Document, live: Any, *, rewarded: bool = False) -> Prompted:
-    return Prompted(recipe, ReplySet({}, rewarded, (), {"code": (2, 3)}), live, {"code": "f"}, ())
+    return Prompted(ReplySet({}, rewarded, (), {"code": (2, 3)}), live, {"code": "f"}, ())
 
 
 @pytest.fixture

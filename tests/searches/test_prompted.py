@@ -338,7 +338,7 @@ def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]
     result = ramerge.search(recipe, "found", settings=settings)
     before = Path("code.jsonl").read_text()
     Path("code.jsonl").write_text('{"prompt": "111+222="}\n{"prompt": "111+223="}\n')
-    with pytest.raises(ramerge.EvaluationError, match="holds a search with other agents, prompts or settings") as error:
+    with pytest.raises(ramerge.EvaluationError, match="holds a search with other prompts: code has changed") as error:
         ramerge.search(recipe, "found", settings=settings)
     assert "--overwrite" not in str(error.value)  # which a search does not have
     Path("code.jsonl").write_text(before)
@@ -347,7 +347,7 @@ def test_a_search_that_is_refused_is_left_as_it_was(prompt_files: dict[str, str]
     for other in (more, {**recipe, "method": "ties"}):
         with pytest.raises(ramerge.EvaluationError, match="holds a search with another recipe"):
             ramerge.search(other, "found", settings=settings)
-    assert {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")} == kept, "agents were prompt_files"
+    assert {path: path.stat().st_mtime_ns for path in Path("found").rglob("*")} == kept, "agents were gathered"
     assert ramerge.search(recipe, "found", settings=settings).points == result.points
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import HttpUrl, TypeAdapter, ValidationError
-
 from ramerge import EndpointError, EvaluationError
 from ramerge.scoring.serving import SERVERS, ModelServer, RunningServer
 from ramerge.sdk.text import JsonLimits, read_object, shown
@@ -16,7 +14,6 @@ from ramerge.sdk.text import JsonLimits, read_object, shown
 _FILE = JsonLimits(size=32_000_000, signs=2_000_000, depth=100)
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 _SECONDS = 30.0
-_URL = TypeAdapter(HttpUrl)
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,10 @@ class ModelAccess:
         if isinstance(self.server, ModelServer) and (problems := self.server.check()):
             raise EvaluationError(problems)
         if self.endpoint:
+            from pydantic import HttpUrl, TypeAdapter, ValidationError  # `ramerge --help` must not wait for it
+
             try:
-                url = _URL.validate_python(self.endpoint)
+                url = TypeAdapter(HttpUrl).validate_python(self.endpoint)
             except ValidationError as error:
                 text = error.errors()[0]["msg"]
                 raise EvaluationError(
