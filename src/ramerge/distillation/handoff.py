@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError, Options, RecipeError, __version__
-from ramerge.core.output.targets import path_of
 from ramerge.distillation.merged import check_agents, check_tokens, notes_of_changes, open_merged, teachers_of
 from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
 from ramerge.sdk.options import check_options
-from ramerge.sdk.outputs import claim_folder
+from ramerge.sdk.outputs import claim_folder, path_of
 from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
 
 RECORD = "handoff.json"

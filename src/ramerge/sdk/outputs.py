@@ -9,13 +9,14 @@ runs the passes of a plan and writes them (`write`); journal, resuming and commi
 """
 
 from ramerge.core.engine.fingerprint import fingerprint_of
-from ramerge.core.engine.outputs import OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec
+from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec
 from ramerge.core.engine.sidecars import records_of
 from ramerge.core.output.lifecycle import build_output
-from ramerge.core.output.targets import claim_files, claim_folder
+from ramerge.core.output.targets import claim_files, claim_folder, path_of
 from ramerge.core.output.write import Shard, Writer, lay_out
 
 __all__ = [
+    "CHECKPOINT",
     "OUTPUT_KINDS",
     "OpenOutput",
     "OutputKind",
@@ -27,5 +28,6 @@ __all__ = [
     "claim_folder",
     "fingerprint_of",
     "lay_out",
+    "path_of",
     "records_of",
 ]

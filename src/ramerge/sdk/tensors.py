@@ -6,7 +6,7 @@
 """
 
 from ramerge.core.tensors.checkpoint import Contents
-from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.identity import identify, state_of
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
@@ -18,4 +18,5 @@ __all__ = [
     "Stored",
     "Tensor",
     "identify",
+    "state_of",
 ]

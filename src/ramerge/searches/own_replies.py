@@ -17,9 +17,9 @@ from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.core.tensors.identity import state_of
 from ramerge.scoring.scores import Measure
 from ramerge.scoring.serving import ModelServer
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest

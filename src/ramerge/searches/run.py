@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 import ramerge
 from ramerge import EvaluationError, Options, Plan, PlanError
-from ramerge.core.tensors.identity import state_of
 from ramerge.scoring.scores import (
     ScoreFailedError,
     Scorer,
@@ -23,6 +22,7 @@ from ramerge.scoring.scores import (
 )
 from ramerge.sdk.options import missing
 from ramerge.sdk.recipes import Document
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches import evidence
 from ramerge.searches.contest import (

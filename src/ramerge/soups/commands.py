@@ -106,8 +106,7 @@ def soup(
     ramerge soup runs/code --base BASE --analyze
     """
     from ramerge.cli.flags.write import write_recipe
-    from ramerge.core.engine.outputs import CHECKPOINT
-    from ramerge.sdk.outputs import OUTPUT_KINDS
+    from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
     from ramerge.sdk.recipes import check
     from ramerge.soups.checkpoints import is_missing
     from ramerge.soups.recipe import GREEDY, read_request

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import ramerge
 from ramerge import EvaluationError, Options, Plan, PlanError, Progress
-from ramerge.core.tensors.identity import state_of
 from ramerge.scoring.scores import Objective, Split
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, reads_of
+from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
 from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, write_best
 from ramerge.searches.folder import Folder, search_folder
