@@ -2,7 +2,7 @@
 
 >>> from ramerge.sdk.formats import read_config
 >>> read_config(Path("base"))["model_type"]
-'qwen2'
+'llama'
 """
 
 from ramerge.core.formats.files import read_config, read_json
