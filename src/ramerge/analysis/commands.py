@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.cli.options import DTYPE, PROMPTS, ROUNDING, as_json
+from ramerge.cli.options import DTYPE, PROMPTS, ROUNDING, TALK, as_json
 from ramerge.cli.terminal import reminder, warn_of_launcher
 from ramerge.sdk.commands import (
     LIMITS,
@@ -15,7 +15,6 @@ from ramerge.sdk.commands import (
     MODELS,
     OUT,
     PATH,
-    TALK,
     command,
     option,
     options,
