@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from benchmarks.checkpoints import base_words, moved_words
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, seconds, spread, tell
+from ramerge.core.storage.own_files import BLOCK
 from ramerge.core.tensors.arena import Arena
 from ramerge.deltas.codec import Compression, Encoder, decode
-from ramerge.sdk.storage import BLOCK
 
 Words = NDArray[np.uint16]
 

@@ -14,24 +14,25 @@ from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.analysis.tensor_roles import layers_and_roles, role_of
-from ramerge.sdk.machine import check_options, peak_memory
-from ramerge.sdk.methods import METHODS, Moved, Relative, factor, measured, shown, thresholds
-from ramerge.sdk.passes import (
-    Executor,
-    Results,
-    chosen_executor,
-    effects,
-    inspect,
-    refuse_if_strict,
-    rounding_notes,
-    spoiled,
-    warnings_of,
-)
-from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.result_codec import Results
+from ramerge.core.engine.warn import effects, inspect, refuse_if_strict, rounding_notes, spoiled, warnings_of
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.machine import peak_memory
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.methods.moved import Relative, factor, measured, shown, thresholds
+from ramerge.core.methods.ram import Moved
+from ramerge.core.planning import cached_counts
+from ramerge.core.recipe.checks import note_unused
+from ramerge.core.recipe.layers import layer_of
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.other_method import for_method
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.options import check_options
+from ramerge.sdk.passes import chosen_executor
+from ramerge.sdk.plans import MergePlan, TensorPlan, make_plan
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, for_method, layer_of, make_points, note_unused, open_recipe
-from ramerge.sdk.tensors import full_name
-from ramerge.sdk.text import without_secrets
+from ramerge.sdk.recipes import AnyRecipe, Document, make_points, open_recipe
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 """Thresholds that are compared, besides the recipe's own."""

@@ -12,11 +12,12 @@ from ramerge import Progress
 from ramerge.analysis.parts import part_of
 from ramerge.analysis.task_vector_statistics import TaskVectorStatistics
 from ramerge.analysis.tensor_roles import ROLES, role_of
+from ramerge.core.engine.result_codec import BlockResult
+from ramerge.core.engine.warn import effects
+from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.sdk.methods import Counts
-from ramerge.sdk.passes import BlockResult, effects
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import LayerId, layer_of
 
 OUTSIDE = "outside"
 """The layer of tensors that belong to none."""

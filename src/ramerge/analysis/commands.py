@@ -7,26 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ramerge.cli.options import DTYPE, PROMPTS, ROUNDING, TALK, as_json
+from ramerge.cli.terminal import reminder, warn_of_launcher
 from ramerge.sdk.commands import (
-    DTYPE,
     LIMITS,
     METHOD,
     MODELS,
     OUT,
     PATH,
-    PROMPTS,
-    ROUNDING,
-    TALK,
-    as_json,
     command,
     option,
     options,
     printing,
-    reminder,
     run_options,
     say,
     warn,
-    warn_of_launcher,
 )
 
 if TYPE_CHECKING:
@@ -64,8 +59,8 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
         write_outputs,
     )
     from ramerge.analysis.text import summary
-    from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import recipe_of_words
 
     document = recipe_of_words(paths, flags)
     check_outputs(flags, document, options)
@@ -94,9 +89,8 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.recommend import check_prompts, of_recipe, warnings_for
-    from ramerge.sdk.flags import recipe_of_words
     from ramerge.sdk.progress import shown
-    from ramerge.sdk.recipes import open_recipe
+    from ramerge.sdk.recipes import open_recipe, recipe_of_words
 
     document = open_recipe(recipe_of_words(paths, flags), options)
     check_prompts(document, options)

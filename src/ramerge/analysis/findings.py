@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ramerge.analysis.parts import AgentPair, AgentPart, AnalyzedPart, Finding
-from ramerge.sdk.text import decimals, enumerated
+from ramerge.core.foundation.text import decimals
+from ramerge.sdk.text import enumerated
 
 # An agent is sparse that moved less than this, and moved nearly everything beyond the other.
 _SPARSE, _NEARLY_ALL = 0.5, 0.9

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ramerge import RecipeError, Record
 from ramerge.analysis.results import Analysis
+from ramerge.core.engine.record import read_sweep
+from ramerge.core.storage.own_files import COMPANIONS
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.records import read_record, read_sweep
-from ramerge.sdk.storage import COMPANIONS
+from ramerge.sdk.records import read_record
 from ramerge.sdk.text import brief
 
 

@@ -7,20 +7,16 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from ramerge import PlanError
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.passes import PlanPass, in_order
+from ramerge.core.engine.reads import tasks_of
+from ramerge.core.engine.result_codec import BlockResult, Results
+from ramerge.core.engine.tally import NonFinite
+from ramerge.core.engine.worker import Task, Worker
+from ramerge.core.planning.model import Batch
 from ramerge.sdk.methods import Counts, Statistic
-from ramerge.sdk.passes import (
-    BlockResult,
-    Executor,
-    NonFinite,
-    Passes,
-    PlanPass,
-    Results,
-    Task,
-    Worker,
-    in_order,
-    tasks_of,
-)
-from ramerge.sdk.plans import Batch, MergePlan
+from ramerge.sdk.passes import Passes
+from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener, silence
 
 

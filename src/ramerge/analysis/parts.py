@@ -12,7 +12,7 @@ from pydantic import BeforeValidator
 
 from ramerge.analysis.survey import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
 from ramerge.analysis.task_vector_statistics import Tally
-from ramerge.sdk.methods import RESCALINGS, AgentCounts
+from ramerge.core.methods.ram import RESCALINGS, AgentCounts
 
 # Lower bounds of bins, as powers of two; the first bin is for 0.
 EXPONENTS = (None, *range(LEAST_EXPONENT, LEAST_EXPONENT + EXPONENT_BINS - 1))

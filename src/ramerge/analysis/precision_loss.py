@@ -11,8 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis.parts import Finding
-from ramerge.sdk.kernels import Loop, Piece, fixed, native, rounded
-from ramerge.sdk.methods import Counts, Statistic, thresholds
+from ramerge.core.kernels import fixed, native
+from ramerge.core.kernels.element_formats import Loop
+from ramerge.core.kernels.rounding import rounded
+from ramerge.core.methods.moved import thresholds
+from ramerge.sdk.kernels import Piece
+from ramerge.sdk.methods import Counts, Statistic
 
 Words = NDArray[Any]
 

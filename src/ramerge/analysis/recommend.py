@@ -16,14 +16,18 @@ from typing import Any, overload
 from ramerge import Options, PlanError, Recipe
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
-from ramerge.sdk.flags import words_of
-from ramerge.sdk.machine import check_options
-from ramerge.sdk.methods import GUIDE, METHODS
-from ramerge.sdk.passes import AboutMethod
-from ramerge.sdk.plans import FEATURES
+from ramerge.core.engine.warn import AboutMethod
+from ramerge.core.foundation.text import decimals
+from ramerge.core.methods.moved import GUIDE
+from ramerge.core.recipe.checks import note_unused
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.other_method import for_method
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.options import check_options
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, for_method, note_unused, open_recipe
-from ramerge.sdk.text import Displayed, decimals, dumped, enumerated
+from ramerge.sdk.recipes import AnyRecipe, Document, check, open_recipe, words_of
+from ramerge.sdk.registry import FEATURES
+from ramerge.sdk.text import Displayed, dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, SPARSE = "adapters", "copies", "dense", "sparse"
 _METHODS = {

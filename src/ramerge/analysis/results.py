@@ -13,8 +13,8 @@ from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Fin
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
 from ramerge.analysis.tensor_roles import ROLES
-from ramerge.sdk.machine import data_frame
-from ramerge.sdk.methods import RESCALINGS
+from ramerge.core.foundation.extras import data_frame
+from ramerge.core.methods.ram import RESCALINGS
 from ramerge.sdk.records import read_model, to_model
 from ramerge.sdk.text import Displayed, JsonLimits, dumped, parse
 

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.sdk.kernels import ELEMENTS, Counters, Loop, kept_base, names_of, native, rounded
+from ramerge.core.kernels import native
+from ramerge.core.kernels.element_formats import ELEMENTS, Loop
+from ramerge.core.kernels.rounding import Counters, kept_base, names_of, rounded
 
 Words = NDArray[Any]
 

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis import survey as kernel
-from ramerge.sdk.kernels import Loop, Piece, fixed
-from ramerge.sdk.methods import Counts, Statistic, thresholds
+from ramerge.core.kernels import fixed
+from ramerge.core.kernels.element_formats import Loop
+from ramerge.core.methods.moved import thresholds
+from ramerge.sdk.kernels import Piece
+from ramerge.sdk.methods import Counts, Statistic
 
 Integers = NDArray[np.int64]
 Shapes = dict[str, tuple[int, ...]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ramerge.sdk.recipes import LayerId, layer_of
+from ramerge.core.recipe.layers import LayerId, layer_of
 
 ROLES = (
     "embedding",

@@ -8,8 +8,8 @@ from rich.filesize import decimal
 
 from ramerge.analysis.agent_figures import agent_figures
 from ramerge.analysis.results import Analysis
+from ramerge.core.engine.columns import effective_means, erased_means
 from ramerge.sdk.commands import table
-from ramerge.sdk.outputs import effective_means, erased_means
 
 
 def summary(analysis: Analysis) -> list[str]:

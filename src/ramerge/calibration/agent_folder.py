@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from ramerge.calibration.exchanges import REPLIES, Exchange, to_lines
 from ramerge.calibration.record import CalibrationRecord
-from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, ONE_FILE, PLACES
+from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, MODEL, PLACES
+from ramerge.core.formats.safetensors import ONE_FILE
+from ramerge.core.foundation.jsontext import RECORD
 from ramerge.sdk.outputs import Writer, build_output, lay_out
 from ramerge.sdk.records import to_model
 from ramerge.sdk.tensors import Tensor
-from ramerge.sdk.text import RECORD, dumped, read_object
+from ramerge.sdk.text import dumped, read_object
 
 if TYPE_CHECKING:
     from ramerge.calibration.inputs import RecordedInputs

@@ -25,7 +25,7 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.scoring.intervals import interval, ratio
-from ramerge.sdk.machine import check_options, check_settings
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.text import Displayed, enumerated
 
 if TYPE_CHECKING:

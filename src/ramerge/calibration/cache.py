@@ -16,7 +16,7 @@ from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import store
-from ramerge.sdk.machine import check_options, check_settings
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, Document, models_only, open_recipe
 from ramerge.sdk.tensors import state_of

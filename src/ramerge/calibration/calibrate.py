@@ -24,17 +24,19 @@ from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt, halves, problems_of_names, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.calibration.rewards import check_rewards, reward_of
+from ramerge.core.engine.gathered_from import digests_of
+from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, PLACES
+from ramerge.core.foundation.devices import device_name
+from ramerge.core.foundation.files import near_file, read_state
+from ramerge.core.options import in_both_forms
+from ramerge.core.recipe.checks import check_unchosen
 from ramerge.scoring.functions import digest, load
-from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.files import check_state, lock, near_file, read_state
-from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
-from ramerge.sdk.machine import check_options, check_settings, device_name
-from ramerge.sdk.options import in_both_forms
+from ramerge.sdk.files import check_state, lock
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.plans import MergePlan
-from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, check_unchosen, models_only, open_recipe, reads_of
-from ramerge.sdk.records import digests_of
+from ramerge.sdk.progress import Listener, StoppedError, silence
+from ramerge.sdk.recipes import AnyRecipe, models_only, open_recipe, reads_of
 from ramerge.sdk.tensors import Files, Reader
 from ramerge.sdk.text import dumped, quoted
 

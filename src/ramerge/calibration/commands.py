@@ -47,9 +47,9 @@ def calibrate(
     from ramerge import RecipeError
     from ramerge.calibration.calibrate import UNUSED, estimate_calibration
     from ramerge.calibration.calibrate import calibrate as run
-    from ramerge.sdk.flags import read_inputs
+    from ramerge.core.recipe.checks import note_unused
     from ramerge.sdk.progress import shown
-    from ramerge.sdk.recipes import note_unused
+    from ramerge.sdk.recipes import read_inputs
     from ramerge.sdk.text import dumped
 
     document, out = read_inputs(paths, flags)

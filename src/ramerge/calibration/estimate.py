@@ -11,10 +11,14 @@ from ramerge import PlanError
 from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.formats import name_of, read_json
-from ramerge.sdk.machine import device_name, memory, parse_size
+from ramerge.core.formats.recorded import name_of
+from ramerge.core.foundation.devices import device_name
+from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.machine import memory
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.core.tensors.text_config import text_configs
+from ramerge.sdk.formats import read_json
 from ramerge.sdk.plans import MergePlan
-from ramerge.sdk.tensors import EMBEDDINGS, HEADS, text_configs
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError
-from ramerge.sdk.errors import reason
-from ramerge.sdk.files import read_state
+from ramerge.core.foundation.files import read_state
 from ramerge.sdk.records import to_model
-from ramerge.sdk.text import JsonLimits, parse
+from ramerge.sdk.text import JsonLimits, parse, reason
 
 REPLIES = "replies.jsonl"
 MOST_BYTES = 1 << 30

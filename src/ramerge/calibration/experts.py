@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ramerge.sdk.formats import expert_of
+from ramerge.core.formats.recorded import expert_of
 
 _EXPERT_NUMBER = re.compile(r"\.experts\.(\d+)\.")
 _LAYERS = 16

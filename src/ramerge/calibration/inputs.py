@@ -22,7 +22,7 @@ from typing_extensions import override
 from ramerge import WeightsError
 from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.live import LiveModel
-from ramerge.sdk.formats import expert_of, name_of
+from ramerge.core.formats.recorded import expert_of, name_of
 
 _PRODUCTS = {
     torch.matmul: (0, 1),

@@ -24,8 +24,8 @@ import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
 from ramerge.calibration.names import to_checkpoint_names
 from ramerge.calibration.offload import Offloaded
-from ramerge.sdk.machine import device_name
-from ramerge.sdk.tensors import FLOATS
+from ramerge.core.foundation.devices import device_name
+from ramerge.core.foundation.dtypes import FLOATS
 
 ADVICE = "use a device with more memory, shorter prompts, or device=cpu"
 _MOST_NAMES = 3

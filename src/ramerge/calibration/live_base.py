@@ -16,10 +16,11 @@ import ramerge
 from ramerge import CheckpointError, Options, PlanError, Recipe, RecipeError
 from ramerge.calibration.estimate import budget_of, importance_bytes, model_bytes
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.machine import choose_device, missing, read_limits
+from ramerge.core.foundation.devices import choose_device
+from ramerge.core.storage.location import here
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.sdk.options import missing, read_limits
 from ramerge.sdk.plans import MergePlan
-from ramerge.sdk.storage import here
-from ramerge.sdk.tensors import EMBEDDINGS, HEADS
 
 if TYPE_CHECKING:
     import torch

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
+from ramerge.core.formats.torchfile.load import load_file
+from ramerge.core.foundation.text import MOST_ALIKE
 from ramerge.scoring.records import parquet_rows
-from ramerge.sdk.errors import reason
-from ramerge.sdk.formats import load_file
-from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown, unknown
+from ramerge.sdk.text import JsonLimits, dumped, first_of, parse, reason, shown, unknown
 
 Message = Mapping[str, str]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ramerge.sdk.machine import parse_size
-from ramerge.sdk.options import DEVICE, about, documented
+from ramerge.core.foundation.limits import parse_size
+from ramerge.core.options import DEVICE
+from ramerge.sdk.options import about, documented
 from ramerge.sdk.text import Displayed, dumped, quoted
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")

@@ -12,6 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.sidecars import resolved_recipe
+from ramerge.core.engine.worker import Sink
+from ramerge.core.formats.adapter_model import PREFIX
+from ramerge.core.formats.peft import CONFIG
+from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.files import write_all
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.text import brief_list, without_secrets
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.element_formats import FORMATS
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.own_files import BLOCK
 from ramerge.deltas.adapter_plan import (
     AdaptedMatrix,
     AdapterPlan,
@@ -21,23 +35,11 @@ from ramerge.deltas.adapter_plan import (
 )
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of
-from ramerge.sdk.files import write_all
-from ramerge.sdk.formats import CONFIG, PREFIX
-from ramerge.sdk.kernels import FORMATS, convert
-from ramerge.sdk.machine import map_in_threads, one_blas_thread
-from ramerge.sdk.outputs import (
-    OpenOutput,
-    StagingDir,
-    lay_out,
-    model_card,
-    records_of,
-    resolved_recipe,
-)
-from ramerge.sdk.passes import Passes, Sink
+from ramerge.sdk.outputs import OpenOutput, lay_out, records_of
+from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import Block, MergePlan
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
-from ramerge.sdk.text import brief_list, dumped, quoted, without_secrets
+from ramerge.sdk.tensors import Files, Reader, Tensor
+from ramerge.sdk.text import dumped, quoted
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22

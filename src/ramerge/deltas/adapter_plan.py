@@ -8,12 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge import Recipe
+from ramerge.core.formats.adapter_model import module_of
+from ramerge.core.foundation.text import brief_list
+from ramerge.core.planning.findings import note, problem
+from ramerge.core.tensors.embeddings import head_of, tied_embedding
+from ramerge.core.tensors.lowrank import LowRank
 from ramerge.deltas.kinds import AsAdapter
-from ramerge.sdk.formats import module_of
-from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan, note, problem
+from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan
 from ramerge.sdk.recipes import Point
-from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
-from ramerge.sdk.text import brief_list, enumerated, quoted
+from ramerge.sdk.tensors import Stored, Tensor
+from ramerge.sdk.text import enumerated, quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ramerge.core.storage.resolve import FoundModel
 from ramerge.deltas.record import DeltaRecord
-from ramerge.sdk.storage import FoundModel
 from ramerge.sdk.text import dumped, markdown
 
 

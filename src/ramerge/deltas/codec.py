@@ -19,10 +19,12 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.storage.own_files import BLOCK
+from ramerge.core.tensors.arena import room
 from ramerge.deltas import word_patches
 from ramerge.deltas.word_patches import Bytes, Words
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Tensor, itemsize, room
+from ramerge.sdk.tensors import Tensor
 
 Take = Callable[[int], Bytes]
 Compression = Literal["zstd", "none"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.storage.own_files import BLOCK
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, digest, tensor_digest
 from ramerge.deltas.spool import Spool, SpooledTensor
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
+from ramerge.sdk.tensors import Files, Reader, Tensor
 
 Item = TypeVar("Item")
 

@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.sdk.commands import (
-    AGENT,
-    BASE,
-    OUT_ANYWHERE,
-    command,
-    option,
-    options,
-    printing,
-    run_options,
-    say,
-    warn,
-    warn_of_launcher,
-)
+from ramerge.cli.options import OUT_ANYWHERE
+from ramerge.cli.terminal import warn_of_launcher
+from ramerge.sdk.commands import AGENT, BASE, command, option, options, printing, run_options, say, warn
 
 if TYPE_CHECKING:
     from ramerge import Options
@@ -57,8 +47,8 @@ def delta(
     \b
     ramerge delta --base BASE --agent code=PATH OUT
     """
+    from ramerge.cli.words import one_agent
     from ramerge.deltas.run import delta as run
-    from ramerge.sdk.commands import one_agent
     from ramerge.sdk.progress import shown
 
     _, agent = one_agent(agents)

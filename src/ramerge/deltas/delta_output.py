@@ -12,6 +12,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ramerge import Record
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.sidecars import model_sidecars
+from ramerge.core.engine.worker import Sink
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.storage.own_files import BLOCK, COMPANIONS
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.card import name_of
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
@@ -19,11 +25,10 @@ from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.outputs import OpenOutput, model_card, model_sidecars, records_of
-from ramerge.sdk.passes import Passes, Sink
+from ramerge.sdk.outputs import OpenOutput, records_of
+from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import Block, MergePlan
-from ramerge.sdk.storage import BLOCK, COMPANIONS
-from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
+from ramerge.sdk.tensors import Files, Reader, Tensor
 
 _COMPRESSION: Compression = "zstd"
 """Of a merge that is written as a delta. It is small, because it is made to be sent."""

@@ -6,24 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 
 from ramerge import CheckpointError
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.files import check_index, indexed_files, opened_each
+from ramerge.core.formats.safetensors import index_of
+from ramerge.core.formats.sidecars import companion_files
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.errors import readable
+from ramerge.core.storage.own_files import COMPANIONS, DELTA_INDEX
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
 from ramerge.deltas.index import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, description, read_index
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
-from ramerge.sdk.errors import readable
-from ramerge.sdk.formats import (
-    Format,
-    Opening,
-    check_index,
-    companion_files,
-    index_of,
-    indexed_files,
-    opened_each,
-    read_json,
-    safetensors,
-)
-from ramerge.sdk.storage import COMPANIONS, DELTA_INDEX, Location
-from ramerge.sdk.tensors import Checkpoint, Contents, Stored, Tensor, full_name, identify
+from ramerge.sdk.formats import Format, Opening, read_json
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Contents, Stored, Tensor, identify
 from ramerge.sdk.text import quoted
 
 NAME = "delta"

@@ -27,11 +27,13 @@ from typing import Literal
 import xxhash
 
 from ramerge import CheckpointError
-from ramerge.sdk.errors import readable
-from ramerge.sdk.files import climbs_out, is_too_long
+from ramerge.core.foundation.dtypes import BITS
+from ramerge.core.foundation.errors import readable
+from ramerge.core.storage.own_files import BLOCK, DELTA_INDEX, digest_of_delta_index, signed
+from ramerge.core.tensors.header import read_header
+from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.sdk.records import to_model
-from ramerge.sdk.storage import BLOCK, DELTA_INDEX, Location, digest_of_delta_index, signed
-from ramerge.sdk.tensors import BITS, read_header
+from ramerge.sdk.storage import Location
 from ramerge.sdk.text import JsonLimits, dumped, quoted, read_object
 
 DATA_FILE = "delta-{:05}.safetensors"

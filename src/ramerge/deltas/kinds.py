@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from ramerge import Record
+from ramerge.core.planning.resources import BASELINE_BYTES
+from ramerge.core.storage.own_files import BLOCK
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import BASELINE_BYTES, MergePlan, OpenedInputs, PlanFinding, TensorPlan
+from ramerge.sdk.plans import MergePlan, OpenedInputs, PlanFinding, TensorPlan
 from ramerge.sdk.plans import requirements as needs
 from ramerge.sdk.recipes import Point
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Checkpoint
 
 if TYPE_CHECKING:
     from ramerge.deltas.adapter_plan import AdapterPlan

@@ -9,28 +9,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ramerge import CheckpointError, Progress
+from ramerge.core.engine import fingerprint
+from ramerge.core.engine.executors.executor import Executor, Pass, Processed, in_runs
+from ramerge.core.foundation.dtypes import BITS, itemsize
+from ramerge.core.output.targets import OutputTarget
+from ramerge.core.storage.location import is_far
+from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.reader import Span
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
-from ramerge.sdk.passes import Executor, Pass, Processed, in_runs
+from ramerge.sdk.outputs import OpenOutput, OutputSpec
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import Location, is_far
-from ramerge.sdk.tensors import (
-    BITS,
-    Arena,
-    Checkpoint,
-    Files,
-    Identity,
-    Reader,
-    Span,
-    Tensor,
-    check_unchanged,
-    itemsize,
-)
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Files, Reader, Tensor
 from ramerge.sdk.text import quoted
 
 # The process, with Ray in it.

@@ -12,6 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import CheckpointError
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.kernels.weighted import add_changes
+from ramerge.core.storage.own_files import BLOCK
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import MOST_KEPT
 from ramerge.deltas.codec import (
     COLUMNS,
     NOTHING,
@@ -25,9 +30,7 @@ from ramerge.deltas.codec import (
     most_nbytes,
 )
 from ramerge.deltas.word_patches import Bytes
-from ramerge.sdk.kernels import add_changes
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, itemsize, room
+from ramerge.sdk.tensors import Origin, Reader, Stored, Tensor
 from ramerge.sdk.text import quoted
 
 _ROW = 8 * COLUMNS

@@ -10,29 +10,26 @@ from itertools import chain, islice
 import numpy as np
 
 from ramerge import CheckpointError, Progress
+from ramerge.core.formats.safetensors import ONE_FILE, index_of
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.location import is_far
+from ramerge.core.storage.own_files import BLOCK, DELTA_INDEX
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import parse_header
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.reader import Span, Wanted, threads_for
 from ramerge.deltas.codec import TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.index import Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import digest_of_file
-from ramerge.sdk.formats import ONE_FILE, index_of
-from ramerge.sdk.machine import map_in_threads
-from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
+from ramerge.sdk.outputs import Shard, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import BLOCK, DELTA_INDEX, Location, is_far
-from ramerge.sdk.tensors import (
-    Arena,
-    Checkpoint,
-    Files,
-    Reader,
-    Span,
-    Tensor,
-    Wanted,
-    check_unchanged,
-    itemsize,
-    parse_header,
-    threads_for,
-)
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Files, Reader, Tensor
 from ramerge.sdk.text import quoted
 
 # The process, with its libraries.

@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import get_args
 
 from ramerge import Options, PlanError, RecipeError
+from ramerge.core.engine.outputs import open_output
+from ramerge.core.foundation.dtypes import full_name, widest
+from ramerge.core.foundation.limits import ResourceLimits, too_little
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.output.lifecycle import output_dir, tidy
+from ramerge.core.output.targets import OutputTarget, output_target
+from ramerge.core.planning.inputs import open_models
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import threads_for
 from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
 from ramerge.deltas.index import Index, size_of
@@ -20,15 +29,14 @@ from ramerge.deltas.make import plan_delta, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
-from ramerge.sdk.machine import ResourceLimits, check_options, read_limits, too_little
-from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy
+from ramerge.sdk.options import check_options, read_limits
+from ramerge.sdk.outputs import build_output
 from ramerge.sdk.passes import chosen_executor
-from ramerge.sdk.plans import OpenedInputs, open_models
+from ramerge.sdk.plans import OpenedInputs
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import check, open_recipe
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import Checkpoint, full_name, threads_for, widest
-from ramerge.sdk.text import quoted, without_secrets
+from ramerge.sdk.text import quoted
 
 COMPRESSIONS = get_args(Compression)
 _DEFAULTS = Options()

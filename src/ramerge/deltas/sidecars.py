@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from ramerge.core.formats.sidecars import companions_of
+from ramerge.core.storage.own_files import DELTA_INDEX
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import header_bytes
 from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.index import read_index
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.formats import companions_of
-from ramerge.sdk.storage import DELTA_INDEX
-from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
 def write_headers_and_sidecars(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter) -> None:

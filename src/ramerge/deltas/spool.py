@@ -20,12 +20,13 @@ from typing import Literal
 import numpy as np
 import xxhash
 
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.own_files import BLOCK
 from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, EncodedBlock, blocks_of, digest, most_nbytes
 from ramerge.deltas.word_patches import Bytes
-from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
+from ramerge.sdk.outputs import OutputSpec, Shard, Writer, fingerprint_of
 from ramerge.sdk.plans import MergePlan
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import itemsize
 
 SpooledKind = Literal["encoded", "merged", "whole", "base"]
 

@@ -21,7 +21,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.sdk.kernels import ELEMENTS, native
+from ramerge.core.kernels import native
+from ramerge.core.kernels.element_formats import ELEMENTS
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]

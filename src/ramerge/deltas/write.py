@@ -13,6 +13,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ramerge.core.foundation.files import write_all
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.own_files import BLOCK, COMPANIONS, DELTA_INDEX
 from ramerge.deltas.codec import COLUMNS, EncodedBlock, digest, digest_of_blocks, tensor_digest
 from ramerge.deltas.index import (
     BLOCKS,
@@ -31,9 +34,7 @@ from ramerge.deltas.index import (
     TensorKind,
     digest_of_model,
 )
-from ramerge.sdk.files import write_all
-from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import BLOCK, COMPANIONS, DELTA_INDEX, Location
+from ramerge.sdk.storage import Location
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from ramerge.sdk.commands import DEBUG, PATH, as_json, command, named, option, say
+from ramerge.cli.options import as_json
+from ramerge.sdk.commands import DEBUG, PATH, command, named, option, say
 from ramerge.sdk.progress import silence
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from ramerge import Options, PlanError, Progress, RecipeError, Record, merge
 from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
 from ramerge.sdk.files import write_file
-from ramerge.sdk.machine import missing
+from ramerge.sdk.options import missing
 from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")

@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.sdk.commands import (
-    OUT,
-    PATH,
-    PROMPTS,
-    command,
-    named,
-    option,
-    options,
-    printing,
-    run_options,
-    say,
-    warn,
-)
+from ramerge.cli.options import PROMPTS
+from ramerge.sdk.commands import OUT, PATH, command, named, option, options, printing, run_options, say, warn
 
 if TYPE_CHECKING:
     from ramerge import Options

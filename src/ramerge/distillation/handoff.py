@@ -15,7 +15,7 @@ from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
-from ramerge.sdk.machine import check_options
+from ramerge.sdk.options import check_options
 from ramerge.sdk.outputs import claim_folder, path_of
 from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
 

@@ -10,10 +10,12 @@ from pathlib import Path
 from ramerge import Agent, InputError, Recipe, RecipeError
 from ramerge.calibration.exchanges import REPLIES, read_exchanges
 from ramerge.calibration.prompts import problems_of_names
+from ramerge.core.recipe.paths import parts_of
+from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.recipes import check, parts_of, read_document
+from ramerge.sdk.recipes import check, read_document
 from ramerge.sdk.records import read_record
-from ramerge.sdk.storage import DELTA_INDEX, RECORDS, is_hub_id, is_remote
+from ramerge.sdk.storage import is_hub_id, is_remote
 
 RECIPE = "ramerge.yaml"
 _SEARCH, _BEST, _CALIBRATION = "search.json", "best", "calibration"

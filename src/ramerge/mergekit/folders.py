@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ramerge.sdk.recipes import Document, parts_of
+from ramerge.core.recipe.paths import parts_of
+from ramerge.sdk.recipes import Document
 
 
 def _is_under(model: str, folder: Path) -> bool:

@@ -19,6 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ramerge import CheckpointError, RecipeError
+from ramerge.core.foundation.dtypes import full_dtype
+from ramerge.core.recipe.dialects import Look, blind
+from ramerge.core.recipe.document import Key
 from ramerge.mergekit.flags import FLAGS
 from ramerge.mergekit.folders import choose_folder
 from ramerge.mergekit.methods import MERGEKITS_ALONE, METHODS, MergekitMethod, MergekitSetting
@@ -35,8 +38,7 @@ from ramerge.mergekit.values import (
     tensors_of,
     value_text,
 )
-from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind
-from ramerge.sdk.tensors import full_dtype
+from ramerge.sdk.recipes import Dialect, Document
 from ramerge.sdk.text import unknown
 
 # keys of recipes for other programs that come with mergekit, and what is said of them

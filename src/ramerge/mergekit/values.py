@@ -17,7 +17,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from ramerge.sdk.recipes import Key, layer_of
+from ramerge.core.recipe.document import Key
+from ramerge.core.recipe.layers import layer_of
 
 _READERS: Mapping[type, TypeAdapter[Any]] = {kind: TypeAdapter(kind) for kind in (float, bool, int)}
 _WORDS = {float: "a number", bool: "true or false", int: "a whole number"}

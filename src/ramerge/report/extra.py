@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramerge import RecipeError
-from ramerge.sdk.machine import missing
+from ramerge.sdk.options import missing
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 

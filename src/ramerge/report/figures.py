@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from ramerge.sdk.text import visible
+from ramerge.core.foundation.text import visible
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 """The version of Vega-Lite that the charts are written in."""

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import IO
 
-from ramerge.sdk.progress import held
+from ramerge.core.foundation.signals import held
 
 _SECONDS_TO_STOP = 20.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ramerge import EvaluationError
-from ramerge.sdk.machine import EVALUATION
-from ramerge.sdk.plans import FEATURES
+from ramerge.core.foundation.extras import EVALUATION
+from ramerge.sdk.registry import FEATURES
 
 
 def feature(name: str, who: str) -> Callable[..., Any]:

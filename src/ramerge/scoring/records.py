@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import EvaluationError, RamergeError
-from ramerge.sdk.errors import reason
-from ramerge.sdk.text import shown
+from ramerge.sdk.text import reason, shown
 
 
 def parquet_rows(path: Path, problem: type[RamergeError] = EvaluationError) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import EndpointError, EvaluationError
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.signals import raise_dropped
+from ramerge.core.foundation.text import printable
 from ramerge.scoring.children import start, stop
-from ramerge.sdk.machine import install, missing
-from ramerge.sdk.progress import raise_dropped
-from ramerge.sdk.text import printable
+from ramerge.sdk.options import missing
 
 SERVERS = ("transformers", "vllm", "sglang")
 """Words of `--serve`."""

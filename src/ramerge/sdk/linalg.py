@@ -9,4 +9,7 @@
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 
-__all__ = ["Array", "spectral"]
+__all__ = [
+    "Array",
+    "spectral",
+]

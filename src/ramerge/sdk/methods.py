@@ -21,43 +21,32 @@ it.
 from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Inputs
 from ramerge.core.methods.base import (
     MANY,
-    SIDE_INPUTS,
     Agents,
     Column,
     Counts,
-    Figure,
-    Figures,
     Layer,
     Method,
     Parameters,
     Results,
     Statistic,
-    conditions,
-    names_agent,
 )
 from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.core.methods.formula import CountedMethod, ElementMethod, Formula
 from ramerge.core.methods.gram import CombinationMethod, Gram
 from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.means import MeanMethod
-from ramerge.core.methods.moved import GUIDE, Relative, factor, measured, shown, thresholds
-from ramerge.core.methods.ram import RESCALINGS, AgentCounts, Moved
-from ramerge.core.methods.registry import METHODS, complete, listed
+from ramerge.core.methods.registry import METHODS
 from ramerge.core.methods.rows import RowMethod
 from ramerge.core.methods.sums import Floats
 from ramerge.core.registry import INTERFACE
 
 __all__ = [
-    "GUIDE",
     "INFINITY",
     "INTERFACE",
     "MANY",
     "METHODS",
     "ONE",
-    "RESCALINGS",
-    "SIDE_INPUTS",
     "ZERO",
-    "AgentCounts",
     "Agents",
     "ChosenAgent",
     "Column",
@@ -65,8 +54,6 @@ __all__ = [
     "CountedMethod",
     "Counts",
     "ElementMethod",
-    "Figure",
-    "Figures",
     "Floats",
     "Formula",
     "Gram",
@@ -75,21 +62,11 @@ __all__ = [
     "MatrixMethod",
     "MeanMethod",
     "Method",
-    "Moved",
     "Parameters",
     "PerAgent",
     "Range",
-    "Relative",
     "Results",
     "RowMethod",
     "Statistic",
-    "complete",
-    "conditions",
-    "factor",
-    "listed",
-    "measured",
     "merge_method",
-    "names_agent",
-    "shown",
-    "thresholds",
 ]

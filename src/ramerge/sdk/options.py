@@ -1,4 +1,4 @@
-"""Settings that are declared once: as fields of a dataclass, of which the command line makes options.
+"""Settings: fields of a dataclass, of which the command line makes options, and how values of users are checked.
 
 >>> from dataclasses import dataclass, field
 >>> from ramerge.sdk.options import about
@@ -9,6 +9,17 @@
 16
 """
 
-from ramerge.core.options import DEVICE, about, documented, in_both_forms
+from ramerge.core.foundation.extras import missing
+from ramerge.core.foundation.limits import check_options, check_settings, read_limits
+from ramerge.core.foundation.machine import processors
+from ramerge.core.options import about, documented
 
-__all__ = ["DEVICE", "about", "documented", "in_both_forms"]
+__all__ = [
+    "about",
+    "check_options",
+    "check_settings",
+    "documented",
+    "missing",
+    "processors",
+    "read_limits",
+]

@@ -1,46 +1,35 @@
-"""Recipes: documents with line numbers, checked recipes, and recipes of other programs.
+"""Recipes: documents with line numbers, checked recipes, recipes by flags, and recipes of other programs.
 
->>> from ramerge.sdk.recipes import check, open_recipe
->>> sorted(check(open_recipe("recipe.yaml")).agents)
+>>> from ramerge.sdk.recipes import check, open_recipe, words_of
+>>> document = open_recipe("recipe.yaml")
+>>> sorted(check(document).agents)
 ['code', 'memory', 'tool']
+>>> words_of(document)[:4]
+['--method', 'ram+', '--base', 'base']
 """
 
+from ramerge.cli.flags.read import read_inputs, recipe_of_words
+from ramerge.cli.flags.write import words_of
 from ramerge.core.planning.inputs import open_recipe
-from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only, note_unused
-from ramerge.core.recipe.dialects import Dialect, Look, blind
-from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, parse_document, read_document
-from ramerge.core.recipe.layers import LayerId, layer_of
-from ramerge.core.recipe.model import AUTO
-from ramerge.core.recipe.other_method import for_method
-from ramerge.core.recipe.paths import names_in, parts_of, portable, reads_of
+from ramerge.core.recipe.checks import check, models_only
+from ramerge.core.recipe.dialects import Dialect
+from ramerge.core.recipe.document import Document, read_document
+from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, make_points
-from ramerge.core.recipe.read import AnyRecipe, translate_recipe
+from ramerge.core.recipe.read import AnyRecipe
 
 __all__ = [
-    "AUTO",
-    "DEFAULT_METHOD",
     "AnyRecipe",
     "Dialect",
     "Document",
-    "Key",
-    "LayerId",
-    "Look",
     "Point",
-    "as_yaml",
-    "blind",
     "check",
-    "check_unchosen",
-    "for_method",
-    "layer_of",
     "make_points",
     "models_only",
-    "names_in",
-    "note_unused",
     "open_recipe",
-    "parse_document",
-    "parts_of",
-    "portable",
     "read_document",
+    "read_inputs",
     "reads_of",
-    "translate_recipe",
+    "recipe_of_words",
+    "words_of",
 ]

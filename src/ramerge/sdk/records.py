@@ -1,4 +1,4 @@
-"""Records of merges, read back and checked.
+"""Records of merges, and JSON files of one's own, read back as checked dataclasses.
 
 >>> from ramerge.sdk.records import read_record
 >>> made = ramerge.merge("recipe.yaml", "merged")
@@ -6,8 +6,11 @@
 'ram+'
 """
 
-from ramerge.core.engine.gathered_from import digests_of
-from ramerge.core.engine.record import read_record, read_sweep
+from ramerge.core.engine.record import read_record
 from ramerge.core.foundation.typedjson import read_model, to_model
 
-__all__ = ["digests_of", "read_model", "read_record", "read_sweep", "to_model"]
+__all__ = [
+    "read_model",
+    "read_record",
+    "to_model",
+]

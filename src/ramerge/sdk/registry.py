@@ -1,4 +1,4 @@
-"""Registries: things that plug-ins add by entry point, such as the trainers of `ramerge handoff`.
+"""Registries: objects that plug-ins add by entry point, such as the trainers of `ramerge handoff`.
 
 >>> import click
 >>> from ramerge.sdk.registry import Registry
@@ -6,6 +6,9 @@
 True
 """
 
-from ramerge.core.registry import Registry
+from ramerge.core.registry import FEATURES, Registry
 
-__all__ = ["Registry"]
+__all__ = [
+    "FEATURES",
+    "Registry",
+]

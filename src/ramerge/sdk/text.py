@@ -7,52 +7,39 @@
 True
 """
 
-from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read_object
+from ramerge.core.foundation.errors import reason
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse, read_object
 from ramerge.core.foundation.styles import page_styles
 from ramerge.core.foundation.text import (
-    MOST_ALIKE,
     Displayed,
     brief,
-    brief_list,
     csv_cell,
-    decimals,
     enumerated,
     first_of,
     is_unicode,
     markdown,
-    message,
     one_line,
-    printable,
     quoted,
     shown,
     unknown,
-    visible,
-    without_secrets,
 )
 
 __all__ = [
-    "MOST_ALIKE",
-    "RECORD",
     "Displayed",
     "JsonLimits",
     "brief",
-    "brief_list",
     "csv_cell",
-    "decimals",
     "dumped",
     "enumerated",
     "first_of",
     "is_unicode",
     "markdown",
-    "message",
     "one_line",
     "page_styles",
     "parse",
-    "printable",
     "quoted",
     "read_object",
+    "reason",
     "shown",
     "unknown",
-    "visible",
-    "without_secrets",
 ]

@@ -26,7 +26,7 @@ from ramerge.sdk.commands import (
     say,
     warn,
 )
-from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.progress import StoppedError
 from ramerge.searches.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ def search(
     ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
     ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
     """
-    from ramerge.sdk.commands import read_varied
-    from ramerge.sdk.flags import read_inputs
+    from ramerge.cli.words import read_varied
     from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import read_inputs
     from ramerge.sdk.text import dumped
     from ramerge.searches.folder import left_by_stop
     from ramerge.searches.search import no_page

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ramerge import EvaluationError, OutputError, Plan, RamergeError, RecipeError, read_recipe
+from ramerge.core.recipe.paths import portable
+from ramerge.core.storage.own_files import RECORDS
 from ramerge.scoring.scores import (
     Measure,
     Objective,
@@ -29,9 +31,7 @@ from ramerge.scoring.scores import (
     check_objectives,
     joined,
 )
-from ramerge.sdk.recipes import portable
 from ramerge.sdk.records import read_record
-from ramerge.sdk.storage import RECORDS
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder
 from ramerge.searches.space import Point

@@ -29,14 +29,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError, EvaluationError, OutputError
+from ramerge.core.foundation.files import read_state
+from ramerge.core.planning.inputs import open_model
+from ramerge.core.storage.own_files import RECORDS
 from ramerge.scoring.scores import Objective
 from ramerge.scoring.serving import SERVED
-from ramerge.sdk.errors import reason
-from ramerge.sdk.files import check_state, lock, read_state, write_file
+from ramerge.sdk.files import check_state, lock, write_file
 from ramerge.sdk.outputs import path_of
-from ramerge.sdk.plans import open_model
-from ramerge.sdk.storage import RECORDS
-from ramerge.sdk.text import brief, dumped
+from ramerge.sdk.text import brief, dumped, reason
 from ramerge.searches.trials import TrialFiles, checked, read
 
 _MOST_TEXT = 1 << 24

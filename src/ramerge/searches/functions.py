@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import EvaluationError
+from ramerge.core.foundation.signals import raise_dropped
 from ramerge.scoring.children import start, stop
 from ramerge.scoring.functions import in_words
 from ramerge.scoring.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
-from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
 from ramerge.searches.child import scores_in_parts, takes_split
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ramerge import RecipeError
-from ramerge.sdk.methods import METHODS, SIDE_INPUTS
-from ramerge.sdk.recipes import Document, Key, check, for_method
+from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.recipe.document import Key
+from ramerge.core.recipe.other_method import for_method
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.recipes import Document, check
 from ramerge.sdk.text import enumerated
 
 Label = Callable[[str, object], str]

@@ -17,13 +17,16 @@ from ramerge.calibration.calibrate import OtherCalibrationError, gather_agents, 
 from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.core.foundation.jsontext import RECORD
+from ramerge.core.methods.base import conditions
+from ramerge.core.methods.registry import complete
 from ramerge.scoring.functions import digest, load
 from ramerge.scoring.scores import Objective, Scores, joined
 from ramerge.sdk.files import write_file
-from ramerge.sdk.methods import METHODS, complete, conditions
+from ramerge.sdk.methods import METHODS
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_only
-from ramerge.sdk.text import RECORD, dumped, read_object
+from ramerge.sdk.text import dumped, read_object
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer
 from ramerge.searches.own_replies import OwnReplies

@@ -13,10 +13,12 @@ from ramerge.calibration.agreement import refuse_other_tokens, replies_of
 from ramerge.calibration.cache import CachedCalibration, with_inputs
 from ramerge.calibration.live_base import require_extras
 from ramerge.calibration.record import CalibrationSettings
+from ramerge.core.recipe.other_method import for_method
+from ramerge.core.recipe.paths import portable
 from ramerge.scoring.scores import Objective
-from ramerge.sdk.machine import check_options, check_settings
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.recipes import AnyRecipe, check, for_method, models_only, open_recipe, portable
+from ramerge.sdk.recipes import AnyRecipe, check, models_only, open_recipe
 from ramerge.sdk.text import Displayed, brief
 from ramerge.searches import evidence
 from ramerge.searches.contest import Contest, NoJournal

@@ -20,8 +20,8 @@ from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.calibration.rewards import reward_of
+from ramerge.core.foundation.signals import raise_dropped
 from ramerge.scoring.serving import SERVED, KeptServer, ModelServer, RunningServer
-from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
 from ramerge.searches.folder import Folder
 

@@ -20,7 +20,7 @@ from ramerge.scoring.scores import (
     joined,
     objectives_of,
 )
-from ramerge.sdk.machine import missing
+from ramerge.sdk.options import missing
 from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped

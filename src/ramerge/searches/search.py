@@ -10,13 +10,15 @@ from typing import TypeAlias
 
 from ramerge import EvaluationError, Options, RecipeError, plan
 from ramerge.calibration.live_base import require_extras
+from ramerge.core.recipe.checks import check_unchosen
+from ramerge.core.recipe.model import AUTO
 from ramerge.report.extra import missing_libraries
 from ramerge.scoring.scores import CustomScore, Measure, check_objectives, objectives_of
 from ramerge.sdk.files import write_file
-from ramerge.sdk.machine import check_options, check_settings
 from ramerge.sdk.methods import METHODS
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder
-from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, check, check_unchosen, models_only, open_recipe, reads_of
+from ramerge.sdk.recipes import AnyRecipe, Document, check, models_only, open_recipe, reads_of
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder, search_folder

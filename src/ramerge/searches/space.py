@@ -12,7 +12,8 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias
 
-from ramerge.sdk.methods import METHODS, conditions
+from ramerge.core.methods.base import conditions
+from ramerge.sdk.methods import METHODS
 
 Point: TypeAlias = dict[str, Any]
 """Values by key of the recipe, such as `{"method": "ram+", "parameters.r": 0.2}`."""

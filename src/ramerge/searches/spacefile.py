@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from ramerge import RecipeError
+from ramerge.core.foundation.dtypes import full_dtype
+from ramerge.core.recipe.document import Key
 from ramerge.sdk.methods import METHODS
-from ramerge.sdk.recipes import Document, Key, read_document
-from ramerge.sdk.tensors import full_dtype
+from ramerge.sdk.recipes import Document, read_document
 from ramerge.sdk.text import quoted, unknown
 from ramerge.searches.points import check_point
 from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes

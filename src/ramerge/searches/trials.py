@@ -14,10 +14,9 @@ from typing_extensions import NotRequired, TypedDict  # of typing before Python 
 
 from ramerge import EvaluationError
 from ramerge.scoring.scores import LARGEST, Measure, Scores, of_items
-from ramerge.sdk.errors import reason
 from ramerge.sdk.files import write_file
 from ramerge.sdk.records import to_model
-from ramerge.sdk.text import JsonLimits, dumped, read_object
+from ramerge.sdk.text import JsonLimits, dumped, read_object, reason
 from ramerge.searches.space import Point
 
 State = Literal["complete", "pruned", "failed"]

@@ -15,13 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 
 from ramerge import CheckpointError, RecipeError
-from ramerge.sdk.errors import OutputWarning, reason
+from ramerge.cli.flags.read import from_here
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.foundation.errors import OutputWarning
+from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
+from ramerge.core.storage.resolve import not_found
+from ramerge.core.storage.schemes import on_hub
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.flags import from_here
-from ramerge.sdk.formats import by_priority
 from ramerge.sdk.methods import MANY, METHODS
-from ramerge.sdk.storage import DELTA_INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
-from ramerge.sdk.text import JsonLimits, read_object
+from ramerge.sdk.storage import is_hub_id, is_remote
+from ramerge.sdk.text import JsonLimits, read_object, reason
 
 _LABEL = re.compile(r"[A-Za-z_][\w-]*")
 _NUMBER = re.compile(r"\d+")
@@ -164,7 +167,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
         raise RecipeError(no_such_folder(folder))
     from huggingface_hub import HfApi
 
-    from ramerge.sdk.storage import hub
+    from ramerge.core.storage import hub
 
     name = on_hub(run) or run
     try:

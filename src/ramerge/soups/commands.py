@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge import RecipeError
+from ramerge.cli.options import DTYPE, EXPLAIN, ROUNDING, SHARD_SIZE, WRITE_RECIPE
 from ramerge.sdk.commands import (
     BASE,
-    DTYPE,
-    EXPLAIN,
     MERGE,
     PATH,
-    ROUNDING,
-    SHARD_SIZE,
-    WRITE_RECIPE,
     as_kind,
     carry_out,
     command,
@@ -27,7 +23,7 @@ from ramerge.sdk.commands import (
     say,
     warn,
 )
-from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.progress import StoppedError
 from ramerge.searches.commands import SCORE_HELP, SERVING, score_of
 from ramerge.searches.settings import SearchSettings
 
@@ -109,7 +105,7 @@ def soup(
     ramerge soup runs/code OUT --strategy greedy --score my_scores.py:score
     ramerge soup runs/code --base BASE --analyze
     """
-    from ramerge.sdk.flags import write_recipe
+    from ramerge.cli.flags.write import write_recipe
     from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
     from ramerge.sdk.recipes import check
     from ramerge.soups.checkpoints import is_missing

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ramerge import RecipeError
-from ramerge.sdk.commands import pairs, parse_scalar
-from ramerge.sdk.flags import from_here
+from ramerge.cli.flags.read import from_here
+from ramerge.cli.words import pairs
+from ramerge.sdk.commands import parse_scalar
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document
 from ramerge.soups import scores

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.sdk.methods import MANY, Agents, Column, CombinationMethod, Figure, Figures, Floats, Gram
+from ramerge.core.methods.base import Figure, Figures
+from ramerge.sdk.methods import MANY, Agents, Column, CombinationMethod, Floats, Gram
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ramerge import Options, PlanError, plan
+from ramerge.core.planning.model import scope_of
 from ramerge.sdk.commands import table
 from ramerge.sdk.methods import Floats, Gram
 from ramerge.sdk.passes import Passes, chosen_executor
-from ramerge.sdk.plans import scope_of
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document
 from ramerge.sdk.text import dumped

@@ -10,11 +10,10 @@ from typing import NamedTuple
 import gradio as gr
 
 from ramerge import RamergeError
+from ramerge.core.planning.headers import read_headers
 from ramerge.demo.run import AGENTS, copy_models
 from ramerge.demo.tasks import DEMO_AGENTS
-from ramerge.sdk.flags import words_of
-from ramerge.sdk.plans import read_headers
-from ramerge.sdk.recipes import Document
+from ramerge.sdk.recipes import Document, words_of
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, act, html, problem_place, text_place
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models

@@ -10,9 +10,10 @@ import gradio as gr
 
 from ramerge import RamergeError, Recipe
 from ramerge import plan as make_plan
-from ramerge.sdk.flags import words_of
-from ramerge.sdk.methods import METHODS, listed
-from ramerge.sdk.recipes import DEFAULT_METHOD
+from ramerge.core.methods.registry import listed
+from ramerge.core.recipe.document import DEFAULT_METHOD
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.recipes import words_of
 from ramerge.ui import views
 from ramerge.ui.agents import ModelPicker
 from ramerge.ui.controls import controls_of, meaningful

@@ -33,7 +33,7 @@ def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port:
     The page is for this user on this machine only: its address holds a random token. It reads nothing outside of the
     folders given with --root, and runs the commands that it shows.
     """
-    from ramerge.sdk.machine import missing
+    from ramerge.sdk.options import missing
 
     if absent := missing({"ui": ["gradio", "altair", "vl_convert"]}, who="ramerge ui needs"):
         raise click.UsageError(absent[0])

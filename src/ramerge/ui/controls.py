@@ -9,8 +9,9 @@ from typing import Any
 import gradio as gr
 from pydantic import BaseModel
 
+from ramerge.core.methods.base import conditions, names_agent
 from ramerge.sdk.commands import parse_scalar
-from ramerge.sdk.methods import Method, conditions, names_agent
+from ramerge.sdk.methods import Method
 from ramerge.sdk.text import dumped
 
 _WIDEST = 1000

@@ -15,7 +15,7 @@ from gradio.blocks import Block
 
 from ramerge import Options, Plan, PlanError, RamergeError, Recipe, RecipeError
 from ramerge import plan as make_plan
-from ramerge.sdk.text import message
+from ramerge.core.foundation.text import message
 from ramerge.ui import views
 from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots

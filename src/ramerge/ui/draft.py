@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ramerge import RamergeError, Recipe, RecipeError
-from ramerge.sdk.methods import METHODS, complete
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml, check, parse_document, translate_recipe
+from ramerge.core.methods.registry import complete
+from ramerge.core.recipe.checks import as_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD, parse_document
+from ramerge.core.recipe.read import translate_recipe
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.recipes import Document, check
 from ramerge.ui.roots import Roots
 
 EMPTY = f"method: {DEFAULT_METHOD}\n"

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ramerge.cli.progress import FORM
+from ramerge.core.foundation.text import printable
 from ramerge.scoring.children import dies_with_parent, stop
-from ramerge.sdk.progress import FORM
-from ramerge.sdk.text import printable
 
 WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 _MOST_LINES = 200

@@ -14,8 +14,7 @@ from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
-from ramerge.sdk.flags import words_of
-from ramerge.sdk.recipes import Document
+from ramerge.sdk.recipes import Document, words_of
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys

@@ -8,8 +8,8 @@ from pathlib import Path
 import gradio as gr
 
 from ramerge import RamergeError, Recipe, RecipeError
-from ramerge.sdk.flags import words_of
 from ramerge.sdk.outputs import CHECKPOINT
+from ramerge.sdk.recipes import words_of
 from ramerge.sdk.storage import is_remote
 from ramerge.sdk.text import enumerated
 from ramerge.ui import views

@@ -10,12 +10,14 @@ from pathlib import Path
 
 from ramerge import RamergeError, RecipeError
 from ramerge.calibration.prompts import files_of
-from ramerge.sdk.errors import reason
-from ramerge.sdk.files import NO_LINK
-from ramerge.sdk.formats import CALIBRATION, by_priority
-from ramerge.sdk.recipes import Document, names_in, parts_of
-from ramerge.sdk.storage import is_hub_id, is_remote, on_hub
-from ramerge.sdk.text import is_unicode, quoted
+from ramerge.core.formats.recorded import CALIBRATION
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.foundation.systems import NO_LINK
+from ramerge.core.recipe.paths import names_in, parts_of
+from ramerge.core.storage.schemes import on_hub
+from ramerge.sdk.recipes import Document
+from ramerge.sdk.storage import is_hub_id, is_remote
+from ramerge.sdk.text import is_unicode, quoted, reason
 
 _DEEPEST = 5
 _MOST_FOLDERS = 4000

@@ -11,8 +11,8 @@ import gradio as gr
 
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.flags import words_of
-from ramerge.sdk.recipes import models_only, translate_recipe
+from ramerge.core.recipe.read import translate_recipe
+from ramerge.sdk.recipes import models_only, words_of
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows

@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from ramerge import OutputError, RamergeError
 from ramerge.sdk.commands import say
-from ramerge.sdk.errors import reason
+from ramerge.sdk.text import reason
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
 from ramerge.ui.guard import REPORT, PageGuard

@@ -9,8 +9,8 @@ from pathlib import Path
 import uvicorn
 
 from ramerge import Options
+from ramerge.cli.flags.write import limit_words
 from ramerge.demo.run import AGENTS
-from ramerge.sdk.flags import limit_words
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.serve import SETTINGS, application

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge import Options, RecipeError
+from ramerge.cli.flags.write import limit_words
+from ramerge.core.foundation.devices import read_device
+from ramerge.core.recipe.checks import as_yaml
+from ramerge.core.recipe.document import DEFAULT_METHOD
 from ramerge.demo.run import AGENTS
 from ramerge.sdk.commands import named
-from ramerge.sdk.flags import limit_words
-from ramerge.sdk.machine import read_device, read_limits
-from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml
+from ramerge.sdk.options import read_limits
+from ramerge.sdk.recipes import Document
 from ramerge.ui.desk import Desk
 from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots

@@ -14,9 +14,9 @@ from importlib.resources import files
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
+from ramerge.core.planning.headers import ModelHeader
 from ramerge.report.figures import Figure
 from ramerge.report.page import table as table
-from ramerge.sdk.plans import ModelHeader
 from ramerge.sdk.text import one_line, page_styles
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job
 

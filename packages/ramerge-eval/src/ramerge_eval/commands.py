@@ -13,7 +13,7 @@ from ramerge import EndpointError, EvaluationError, ModelAccess, ModelServer
 from ramerge.scoring.options import DATA, SERVE_ARGS
 from ramerge.scoring.serving import SERVERS, server_words
 from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, named, option, parse_scalar, printing, say
-from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.progress import StoppedError
 
 if TYPE_CHECKING:
     from ramerge_eval.samples import Model

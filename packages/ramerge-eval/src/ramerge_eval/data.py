@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from ramerge import EvaluationError
 from ramerge.scoring.records import parquet_rows
-from ramerge.sdk.errors import reason
-from ramerge.sdk.text import MOST_ALIKE, JsonLimits, first_of, is_unicode, parse, shown
+from ramerge.sdk.text import JsonLimits, first_of, is_unicode, parse, reason, shown
 
 _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.maxsize, digits=4300)
 
@@ -45,7 +44,7 @@ def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
     """Raise `EvaluationError` where two records of a data file have one key."""
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
-        shown = ", ".join(repr(key) for key in twice[:MOST_ALIKE])
+        shown = ", ".join(repr(key) for key in twice[:10])
         raise EvaluationError(f"{path}: {len(twice):,} ids occur more than once: {shown}")
 
 

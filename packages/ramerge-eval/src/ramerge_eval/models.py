@@ -18,7 +18,7 @@ from ramerge import EvaluationError, ModelAccess, ModelServer, __version__
 from ramerge.scoring.access import generation_defaults
 from ramerge.scoring.serving import serving
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.machine import missing
+from ramerge.sdk.options import missing
 from ramerge.sdk.text import JsonLimits, parse
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
 from ramerge import EvaluationError, ModelAccess
-from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.files import STOPPING, check_state
-from ramerge.sdk.machine import check_settings
+from ramerge.sdk.files import check_state
+from ramerge.sdk.options import check_settings
+from ramerge.sdk.progress import StoppedError
 from ramerge.sdk.text import shown, unknown
 from ramerge_eval.models import EvaluationTarget
 
@@ -28,6 +28,8 @@ RETRIES = 4
 """Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""
 
 _CONNECTIONS = 32
+# Windows has no SIGHUP
+_STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _SERVER_LOG = "server.log"
 _LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
@@ -266,7 +268,7 @@ def _canceled_by_signals() -> Iterator[None]:
         came.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    handlers = {number: signal.getsignal(number) for number in _STOPPING}
     # of a signal that is ignored, or ends the process without any handler, nothing changes
     own = [number for number, handler in handlers.items() if callable(handler)]
     if threading.current_thread() is not threading.main_thread():

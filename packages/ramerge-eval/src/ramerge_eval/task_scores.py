@@ -16,7 +16,7 @@ from typing import Any
 from ramerge import EndpointError, EvaluationError, ModelAccess, ModelServer, RecipeError
 from ramerge.scoring.scores import CustomScore, Measure, ScoreFailedError, Scorer, Scores, Split, of_items
 from ramerge.scoring.serving import SERVED, KeptServer
-from ramerge.sdk.machine import check_settings
+from ramerge.sdk.options import check_settings
 from ramerge.sdk.text import quoted
 from ramerge_eval.models import EvaluationTarget
 from ramerge_eval.run import EvaluationRequest, evaluate, sample_ids

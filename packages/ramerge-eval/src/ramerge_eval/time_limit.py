@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
-from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.progress import StoppedError
 
 T = TypeVar("T")
 SECONDS = 10.0

@@ -13,8 +13,8 @@ from ramerge.analysis.agent_figures import agent_figures, effective_with_error, 
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import page_figures
 from ramerge.analysis.report.rows import Values
+from ramerge.core.foundation.text import visible
 from ramerge.report.page import FILTERS, environment, scripted_page
-from ramerge.sdk.text import visible
 
 _HERE = Path(__file__).parent
 _FILTERS = (("percent", percent), ("effective", effective_with_error), ("threshold", rows.threshold_label))

@@ -174,7 +174,7 @@ def open_model(model: str | Path) -> Checkpoint:
         CheckpointError: it cannot be found or opened; all problems are listed.
 
     Example:
-        >>> from ramerge.sdk.plans import open_model
+        >>> from ramerge.core.planning.inputs import open_model
         >>> open_model("coder").tensors["model.norm.weight"].dtype
         'BF16'
     """

@@ -10,11 +10,14 @@ from itertools import islice
 from pathlib import Path
 
 from ramerge import CheckpointError
+from ramerge.core.formats import safetensors
+from ramerge.core.storage.location import here
+from ramerge.core.tensors.access import access
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.paths import linked_out
 from ramerge.deltas.trainers.link import Link
-from ramerge.sdk.files import linked_out
-from ramerge.sdk.formats import Opening, safetensors
-from ramerge.sdk.storage import Location, here
-from ramerge.sdk.tensors import Checkpoint, access
+from ramerge.sdk.formats import Opening
+from ramerge.sdk.storage import Location
 
 _MOST_LINKS = 10_000
 

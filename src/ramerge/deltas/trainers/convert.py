@@ -11,16 +11,20 @@ from itertools import islice
 
 import numpy as np
 
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.own_files import BLOCK
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import check_unchanged
 from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, blocks_of
 from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.link import Link, LinkPass
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
-from ramerge.sdk.machine import map_in_threads, processors
-from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import BLOCK
-from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, check_unchanged, itemsize
+from ramerge.sdk.options import processors
+from ramerge.sdk.tensors import Files, Reader, Tensor
 
 Blocks = Iterator[tuple[Bytes, Bytes]]
 """Each block before and after. Both are overwritten by the next one."""

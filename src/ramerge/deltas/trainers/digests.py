@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import xxhash
 
-from ramerge.sdk.machine import install
+from ramerge.core.foundation.extras import install
 
 
 class Digest(Protocol):

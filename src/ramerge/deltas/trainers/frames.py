@@ -15,8 +15,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge import CheckpointError
+from ramerge.core.foundation.errors import AGAIN
 from ramerge.deltas.word_patches import Bytes
-from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.tensors import Files
 
 # What a decoder keeps of the past. The levels of zstd up to 19 need this at most.

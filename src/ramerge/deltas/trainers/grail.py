@@ -20,6 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import CheckpointError
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
+from ramerge.core.foundation.errors import AGAIN
+from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame, FrameStream
@@ -27,10 +31,9 @@ from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.deltas.word_patches import Bytes
-from ramerge.sdk.errors import AGAIN
 from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import FROM_FULL_NAME, TORCH_NAMES, Checkpoint, Files, Identity, Tensor, identify, itemsize
+from ramerge.sdk.tensors import Files, Tensor, identify
 from ramerge.sdk.text import JsonLimits, parse, quoted
 
 _DATA, _ABOUT, _METADATA = "delta_sparse.bin.zst", "delta_metadata.json", "metadata.json"

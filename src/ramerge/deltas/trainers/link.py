@@ -14,10 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from ramerge import CheckpointError
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.word_patches import Bytes
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import Arena, Checkpoint, Files, Identity, Reader, Tensor, itemsize
+from ramerge.sdk.tensors import Files, Reader, Tensor
 from ramerge.sdk.text import quoted
 
 

@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ramerge import CheckpointError
-from ramerge.sdk.files import NO_WAIT, PRIVATE, lock_file
-from ramerge.sdk.formats import Format, Opening, read_json, safetensors
-from ramerge.sdk.storage import Location, here
+from ramerge.core.formats import safetensors
+from ramerge.core.foundation.systems import NO_WAIT, PRIVATE, lock_file
+from ramerge.core.storage.location import here
+from ramerge.sdk.formats import Format, Opening, read_json
+from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import Contents
 
 NAME = "live"

@@ -12,16 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ramerge import CheckpointError
+from ramerge.core.foundation.dtypes import TORCH_NAMES
+from ramerge.core.tensors.header import HeaderEntry, read_header
+from ramerge.core.tensors.paths import is_too_long
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.trainers.slime import DeltaOfPayloads, Payload
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.sdk.files import is_too_long
 from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import TORCH_NAMES, HeaderEntry, identify, read_header
+from ramerge.sdk.tensors import identify
 from ramerge.sdk.text import quoted
 
 MANIFEST = "manifest.json"

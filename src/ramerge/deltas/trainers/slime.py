@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge import CheckpointError
+from ramerge.core.formats import safetensors
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import Header, read_header
+from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, count_of
 from ramerge.deltas.trainers.frames import Frame
@@ -23,10 +27,9 @@ from ramerge.deltas.trainers.link import Link, LinkPass, WholeTensors, Xor, misf
 from ramerge.deltas.trainers.sparse import Scatter, overwritten
 from ramerge.deltas.trainers.unpack import format_of
 from ramerge.deltas.word_patches import Bytes
-from ramerge.sdk.files import climbs_out, is_too_long
-from ramerge.sdk.formats import Opening, read_json, safetensors
+from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
-from ramerge.sdk.tensors import Checkpoint, Files, Header, Tensor, identify, read_header
+from ramerge.sdk.tensors import Files, Tensor, identify
 from ramerge.sdk.text import quoted
 
 _INDEX = safetensors.INDEX

@@ -16,16 +16,18 @@ from dataclasses import astuple, replace
 from pathlib import Path
 
 from ramerge import CheckpointError
+from ramerge.core.formats.format import local
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.storage.own_files import DELTA_INDEX
+from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.deltas import format as delta
 from ramerge.deltas.index import VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
 from ramerge.sdk.files import lock, store
-from ramerge.sdk.formats import Format, Opening, local
-from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import DELTA_INDEX
-from ramerge.sdk.tensors import Checkpoint, Contents, identify
+from ramerge.sdk.formats import Format, Opening
+from ramerge.sdk.tensors import Contents, identify
 
 _KIND = "deltas"
 _MOST_LINKS = 32

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, TypeVar
 
 from ramerge import EvaluationError
-from ramerge.sdk.machine import processors
+from ramerge.sdk.options import processors
 from ramerge_eval.sandbox import bubblewrap
 from ramerge_eval.sandbox.bubblewrap import INSTEAD, PACKAGES, Bubblewrap
 from ramerge_eval.sandbox.watch import Inside, Limits, files_below

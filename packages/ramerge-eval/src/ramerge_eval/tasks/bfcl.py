@@ -27,7 +27,6 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 from ramerge import EvaluationError
-from ramerge.sdk.machine import EVALUATION
 from ramerge_eval.arithmetic import compute
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
@@ -52,7 +51,7 @@ class Bfcl(NamedTuple):
 
 
 # its own requirements pin what nothing here needs
-_INSTALL = "pip install --no-deps bfcl-eval"
+_INSTALL = "pip install . ./packages/ramerge-eval && pip install --no-deps bfcl-eval"
 
 
 @cache
@@ -63,7 +62,7 @@ def load() -> Bfcl:
         EvaluationError: something is not installed, or in a version that the package does not work with.
     """
     if absent := [name.replace("_", "-") for name in _MODULES if find_spec(name) is None]:
-        problems = [f"ramerge/tool needs {', '.join(absent)}: {EVALUATION} && {_INSTALL}"]
+        problems = [f"ramerge/tool needs {', '.join(absent)}: {_INSTALL}"]
         if sys.version_info >= (3, 13):
             problems.append("ramerge/tool: tree-sitter 0.21 has no wheels for Python 3.13; use 3.10 to 3.12")
         raise EvaluationError(problems)
@@ -82,7 +81,7 @@ def load() -> Bfcl:
     except Exception as error:  # what a package raises that meets other versions of its dependencies than it knows
         raise EvaluationError(
             f"ramerge/tool: bfcl-eval cannot be imported ({type(error).__name__}: {error}); "
-            f"install it and what it needs again: {EVALUATION} && {_INSTALL}"
+            f"install it and what it needs again: {_INSTALL}"
         ) from error
     vars(modules.handler)["eval"] = compute
     return modules
