@@ -78,17 +78,9 @@ _NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "
 def compile_kernel(source: KernelSource, features: str) -> Any:
     """Compile; see `native.load`.
 
-    Args:
-        source: what to compile.
-        features: of the processor, as LLVM calls them.
-
     Returns:
         numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
         array, and numbers.
-
-    Raises:
-        RamergeError: numba's settings switch it off.
-        numba.core.errors.NumbaError: the source cannot be compiled.
     """
     if config.DISABLE_JIT:  # functions that a kernel calls would stay plain Python
         raise RamergeError(

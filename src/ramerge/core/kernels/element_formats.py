@@ -25,8 +25,6 @@ class ElementFormat:
     There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
 
     Attributes:
-        name: the dtype in safetensors' spelling.
-        itemsize: bytes of one element.
         word: the integer type that kernels load and store.
         real: the type in which the format is computed with (float32, or float64 for F64).
         lanes: functions from a word to its elements, in memory order.

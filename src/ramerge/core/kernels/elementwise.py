@@ -89,7 +89,6 @@ class ElementFormula:
             are then the agents themselves.
         given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
             and flags, for whose values the loop is compiled.
-        inputs: which inputs it takes.
         beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
             rounding.
     """
@@ -165,17 +164,11 @@ def histogram(
     share.
 
     Args:
-        value: a plain function of an agent's number, and of all task vectors.
-        loop: formats of the inputs.
-        inputs: as for `merge`.
-        which: what the inputs are.
         counts: shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, of shape
             (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin of the first
             count.
         bins: see `counts`.
         common: numbers, rounded to the loop's real type.
-        drop: as for `merge`.
-        rows: for how many agents to count.
 
     Returns:
         True if an input or a task vector is not finite.

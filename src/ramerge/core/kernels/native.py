@@ -99,12 +99,10 @@ def load(
     """The function `name` that `source` defines, compiled for this processor.
 
     Args:
-        name: of the function.
         source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
             must not allocate and must not raise: it is called as a C function.
         arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
             arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
-        returns: type of the result, a number.
         scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
             modules, types, numbers, strings and further such functions of their own module.
 
@@ -171,7 +169,6 @@ def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
     """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
 
     Args:
-        template: source.
         parts: a sequence of lines for a line of its own, and text or numbers for what stands inside of a line.
     """
     lines: list[str] = []
@@ -230,9 +227,6 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
 
     Returns:
         numba's function, and what another process links: the symbol, a zero byte and an object file; None if it cannot.
-
-    Raises:
-        numba.core.errors.NumbaError: the source cannot be compiled.
     """
     from ramerge.core.kernels.compiler import compile_kernel, object_code
 
@@ -324,11 +318,8 @@ def can_expand() -> bool:
 def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
     """Meaning of a function, as text: its code, and the values of what it takes from its module.
 
-    The module's file would not do: what was imported from it may be older than what it holds now.
-
-    Args:
-        function: the function.
-        say: what stands for its code.
+    The module's file would not do: what was imported from it may be older than what it holds now. `say` gives what
+    stands for its code.
     """
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"{function!r} is not a plain function of a module")
@@ -350,11 +341,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _place(code: CodeType) -> tuple[str, str, int]:
-    """Where code stands in the sources of bundles.
-
-    Raises:
-        ValueError: it stands in none of them.
-    """
+    """Where code stands in the sources of bundles."""
     path = Path(code.co_filename).relative_to(bundle.PACKAGE)
     if path.parts[0] not in bundle.SOURCES:
         raise ValueError(path)

@@ -142,10 +142,6 @@ def survive(
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
         values: 1-D: whole rows of a matrix.
         old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
-        group: numbers in a group.
-        columns: of the matrix.
-        out: of the same size; written.
-        factor, divisor: by which scales are multiplied and divided, as in `dequantize`.
     """
     if values.size:
         _survive(scales)(values, old, out, group, columns, factor, divisor)
@@ -189,11 +185,7 @@ def quantize(
         values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
         old: of the same size: the numbers that `old_codes` and `old_scales` say.
         old_codes: one for each number.
-        old_scales: the bytes of the blocks' scales.
-        grid: where scales belong.
         first: index of the first element; it begins a row of blocks.
-        new_codes: written; as `old_codes`.
-        new_scales: written; as `old_scales`, aligned for the format.
         powers: whether every new scale is rounded up to a power of two.
     """
     if values.size:

@@ -57,14 +57,10 @@ def sums(
     Args:
         value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
             the agent's own numbers.
-        loop: formats of the inputs.
-        inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         which: what the inputs are; without a base, task vectors are the agents themselves.
         terms: whose values are multiplied and summed, as numbers of agents; the number of agents itself stands for 1.
         segment: elements of a segment; the last one may be shorter.
-        elements: how many elements there are.
         each: tuples of one number an agent, rounded here to the loop's real type.
-        common: numbers, rounded alike.
 
     Returns:
         float64 of shape (segments, terms), and whether an input or a value is not finite.

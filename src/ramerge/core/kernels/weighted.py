@@ -62,14 +62,9 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
 def add_weighted(
     format: str, base: Words | None, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]
 ) -> None:
-    """Add to `total` each of some models, or its difference from a base, times its weight, one after another.
-
-    Args:
-        format: of the elements of all, a key of `kernels.element_formats.FORMATS`.
-        base: 1-D; None to add the models themselves.
-        models: 1-D arrays, at most as many as a kernel takes.
-        weights: rounded here to the type of `total`.
-        total: float32, or float64 for F64, as long as the models.
+    """Add to `total` each of some models, or its difference from a base, times its weight, one after another. Models
+    are 1-D; weights are rounded here to the type of `total`: float32, or float64 for F64. Without a base, the models
+    themselves are added.
     """
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]
