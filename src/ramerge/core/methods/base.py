@@ -275,9 +275,6 @@ class SideInput:
     """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
 
     Attributes:
-        key: the agent's key, and with two dashes the flag.
-        plural: what messages call them.
-        advice: how to make it for the agent `{name}` of a checkpoint.
         in_memory: how to give it for an agent that is a state dict.
         by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
             for some tensors, which are read whole.

@@ -64,9 +64,6 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
     """Merge a matrix by core coefficients: its task vector, not scaled. At least one agent's must not be 0.
 
     Args:
-        tensor: its name.
-        taus: shape (m, n).
-        parameters: see there.
         time: of the flow that follows.
     """
     factors = core_factors(tensor, taus, parameters)
@@ -90,11 +87,8 @@ def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters)
 
 def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
     """Compute the core of each task vector of a matrix: `rank` leading singular triples, with fields `u`, `s` and `v`.
-
-    Args:
-        tensor: its name, on which the random draws of the range finder depend.
-        taus: task vectors of shape (m, n), none of which may be 0.
-        parameters: rank, iterations and seed.
+    None of the task vectors, of shape (m, n), may be 0; the random draws of the range finder depend on the tensor's
+    name.
     """
     key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
     return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]

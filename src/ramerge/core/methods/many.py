@@ -27,10 +27,8 @@ def merge_many(
 
     Args:
         piece: its inputs are the agents, or one more, of which the first is the base.
-        weights: of the agents, rounded here to the type that is computed in.
         finish: from the origin and the sum, both 1-D and of that type, to the result.
         origin: which input is the origin; None to sum the agents themselves, where `finish` gets the first of them.
-        start: what the sum begins with.
     """
     real, formats = arithmetic(piece.formats), set(piece.formats)
     form = piece.formats[0] if len(formats) == 1 else real

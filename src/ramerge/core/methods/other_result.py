@@ -33,11 +33,7 @@ def parameters_field(of: str) -> Any:
 
 
 def _checked_name(name: str) -> str:
-    """One of `SUMS`, or the name of a method that can be started from.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """One of `SUMS`, or the name of a method that can be started from."""
     from ramerge.core.methods.registry import METHODS  # which imports the methods
 
     if name in SUMS:
@@ -88,9 +84,6 @@ class Start:
     """Start of a method: the sum of the task vectors or another method's result, times a factor.
 
     Attributes:
-        agents: how many there are.
-        factor: of the sum, or of the other method's merged task vector.
-        method: the other method; None for the sum.
         prepared: what its `merge` takes.
     """
 
@@ -128,12 +121,7 @@ class Start:
 
 @dataclass(frozen=True)
 class OtherResult:
-    """A choice of `SUMS` or of another method, as parameters name it.
-
-    Attributes:
-        name: one of `SUMS`, or the other method's.
-        parameters: the other method's, as in recipes.
-    """
+    """A choice of `SUMS` or of another method, as parameters name it."""
 
     name: str
     parameters: Mapping[str, Any]

@@ -65,11 +65,8 @@ class Rank:
     """Thresholds of a rank.
 
     Attributes:
-        value: the value of that rank.
-        target: the rank.
         survivors: how many values are not 0 and at least as large: more than `target` where several equal
             `value`, which formats of few bits make many.
-        elements: elements that were counted.
     """
 
     value: float

@@ -93,9 +93,7 @@ def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
     """How many leading directions `aswudi` solves for by `auto_rank_method`, at least 1.
 
     Args:
-        method: see `AswudiParameters`.
         values: eigenvalues of C of shape (n, n), descending, those that are null as 0; those that are missing are 0.
-        shape: of the matrix, (m, n).
     """
     if not values.size or not values[0]:
         return 1
