@@ -68,7 +68,6 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
     Args:
         taus: N arrays of shape (m, n), at least one of them not 0.
         start: c_t of each task vector.
-        filter: see there.
     """
     nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
     solver = _by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows

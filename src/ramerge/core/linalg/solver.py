@@ -36,7 +36,6 @@ class Solver:
     """Where the matrices of a tensor are solved for.
 
     Attributes:
-        device: `cpu`, or a device as torch names it.
         notify: gets a warning, once for a device, when a matrix is solved for here instead.
     """
 

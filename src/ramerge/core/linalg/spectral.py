@@ -155,7 +155,6 @@ def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, ex
     """The leading singular triples of a matrix of shape (m, n).
 
     Args:
-        x: the matrix.
         choose: how many, given the squares of its singular values.
         least: in squares, as for `rank`.
         exact: in float64, even if float32 would resolve them: where near-null directions of several agents together
