@@ -26,10 +26,6 @@ class FileIdentity:
     """Distinguishes a file from every other file, and from itself after a write.
 
     Attributes:
-        device: number of its file system.
-        inode: its number in the file system.
-        nbytes: its size.
-        modified_ns: time of the last write, in nanoseconds.
         changed_ns: time of the last change of content, name, owner or permissions. No program can set it.
         sample: digest of some pages, because a write through a memory map may leave the times as they were. It belongs
             into the key of what is kept for later runs. Empty where only this run is concerned, and not compared.
@@ -64,11 +60,7 @@ class LocalAccess:
     path: Path
 
     def version(self) -> Identity:
-        """The identity of a file, without a sample.
-
-        Raises:
-            CheckpointError: it cannot be opened.
-        """
+        """The identity of a file, without a sample."""
         with self._descriptor() as descriptor:
             return identity_of(descriptor)
 

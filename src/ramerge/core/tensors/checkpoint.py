@@ -17,7 +17,6 @@ class Quantized:
     """How a checkpoint whose weights are decoded is stored.
 
     Attributes:
-        title: the encoding, human-readable.
         names: of the decoded tensors.
         dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantized.
         extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.

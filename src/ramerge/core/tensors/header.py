@@ -233,7 +233,6 @@ def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metada
 
     Args:
         entries: (name, dtype, shape, bytes) in the order of their data, which has no holes.
-        metadata: strings to strings.
     """
     document: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0

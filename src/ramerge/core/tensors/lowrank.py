@@ -100,14 +100,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it.
-
-    Attributes:
-        first: the number of the first one.
-        step: from one to the next.
-        count: how many.
-        is_columns: whether they are columns.
-    """
+    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it."""
 
     first: int
     step: int
@@ -337,10 +330,8 @@ class OtherRows(Origin):
     """A matrix in float32 in which some rows are those of another one: embeddings with other values for some tokens.
 
     Attributes:
-        base: of the same shape.
         rows: the numbers of those rows, ascending.
         places: for each of them, its row in `values`.
-        values: a matrix of as many columns.
     """
 
     base: Tensor

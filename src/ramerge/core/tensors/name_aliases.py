@@ -15,8 +15,6 @@ class Renaming:
     """Names of which a part, a regular expression, may be replaced.
 
     Attributes:
-        pattern: what is replaced.
-        text: by what.
         why: who writes such names.
     """
 

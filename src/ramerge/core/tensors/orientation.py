@@ -57,7 +57,6 @@ def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orien
     """Tell from shapes and `config.json` how a model stores its linear weights.
 
     Args:
-        shapes: of its tensors, by name.
         config: its `config.json`. Without one, as in memory, shapes tell what is of the GPT-2 family; some stacks of
             experts need the hidden size.
 

@@ -25,9 +25,7 @@ class Box:
 
     Attributes:
         row: its first row in the matrix.
-        rows: how many rows it has.
         column: its first column in the matrix.
-        columns: how many columns it has.
         width: columns of the matrix.
     """
 

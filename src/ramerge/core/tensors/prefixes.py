@@ -24,7 +24,6 @@ class Stack:
 
     Attributes:
         shapes: by what follows the number of the layer, with other numbers left out: the shapes of such tensors.
-        layers: the numbers of its layers.
     """
 
     shapes: dict[str, set[Shape]] = field(default_factory=dict)

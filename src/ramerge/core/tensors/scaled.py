@@ -23,10 +23,7 @@ class Scaling(Origin):
 
     Attributes:
         codes: the tensor of codes, in the same row-major order.
-        format: format of the codes, a key of `kernels.dequantize.CODES`.
         scales: the tensor of scales, a grid for each matrix.
-        scale_format: format of the scales, a key of `kernels.dequantize.SCALES`.
-        grid: where scales belong.
         factor: a tensor of one float32 number, or one for each matrix; every scale is multiplied by it first.
         divisor: a tensor of one float32 number; every scale is divided by it first.
         dtype: in which the model had the tensor before it was quantized.
@@ -155,18 +152,11 @@ def requantize(
     """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
 
     Args:
-        origin: from `requantizable`.
-        reader: reads what is stored, and has the memory for the result.
         start: a multiple of `unit_of`.
         stop: another one, or the end of the tensor.
-        values: float32, 1-D: the new numbers.
-        old: float32, 1-D: the numbers that are stored.
 
     Returns:
         The bytes of their codes, and of their scales.
-
-    Raises:
-        CheckpointError: a file ends early, cannot be read, or has changed.
     """
     old_codes, old_scales = origin.read_parts(reader, start, stop)
     codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)

@@ -173,12 +173,7 @@ class WeightedSum(Origin):
 
 def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The weighted mean of tensors of one shape, in the arithmetic that all of them ask for. Those of weight 0 are not
-    read.
-
-    Args:
-        name: of the mean.
-        tensors: at least one.
-        weights: one for each; they add up to 1.
+    read. Weights add up to 1.
     """
     terms_with_weights = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
     terms, factors = zip(*terms_with_weights, strict=True)
