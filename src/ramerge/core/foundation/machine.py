@@ -21,9 +21,6 @@ def check_limits() -> None:
     """Refuse a limit of the address space (`ulimit -v`) under which numba, LLVM or OpenBLAS would hang or abort.
 
     Under any limit, set the number of OpenBLAS threads to what fits.
-
-    Raises:
-        PlanError: the limit is too low.
     """
     limit = address_space()
     if limit is None:
