@@ -81,9 +81,6 @@ def discard(out: OutputTarget) -> list[str]:
 
     Returns:
         What was done, as sentences; nothing if nothing was there.
-
-    Raises:
-        OutputError: a process on this machine writes `out`, or what is there cannot be removed.
     """
     output = output_dir(out)
     with held():

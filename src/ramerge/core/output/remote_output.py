@@ -38,10 +38,7 @@ class RemoteStagingDir(StagingDir):
     """The folder of a remote output: a complete shard is uploaded before the others are made.
 
     Args:
-        folder: the folder.
         kept: files that an earlier run has made.
-        upload: where they are uploaded to.
-        run: what has arrived there.
     """
 
     sends = True

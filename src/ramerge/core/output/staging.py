@@ -204,11 +204,9 @@ class OutputDir:
     """OUT, and the hidden folder alongside it.
 
     Attributes:
-        label: OUT for messages.
         work: the hidden folder.
         sends: whether what is built is uploaded.
         is_in_place: whether the folder that was built is at OUT; None if that is unknown.
-        notices: what the user should know besides the result.
     """
 
     sends = False
@@ -244,9 +242,7 @@ class OutputDir:
         """All problems with the output.
 
         Args:
-            inputs: files and folders that are read.
             size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
-            overwrite: whether what is there would be replaced.
         """
         return folder_problems(self._out, inputs, size, overwrite=overwrite)
 
