@@ -54,11 +54,7 @@ def check_unchosen(document: Document) -> None:
 
 
 def advice_on_auto(agents: Iterable[str]) -> str:
-    """Advice where nothing chooses in place of `auto`.
-
-    Args:
-        agents: names of those to merge; may be empty.
-    """
+    """Advice where nothing chooses in place of `auto`."""
     prompts = shlex.join(word for name in agents for word in ("--prompts", f"{name}=FILE")) or "--prompts NAME=FILE"
     return (
         f"auto chooses with prompts of each agent's task: run `ramerge merge --method auto {prompts} ...`, or name a "
@@ -214,11 +210,7 @@ def models_only(document: Document) -> Recipe:
 
 
 def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> None:
-    """Refuse keys of a recipe that a conversion of one model cannot have.
-
-    Raises:
-        RecipeError: there are some; all are listed.
-    """
+    """Refuse keys of a recipe that a conversion of one model cannot have."""
     reasons = dict.fromkeys(
         ("agents", "method", "prompts"), "a conversion is of one model and merges nothing; use `ramerge merge`"
     )

@@ -205,13 +205,7 @@ _LIST_ENTRIES = {"rules": "rule", "rename": "rename"}
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
-    """The recipe of a single model, which by default rewrites it.
-
-    Args:
-        model: a folder or hub id.
-        label: what messages call it.
-        method: the method; None for the default.
-    """
+    """The recipe of a single model, which by default rewrites it."""
     document = Document({"method": method} if method is not None else {})
     document.set(("agents", "model"), model, label)
     return document

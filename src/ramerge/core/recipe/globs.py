@@ -19,7 +19,6 @@ class Glob(NamedTuple):
 
     Attributes:
         parts: the texts between its special characters, which are in every name that it matches.
-        matches: whether it matches a name.
     """
 
     parts: tuple[str, ...]

@@ -44,11 +44,7 @@ def layer_of(name: str) -> LayerId | None:
 
 
 def parse_layers(text: str) -> set[int]:
-    """The numbers of layers in a text such as `0-7` or `3, 10-12`.
-
-    Raises:
-        ValueError: the text is something else.
-    """
+    """The numbers of layers in a text such as `0-7` or `3, 10-12`."""
     layers: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)

@@ -15,7 +15,6 @@ def change_method(document: Document, name: str, flag: str) -> Document:
     """A recipe in ramerge's own form with another method, and a note on what of it only the method before takes.
 
     Args:
-        document: the recipe.
         name: the new method. A recipe that has it already keeps what it says.
         flag: how messages call what asks for it, such as `--method`.
     """

@@ -109,11 +109,7 @@ def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
 
 
 def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
-    """Check what `vary` names, whatever the method.
-
-    Raises:
-        RecipeError: a key cannot vary, or has no values, or a value twice; or there are too many points.
-    """
+    """Check what `vary` names, whatever the method."""
     if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []
