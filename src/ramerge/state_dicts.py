@@ -363,10 +363,6 @@ class _Folders:
     Args:
         own: the base's tensors; without a base, the first agent's.
         tied: names of these that stand for a tensor under an earlier name, which are left out.
-        config: the base's configuration.
-
-    Attributes:
-        folders: the folders, by the name that a recipe has for them.
     """
 
     def __init__(
@@ -459,11 +455,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 
 def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
-    """Problems of arrays that have some elements in one place, but not all: one would be written over the other.
-
-    Args:
-        arrays: each with its place. Those of one place are one array.
-    """
+    """Problems of arrays that have some elements in one place, but not all: one would be written over the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
     for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):

@@ -59,8 +59,6 @@ class CellFigures(Progress):
 
     Attributes:
         part: figures of the whole model, as in `AnalyzedPart`.
-        cells: as `HeatCell`.
-        epsilon, relative_epsilon: as in `Analysis`.
     """
 
     part: Mapping[str, object] = field(default_factory=dict)

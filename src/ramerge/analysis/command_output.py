@@ -94,11 +94,7 @@ def write_outputs(
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
-    """The numbers of `--epsilons`, with commas between them.
-
-    Raises:
-        RecipeError: something else.
-    """
+    """The numbers of `--epsilons`, with commas between them."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:

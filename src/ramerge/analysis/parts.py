@@ -125,10 +125,7 @@ class AnalyzedPart:
 
     Attributes:
         name: `model`, `layer 3`, a role, or the tensor's name.
-        tensors: how many.
         elements: of these.
-        agents: in the recipe's order.
-        pairs: of agents.
     """
 
     name: str

@@ -30,7 +30,6 @@ class PrecisionLoss(Statistic):
     because parts of a model are added up.
 
     Attributes:
-        agents: how many the recipe has.
         epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
             must be counted first.
     """

@@ -139,9 +139,7 @@ def situation(densities: Iterable[float], cosine: float, *, adapters: bool = Fal
     """Which kind of agents these are.
 
     Args:
-        densities: of all agents.
         cosine: the greatest of two task vectors.
-        adapters: whether all agents are LoRA adapters.
     """
     shares = list(densities)
     if cosine > _COPIES_FROM:
@@ -198,12 +196,7 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
     """Recommends a merge by what weights show.
 
     Args:
-        analysis: of the agents.
-        document: their opened recipe, for the commands.
         start: paths of commands in this folder are relative to it; default: the current one.
-
-    Raises:
-        PlanError: there is only one agent, or none moved anything.
     """
     densities = {agent.name: agent.density for agent in analysis.model.agents}
     if len(densities) < 2:
@@ -260,11 +253,7 @@ def _search_command(document: Document, start: Path | None) -> str:
 
 
 def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
-    """Check a recipe's prompts, if it has any, before weights are read, which takes long.
-
-    Raises:
-        RamergeError: as for `rank`, as far as headers, configuration and prompts show.
-    """
+    """Check a recipe's prompts, if it has any, before weights are read, which takes long."""
     if recipe.stated("prompts"):
         FEATURES["rank"](recipe, {}, options=options)
 
@@ -272,11 +261,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
 def by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """The best of a few merges by mass on the recipe's prompts, in place of what the weights suggest.
-
-    Raises:
-        RamergeError: as for `rank`.
-    """
+    """The best of a few merges by mass on the recipe's prompts, in place of what the weights suggest."""
     candidates = {name: {"method": name, "parameters": {}} for name in (by_weights.method, *_BY_PROMPTS)}
     ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()

@@ -103,7 +103,6 @@ def survey(
     all inputs, does no harm.
 
     Args:
-        loop: formats of the inputs and of `merge`.
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
         merge: the merge that was asked for, rounded to `target`; as long as the inputs.
         epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
@@ -113,7 +112,6 @@ def survey(
         tables: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
             those that only it did.
-        counts: as `TallyLayout.counts` lays it out.
         sums: as `TallyLayout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
             inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
     """

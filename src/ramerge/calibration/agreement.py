@@ -184,15 +184,10 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
     """For each agent's replies, some prompts of every agent at a time: negative log-likelihoods, and tokens.
 
     Args:
-        live: the model, with the weights that are scored.
-        replies: what is scored.
         parts: how often something is given; fewer if there are fewer prompts.
 
     Yields:
         By agent, as `Items`: right replies first, then prompts whose reply is wrong.
-
-    Raises:
-        WeightsError: a likelihood is not finite.
     """
     for part in zip(*(replies.in_parts(name, parts) for name in replies.exchanges), strict=True):
         yield {
@@ -264,11 +259,7 @@ def agreement(
 
 
 def refuse_other_tokens(models: Recipe, options: Options) -> None:
-    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row.
-
-    Raises:
-        PlanError: the recipe allows different tokens, and there are some.
-    """
+    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row."""
     if not models.allow.different_tokens:
         return
     strict = models.with_(prompts=None, allow={"different_tokens": False})
@@ -280,11 +271,7 @@ def refuse_other_tokens(models: Recipe, options: Options) -> None:
 
 
 def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
-    """The agreement of the model in memory with each agent.
-
-    Raises:
-        WeightsError: a likelihood is not finite.
-    """
+    """The agreement of the model in memory with each agent."""
     (items,) = likelihoods(live, replies)
     return agreements_of(items)
 
@@ -312,10 +299,6 @@ def temper_of(candidates: Iterable[Items]) -> float:
 
 def mass_items(items: NDArray[np.float64], temper: float) -> NDArray[np.float64]:
     """The mass of each prompt's reply, as items of a figure.
-
-    Args:
-        items: of an agent, as in `Items`, shape (prompts, 2).
-        temper: see `temper_of`.
 
     Returns:
         Shape (prompts, 2): exp(-NLL / temper), or 0 for a wrong reply; and 1.

@@ -52,11 +52,7 @@ _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 
 class OtherCalibrationError(PlanError):
-    """A folder holds a calibration with another model, other prompts or other settings.
-
-    Attributes:
-        agent: whose.
-    """
+    """A folder holds a calibration with another model, other prompts or other settings."""
 
     def __init__(self, problems: str, agent: str = "") -> None:
         super().__init__(problems)
@@ -112,11 +108,7 @@ def calibrate(
 def estimate_calibration(
     recipe: AnyRecipe, *, settings: CalibrationSettings = _SETTINGS, options: Options = _OPTIONS
 ) -> CalibrationEstimate:
-    """Estimate what `calibrate` with these arguments will take at most; no weight is read.
-
-    Raises:
-        RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
-    """
+    """Estimate what `calibrate` with these arguments will take at most; no weight is read."""
     models, prompts = _models_and_prompts(recipe, settings, options)
     base = LiveBase(models, settings, options)
     base.choose()
@@ -140,12 +132,7 @@ def _models_and_prompts(
 def prompts_of(
     agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
 ) -> dict[str, list[Prompt]]:
-    """Read the prompts of each agent, after everything else was checked that needs no model.
-
-    Raises:
-        RecipeError: a setting is wrong, prompts are named for an agent that is not there, or an agent has none.
-        InputError: they cannot be read, or are too few.
-    """
+    """Read the prompts of each agent, after everything else was checked that needs no model."""
     if problems := settings.problems():
         raise RecipeError(problems)
     reward_of(settings.reward)

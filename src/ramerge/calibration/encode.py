@@ -44,9 +44,7 @@ class EncodedExample:
     """Token ids of an example; those from `start` on are labels, each given all ids before it.
 
     Attributes:
-        ids: at most `max_length` token ids.
         start: position of the first label, at least 1.
-        truncated: whether ids were cut off.
     """
 
     ids: tuple[int, ...]

@@ -32,13 +32,9 @@ class CalibrationEstimate:
     """An upper bound of what a calibration will take.
 
     Attributes:
-        device: where it runs, with the name of a GPU.
-        dtype: what the model computes in.
-        model_bytes: of the weights.
         device_bytes: of the weights that stay on the device; the others stay in main memory.
         importance_bytes: of the importances while they are summed; 0 if none are asked for.
         rows_bytes: of the recorded inputs of one agent.
-        prompts: by agent, how many are drawn.
         tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
     """
 
@@ -77,18 +73,7 @@ def estimate(
     device: torch.device,
     dtype: str,
 ) -> CalibrationEstimate:
-    """Estimate what a calibration will take, from headers, configuration and prompts.
-
-    Args:
-        plan: that reads the base.
-        prompts: of each agent.
-        settings: of the calibration.
-        device: where it runs.
-        dtype: what the model computes in.
-
-    Raises:
-        PlanError: the model cannot fit.
-    """
+    """Estimate what a calibration will take, from headers, configuration and prompts."""
     size = model_bytes(plan, dtype)
     importances = importance_bytes(plan, settings)
     budget = budget_of(size, importances, settings, device)
@@ -160,13 +145,7 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     """Bytes of weights that stay on the device, for `offload`; None if all of them do.
 
     Args:
-        size: bytes of the model.
         importances: bytes that are held next to it.
-        settings: may state the budget.
-        device: where the model computes.
-
-    Raises:
-        PlanError: they cannot fit.
     """
     free = host = memory()
     if device.type == "cuda":

@@ -23,10 +23,6 @@ def number_of(name: str) -> int | None:
 def rows_of_each(rows: int, names: Iterable[str]) -> int:
     """The most rows of inputs that are kept of an expert, at least one.
 
-    Args:
-        rows: of a layer that every token passes.
-        names: of a model's weights.
-
     Example:
         >>> from ramerge.calibration.experts import rows_of_each
         >>> rows_of_each(256, [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(128)])

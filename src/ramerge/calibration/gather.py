@@ -27,17 +27,10 @@ def exchanges_of(
     """Gather a reply to each prompt: a known one, the best of those with the prompt, or the agent's own greedy one.
 
     Args:
-        speaker: replies.
-        prompts: all of the agent.
         earlier_replies: by the prompt's key, replies of an earlier run.
         batch: how many prompts are asked at once; those of similar length are asked together, and fewer from then on
             where the memory of the device does not suffice.
         reward: what scores replies that come without a reward; None if nothing does.
-        on_batch: gets the replies of each batch, as soon as they are there.
-
-    Raises:
-        InputError: prompts cannot be encoded; all are listed.
-        PlanError: the memory does not suffice for a single prompt.
     """
     exchanges_by_key = dict(earlier_replies)
     problems: dict[str, list[str]] = {}
@@ -105,19 +98,7 @@ def record_inputs(
     seed: int,
     on_sequence: Callable[[], None],
 ) -> RecordedInputs:
-    """Gather the inputs of linear layers while a model reads prompts and replies.
-
-    Args:
-        speaker: reads.
-        exchanges: what it reads; at least one.
-        names: of the model's tensors.
-        rows: how many tokens are recorded at most.
-        seed: of the choice.
-        on_sequence: called after each sequence.
-
-    Raises:
-        WeightsError: a number is not finite.
-    """
+    """Gather the inputs of linear layers while a model reads prompts and replies."""
     # the last token predicts nothing, so a model that speaks never reads it
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)

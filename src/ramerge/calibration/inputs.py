@@ -40,9 +40,7 @@ class _MatrixView:
 
     Attributes:
         name: its name; `NAME[expert]` in a tensor that stacks those of all experts.
-        begin: its first element.
         strides: how far its rows and its columns are apart.
-        elements: how many it has.
     """
 
     name: str
@@ -59,7 +57,6 @@ class _Site:
     """A place where inputs are recorded: what one or several weights are multiplied with.
 
     Attributes:
-        names: of the weights.
         parts: rows that were recorded, in order.
         token_count: how many tokens came by, of an expert.
     """
@@ -83,10 +80,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     Experts see some tokens only; all of these are candidates, of which a seeded choice is kept.
 
     Args:
-        live: the model.
         names: of the tensors that the checkpoint has; transformers knows most under several names.
-        most: rows that are recorded.
-        seed: of the choice.
     """
 
     def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
@@ -177,9 +171,6 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         Args:
             weights: how much each chosen position counts, over all sequences; they add up to 1.
             tokens: how many tokens all sequences have, for the weights of experts.
-
-        Raises:
-            WeightsError: a number is not finite.
         """
         rows: dict[str, torch.Tensor] = {}
         counts: dict[str, NDArray[np.float32]] = {"weights": weights}
@@ -246,10 +237,7 @@ def chosen_positions(
     model sees the same there each time. Of more positions than asked for, a seeded choice is taken.
 
     Args:
-        sequences: token ids.
         starts: from which position on each sequence differs in any case: the common beginning is at most so long.
-        most: how many positions to take.
-        seed: of the choice.
 
     Returns:
         Positions by sequence, and weights that add up to 1.

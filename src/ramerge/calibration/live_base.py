@@ -31,22 +31,14 @@ _TINY = 5_000_000  # parameters
 
 
 def base_of(models: Recipe) -> str:
-    """The base of a recipe, which a calibration needs.
-
-    Raises:
-        RecipeError: there is none.
-    """
+    """The base of a recipe, which a calibration needs."""
     if models.base is None:
         raise RecipeError("prompts need a base, whose model gets the weights of agents and merges; give --base")
     return models.base
 
 
 def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Refuse to run without torch and transformers, and without modules of other extras.
-
-    Raises:
-        RecipeError: one is missing.
-    """
+    """Refuse to run without torch and transformers, and without modules of other extras."""
     if lacking := missing({"torch": _LIBRARIES, **(others or {})}, who="prompts need"):
         raise RecipeError(lacking)
 
@@ -56,8 +48,6 @@ class LiveBase:
 
     Attributes:
         models: base and agents, with what their recipe says of how they are read, as `models_only` gives them.
-        device: where it computes, with the name of a GPU.
-        live: the model.
     """
 
     live: LiveModel
@@ -131,29 +121,17 @@ class LiveBase:
         return folder
 
     def check(self) -> None:
-        """Refuse, by headers, what cannot be merged or gathered.
-
-        Raises:
-            PlanError: agents do not fit the base or each other; all problems are listed.
-        """
+        """Refuse, by headers, what cannot be merged or gathered."""
         plans = [self.plan_of(name) for name in self.models.agents]
         if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
             raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
 
     def plan_of_base(self) -> MergePlan:
-        """The plan that reads the base alone.
-
-        Raises:
-            PlanError: it cannot be read.
-        """
+        """The plan that reads the base alone."""
         return self._plan(self._base_alone()).details
 
     def plan_of(self, agent: str) -> MergePlan:
-        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer.
-
-        Raises:
-            PlanError: agents do not fit the base or each other; all problems are listed.
-        """
+        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer."""
         if agent not in self._plans:
             self._plans[agent] = self._plan(self._one(agent)).details
         return self._plans[agent]
@@ -176,11 +154,7 @@ class LiveBase:
         return base_plan
 
     def put(self, plan: ramerge.Plan) -> None:
-        """Merge a plan into the model in memory.
-
-        Raises:
-            RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
-        """
+        """Merge a plan into the model in memory."""
         self._put(self._in_numbers(plan))
 
     def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
@@ -224,11 +198,7 @@ class LiveBase:
             self.live.put(tensors)
 
     def tokenizer_of(self, agent: str | None = None) -> Any:
-        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's.
-
-        Raises:
-            CheckpointError: transformers cannot load it.
-        """
+        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's."""
         module: Any = import_module("ramerge.calibration.live")
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if agent == "base":  # the word by which `companions` names the base

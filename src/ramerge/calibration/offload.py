@@ -18,8 +18,6 @@ class Offloaded:
     Gradients cannot be taken: what a backward pass needs of the weights is gone by then.
 
     Args:
-        model: transformers' model, in main memory.
-        device: where it computes.
         budget: bytes of weights that stay on the device; those of one module more are copied there at a time.
     """
 

@@ -38,7 +38,6 @@ class Reply:
     """A reply in a file of prompts, perhaps with its reward.
 
     Attributes:
-        text: the reply.
         reward: what it earned; None if that is not known.
         turns: what was said between prompt and reply, by the agent and its tools.
         ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
@@ -57,12 +56,10 @@ class Prompt:
     """A prompt and the replies to it in the files.
 
     Attributes:
-        place: where it stands: the file, and its line or record.
         text: the prompt; None if it is messages.
         messages: the conversation up to the reply; empty if it is a text.
         replies: in the order of the records, without those that are the same; the best and newest of very many.
         about: what a reward function in verl's form gets besides the reply: data source, ground truth, extra info.
-        state: what has become of the special tokens of the text.
     """
 
     place: str
@@ -90,7 +87,6 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
     Args:
         path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
-        most: how many prompts to draw if there are more; None for all.
         seed: of the draw, which depends on the prompts and not on their order.
 
     Raises:

@@ -25,10 +25,7 @@ class Rollout:
     """A prompt and perhaps a reply, as they stand in a record, unchecked.
 
     Attributes:
-        prompt: text or messages.
-        reply: text or messages; None if there is none.
         reward: a number; None if it is not known.
-        state: what has become of the special tokens of texts.
         about: what a reward function gets: data source, ground truth, extra info.
         ids: all token ids of prompt and reply; empty if the trainer has not kept them.
         start: where in `ids` the last words of the model begin.
@@ -48,7 +45,6 @@ class Form:
     """The form in which a program writes rollouts.
 
     Attributes:
-        name: the program.
         keys: that its records have, and those of the forms after it do not.
         read: the rollouts of a record; none if it failed. Raises `ValueError` with what is wrong.
     """

@@ -19,12 +19,7 @@ class Speaker:
     """A model that replies: the weights that are in place now, and the tokenizer that goes with them.
 
     Attributes:
-        name: of the agent, for messages.
-        live: the model.
-        tokenizer: transformers'.
         most_new: tokens of a reply that is asked for.
-        temperature: at which replies are sampled; 0 for greedy ones.
-        seed: of sampled replies.
     """
 
     name: str
@@ -112,11 +107,7 @@ class Speaker:
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse token ids that the model does not have.
-
-        Raises:
-            InputError: there are some.
-        """
+        """Refuse token ids that the model does not have."""
         if max(ids) >= self.live.vocabulary:
             raise InputError(
                 f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "

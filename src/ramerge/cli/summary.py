@@ -20,8 +20,6 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     """A merged checkpoint at `out` in a few lines, the result first.
 
     Args:
-        record: of the merge.
-        out: the output, as the user named it.
         explain: whether columns are explained, and what usually needs no line is said, too.
     """
     from rich.filesize import decimal

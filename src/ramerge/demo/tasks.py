@@ -59,13 +59,7 @@ TASKS: tuple[DemoTask, ...] = (
 
 @dataclass(frozen=True)
 class DemoAgent:
-    """An agent of the demonstration, which comes with the package.
-
-    Attributes:
-        name: in the demonstration and the documentation.
-        folder: name of the folder of its checkpoint.
-        task: the only task that it was trained for.
-    """
+    """An agent of the demonstration, which comes with the package."""
 
     name: str
     folder: str

@@ -44,9 +44,7 @@ class MergekitSetting:
 
     Attributes:
         ours: its name here; None if it has no effect here.
-        kind: float, bool or int.
         default: mergekit's default; None if there is none. Then the parameter is not written.
-        is_required: whether mergekit refuses a recipe without it.
         each: whether every model may have its own value.
         is_shared: whether it is one value here all the same, because there is only one model.
         convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
@@ -66,8 +64,6 @@ class MergekitMethod:
     """One of mergekit's methods.
 
     Attributes:
-        ours: its name here.
-        settings: its parameters.
         constants: parameters here for the same results as there.
         base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
             of them.

@@ -76,11 +76,7 @@ def translate(document: Document, look: Look = blind) -> Document:
     """Translate a recipe from mergekit's form to ramerge's. Messages still show the lines and flags of the original.
 
     Args:
-        document: the recipe.
         look: gives the names of the base's tensors (without a base, the first agent's), if values depend on them.
-
-    Raises:
-        RecipeError: something is wrong or not supported; all problems are listed.
     """
     return _Translation(document, look).run()
 
@@ -113,11 +109,7 @@ def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
 
 
 def _text_of(value: object) -> str:
-    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
-
-    Raises:
-        ValueError: the value has another form.
-    """
+    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
@@ -141,11 +133,7 @@ def _text_of(value: object) -> str:
 
 
 def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
-    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
-
-    Raises:
-        ValueError: there is not exactly one slice, or it does not hold the same first layers of every model.
-    """
+    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice."""
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
         raise ValueError("are not supported")

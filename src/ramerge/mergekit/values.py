@@ -50,8 +50,6 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
     """A value as mergekit reads it, up to the first case that is for all tensors.
 
     Args:
-        value: as in the recipe.
-        kind: float, bool or int.
         convert: from mergekit's value to ramerge's; a ValueError says what is wrong.
 
     Raises:
@@ -174,8 +172,6 @@ def rules_of(
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
     Args:
-        tensors: all tensors.
-        texts: of all filters.
         parameters: of a tensor; they depend on its layer and on which texts its name holds, and on nothing else.
     """
     groups: dict[frozenset[str], list[NamedTensor]] = {}

@@ -36,9 +36,7 @@ class RunCheckpoint:
     """A checkpoint of a training run.
 
     Attributes:
-        step: its training step.
         model: the folder, or hub id with a branch.
-        is_delta: whether that is a delta in ramerge's layout.
         below: digest of the model that the delta changes; empty for a whole model.
         result: digest of the checkpoint that a delta gives; empty for a whole model.
         label: its name, where no step is in it; empty for `step-N`.
@@ -62,10 +60,6 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
 
     Args:
         words: one folder of a run or one repository of the hub; or at least two checkpoints.
-
-    Raises:
-        RecipeError: there are none, two have the same step, or a step cannot be told.
-        CheckpointError: a delta's index cannot be read, or the hub cannot be asked.
     """
     checkpoints = _in_run(words[0]) if len(words) == 1 else _in_list(words)
     if not checkpoints:
@@ -88,11 +82,7 @@ def is_missing(word: str) -> bool:
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take the last so many checkpoints of those whose steps are in a range, ends included.
-
-    Raises:
-        RecipeError: none is left, or more than a method takes.
-    """
+    """Take the last so many checkpoints of those whose steps are in a range, ends included."""
     inside = [
         one
         for one in checkpoints
@@ -116,12 +106,7 @@ def agents_of(
     """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
 
     Args:
-        chosen_checkpoints: the checkpoints.
         run: all of the run, of which some deltas may lie between those that are taken.
-        base: the model that the first deltas change.
-
-    Raises:
-        RecipeError: there are deltas, and no base; or a delta of the chain is missing.
     """
     if base is None and any(one.is_delta for one in chosen_checkpoints):
         raise RecipeError(f"{chosen_checkpoints[0].model}: is a delta; give the model that it is for with --base MODEL")

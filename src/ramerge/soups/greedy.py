@@ -43,11 +43,9 @@ class SoupTrial:
     """A soup that was scored in the greedy search.
 
     Attributes:
-        members: names of the checkpoints in it.
         score: what it was judged by; None if it could not be scored.
         held_out: its score on every second item, which it was not judged by; None if the score has no items.
         kept: of a single checkpoint, whether it could be scored; of a soup, whether its last member was kept.
-        failure: why it could not be scored.
     """
 
     members: tuple[str, ...]
@@ -62,9 +60,7 @@ class GreedyResult:
     """The result of a greedy soup, the content of `soup.json`.
 
     Attributes:
-        members: the checkpoints in the soup, in the order of their steps.
         trials: every soup that was scored, in order: first each checkpoint by itself.
-        objective: the figure that it was chosen by.
     """
 
     members: tuple[str, ...]
@@ -92,19 +88,7 @@ def greedy_soup(
 
     Args:
         recipe: of the uniform soup of all that are taken.
-        run: the run's checkpoints.
-        checkpoints: those that may be in the soup.
-        out: the folder.
-        make_scorer: as for a search.
-        objective: what is to be as good as possible.
-        options: how every merge is carried out.
         listen: gets a `Progress` after each that was scored.
-        most_failures: as for a search.
-
-    Raises:
-        EvaluationError: no checkpoint got a score, too many in a row got none, the objective is no figure of the score,
-            or the folder holds something else.
-        RamergeError: as `merge` raises.
     """
     soup_plan = ramerge.plan(recipe, options=options)
     if soup_plan.problems:
@@ -153,12 +137,7 @@ class _SoupStep:
 
 @dataclass(frozen=True)
 class GreedySoup:
-    """The strategy of a greedy soup.
-
-    Attributes:
-        names: of the checkpoints, in the order of their steps.
-        objective: what is to be as good as possible.
-    """
+    """The strategy of a greedy soup."""
 
     names: Sequence[str]
     objective: Objective
@@ -226,11 +205,7 @@ class _Soups:
 
 
 def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
-    """Merge the soup to `best`, and write the result.
-
-    Raises:
-        EvaluationError: no checkpoint got a score.
-    """
+    """Merge the soup to `best`, and write the result."""
     trials = {key_of(trial.point): trial for trial in contest.trials}
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
     results = tuple(_soup_trial(contest, trial, step) for step, trial in pairs)

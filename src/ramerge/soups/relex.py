@@ -99,8 +99,6 @@ def shares_of(parts: Sequence[Floats], lines: Sequence[Line], count: int) -> lis
 
     Args:
         parts: scalar products of the task vectors, of shape (count, count), for each tensor.
-        lines: of the same tensors.
-        count: of checkpoints.
     """
     nothing = np.zeros(count)
     each = list(zip(parts, lines, strict=True))

@@ -50,12 +50,9 @@ class RunStraightness:
     """The straightness of a run, for the model and its layers.
 
     Attributes:
-        steps: of its checkpoints.
-        model: the whole model.
         layers: by name, in the model's order; tensors that are in no layer by their own names.
         tensors: by name; those that moved.
         shares: of each checkpoint's squared task vector, what lies in the first component of each tensor.
-        warnings: of the plan.
     """
 
     steps: tuple[float, ...]
@@ -71,18 +68,7 @@ class RunStraightness:
 
 
 def straightness(recipe: Document, options: Options, listen: Listener) -> RunStraightness:
-    """Count how straight a run is, in one read of its checkpoints.
-
-    Args:
-        recipe: of the method `relex`.
-        options: how the read is carried out.
-        listen: gets the progress.
-
-    Raises:
-        PlanError: the checkpoints do not fit each other.
-        WeightsError: values are not finite.
-        CheckpointError: an input cannot be read.
-    """
+    """Count how straight a run is, in one read of its checkpoints."""
     merge_plan = plan(recipe, options=options)
     if merge_plan.problems:
         raise PlanError(merge_plan.problems)

@@ -78,10 +78,6 @@ def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequ
     """Scores of the demo as HTML: what merges have kept of each task, the worst in red, and the scores of all models.
 
     The specialist of a task is the agent with its best score.
-
-    Args:
-        rewards: of each item, by model and task.
-        merges: names of models that are merges.
     """
     means = {name: {task: fmean(values) for task, values in tasks.items()} for name, tasks in rewards.items()}
     agents = [name for name in rewards if name != "base" and name not in merges]
@@ -117,13 +113,7 @@ def _score(rewards: Sequence[float]) -> str:
 
 
 def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
-    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`.
-
-    Args:
-        desk: of the page.
-        common: recipe, merges, server and endpoint.
-        outputs: progress, table, command line and job.
-    """
+    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
             tasks = gr.Dropdown(

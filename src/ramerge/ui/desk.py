@@ -33,13 +33,10 @@ class Desk:
     """The desk: state of the page's server, which every tab gets.
 
     Attributes:
-        roots: what may be read and written.
         options: how commands run, as the command line has them.
         limits: the same as words.
         public: whether strangers use the page: each sees only what it has begun, and no servers are asked or started.
         most_bytes: of weights that a command may read; None for any.
-        start: the recipe that the page begins with.
-        queue: runs commands, one after another.
     """
 
     roots: Roots
@@ -80,11 +77,7 @@ class Desk:
         return views.command([*words, *self.limits])
 
     def plan(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
-        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`.
-
-        Raises:
-            PlanError: it has problems, or reads more than the page allows.
-        """
+        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`."""
         upload = replace(self.options.upload, public=public)
         options = replace(self.options, overwrite=overwrite, upload=upload)
         result: Plan = make_plan(recipe, options=options, **more)
@@ -121,11 +114,7 @@ def act(
     """Let an event of a control run an action of its tab.
 
     Args:
-        event: such as `button.click`.
         action: gives values for `outputs`, once or several times.
-        inputs: what the action gets.
-        outputs: what it changes.
-        problems: shows the action's errors as text, until the next action.
         more: keywords of the event, in place of those of `PRIVATE`.
     """
     places = [outputs] if isinstance(outputs, Block) else list(outputs)

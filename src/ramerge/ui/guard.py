@@ -36,10 +36,8 @@ class PageGuard:
     """Guard around Gradio: refuses requests before Gradio sees them, and tells browsers what the page may do.
 
     Args:
-        app: what is guarded.
         token: what the first address must hold; a cookie holds it from then on. None: everybody may come.
         hosts: the only values of the header Host, so that no other name leads here; None for any.
-        cookie: the cookie's name.
         frames: origins that may show the page inside of theirs.
     """
 
@@ -118,11 +116,7 @@ class _TooLongError(Exception): ...
 
 
 async def _whole(receive: Receive) -> Receive:
-    """Receive a whole request, which may come in parts and without a length; give it again, and then what comes.
-
-    Raises:
-        _TooLongError: it holds more than `MOST_BYTES`.
-    """
+    """Receive a whole request, which may come in parts and without a length; give it again, and then what comes."""
     messages: list[Message] = []
     size = 0
     while not messages or messages[-1].get("more_body"):

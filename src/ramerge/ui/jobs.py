@@ -32,16 +32,9 @@ class Job:
     """A job: a command of the page, and how far it is.
 
     Attributes:
-        title: what the page calls it.
-        words: behind `ramerge`.
-        folder: where it runs.
         out: the folder that it writes, if that is one.
-        state: `waiting`, `running`, `done`, `failed` or `stopped`.
         progress: the last event of the running stage; see `foundation.progress.Progress`.
-        figures: the last event with figures of an analysis.
         lines: what it said on standard error.
-        output: its standard output, once it has ended.
-        queued: whether it was given to a queue.
     """
 
     title: str

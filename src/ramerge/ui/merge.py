@@ -21,11 +21,7 @@ MODEL, DELTA = "model", "delta"
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
-    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share.
-
-    Raises:
-        RamergeError: the recipe cannot be merged.
-    """
+    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share."""
     recipe = checked_draft(text, desk.roots)
     folder = None if is_remote(place) else desk.roots.home / place
     output = DELTA if kind == DELTA else CHECKPOINT
@@ -180,13 +176,7 @@ def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request 
     """Base and agents of the draft, and finished merges, as names and folders or hub ids, for the tab Compare.
 
     Args:
-        desk: of the page.
-        text: the draft.
         merges: names of `finished`; if there are none, those of the list that are models.
-        request: of whoever asks.
-
-    Raises:
-        RecipeError: the draft names no models, or a merge is not complete or no model.
     """
     recipe = checked_draft(text, desk.roots)
     folders = finished_merges(desk, request)

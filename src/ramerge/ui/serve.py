@@ -70,11 +70,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
 
 
 def _read_report(desk: Desk, out: str) -> str:
-    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots.
-
-    Raises:
-        RamergeError: there is none, or it is outside of the roots.
-    """
+    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots."""
     for name in ("report.html", "search.html"):
         if text := desk.roots.read(str(Path(out) / name), _MOST_REPORT):
             return text
@@ -92,11 +88,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(desk: Desk, port: int) -> None:
-    """Serve the page on this machine until a signal ends it, and print its address.
-
-    Raises:
-        OutputError: the port is taken.
-    """
+    """Serve the page on this machine until a signal ends it, and print its address."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
