@@ -67,7 +67,7 @@ _widest: Any = intrinsic(_in_widest)
 
 
 def _print_values(*values: Any) -> None:
-    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in what the function calls."""
+    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in a called function."""
     print(*values)
 
 

@@ -22,7 +22,7 @@ from ramerge.core.kernels.native import Kernel
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the scales of a tensor belong.
+    """Layout of a tensor's scales.
 
     Of a tensor of more than two dimensions, `rows` are those of one matrix: it is a stack of matrices, each with its
     own scales. Blocks at the lower and right edges may be smaller than `block_rows` by `block_columns`.

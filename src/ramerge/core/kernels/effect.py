@@ -71,7 +71,7 @@ def measure(
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
-    """Figures of each agent: what rounding did to its update in the sample, from counts of shape (ROWS, N).
+    """Figures of each agent's update in the sample after rounding, from counts of shape (ROWS, N).
 
     `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
     moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.

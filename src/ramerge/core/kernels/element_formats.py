@@ -1,4 +1,4 @@
-"""How floating-point numbers lie in machine words.
+"""Layout of floating-point numbers in machine words.
 
 A kernel reads *words*. Where all formats of a loop are the same, a 16-bit format packs two elements in a 32-bit word,
 and the other formats one element a word: every lane of a vector register holds a 32-bit (or 64-bit) value from load to
@@ -135,7 +135,7 @@ class Loop:
         return [f"{form.word_code}[]" for form in self.inputs]
 
     def element(self, place: int, part: int, word: str) -> str:
-        """Source of an element of a word of the input at `place`."""
+        """Source of lane `part` in a word of the input at `place`."""
         return f"{self.inputs[place].lanes[part]}({word})"
 
     def arrays(self, inputs: Sequence[Words], elements: int) -> list[Words]:

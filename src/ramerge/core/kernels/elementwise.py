@@ -63,7 +63,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which inputs there are, in this order: the base, where there are task vectors; agents; their importances."""
+    """The inputs of a loop, in this order: the base, where there are task vectors; agents; their importances."""
 
     agents: int
     base: bool = True
@@ -107,7 +107,7 @@ def merge(
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
 ) -> bool:
-    """Write what a formula gives for every element to `out`.
+    """Write the formula's value for every element to `out`.
 
     Args:
         formula: see there.

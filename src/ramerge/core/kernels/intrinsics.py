@@ -266,7 +266,7 @@ def _word_at(_typing: Any, data: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
-    """Which of the 64 elements from `start` on differ between two arrays of a type: bit i is set where element i does.
+    """Set of bits for the 64 elements from `start` on: bit i is set where element i of two arrays of a type differs.
 
     Compilers do not find these instructions in a loop.
     """
@@ -280,7 +280,8 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
-    """Which of the 64 elements from `start` on of an array of integers are not 0, as a set of bits."""
+    """Set of bits for the 64 elements from `start` on of an array of integers: bit i is set where element i is not 0.
+    """
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         vector = _loaded_64(context, b, signature.args[0], *values)

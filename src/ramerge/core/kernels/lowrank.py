@@ -1,4 +1,4 @@
-"""Adds a product of two thin matrices to part of a matrix, and scales rows or columns: what LoRA and DoRA do.
+"""Adds a product of two thin matrices to part of a matrix, and scales rows or columns, for LoRA and DoRA.
 
 An element of the product is summed over the rank from its first to its last term, each with one fused multiplication
 and addition, whatever is computed around it. Norms are sums of float64 in an order that is written out. So the bytes

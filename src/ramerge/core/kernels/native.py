@@ -80,7 +80,7 @@ class KernelSource:
 
     @property
     def portable_key(self) -> str | None:
-        """SHA-256 of what it is, whatever compiles it; None if it calls functions that a bundle does not know."""
+        """SHA-256 of the source alone, whatever compiles it; None if it calls functions unknown to a bundle."""
         try:
             callees = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
         except ValueError:
@@ -237,7 +237,7 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
 
 
 def _from_bundle(source: KernelSource) -> bytes | None:
-    """Bundle that the installation brought along, unless numba's settings ask for something else."""
+    """The installation's bundled machine code, unless numba's environment variables are set."""
     key = None if _numba_settings() else source.portable_key
     return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
 
@@ -311,7 +311,9 @@ def _processor() -> tuple[str, str]:
 
 
 def can_expand() -> bool:
-    """Whether kernels are compiled for a processor that spreads bytes over a vector, as a set of bits says, at once."""
+    """Whether kernels are compiled for a processor with one instruction that spreads bytes over a vector by a set of
+    bits.
+    """
     return "+avx512vbmi2" in _processor()[1]
 
 
@@ -330,7 +332,7 @@ def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names of everything global that code mentions, and what is defined inside it."""
+    """Names of all globals in code and in the functions inside it."""
     own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
 
@@ -341,7 +343,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _place(code: CodeType) -> tuple[str, str, int]:
-    """Where code stands in the sources of bundles."""
+    """Position of code in the sources of bundles."""
     path = Path(code.co_filename).relative_to(bundle.PACKAGE)
     if path.parts[0] not in bundle.SOURCES:
         raise ValueError(path)

@@ -136,7 +136,7 @@ def survive(
     factor: float = 1.0,
     divisor: float = 1.0,
 ) -> None:
-    """Write what numbers are once they are quantized to float4 (e2m1) and read again. Nothing is stored.
+    """Write numbers as they read after quantization to float4 (e2m1). Nothing is stored.
 
     Args:
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).

@@ -45,7 +45,7 @@ def rounded(form: ElementFormat, target: str, value: str) -> str:
 
 
 def kept_base(loop: Loop, target: str) -> str:
-    """Source of what is stored in `target` of the base `b`, the loop's first input."""
+    """Source of the base `b`, the loop's first input, as stored in `target`."""
     return "b" if loop.inputs[0].name == target else rounded(loop.out, target, "b")
 
 

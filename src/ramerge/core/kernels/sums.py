@@ -1,4 +1,4 @@
-"""Sums over segments of a tensor of what formulas give, and of products of that: norms and dot products.
+"""Sums over segments of a tensor of formulas' values and of their products: norms and dot products.
 
 Terms are float64. A segment of 16,384 elements or more is added up in 1024 lanes: element i goes to lane i % 1024, in
 order. Then the upper half of the lanes is added to the lower one, until one is left. Shorter segments have fewer lanes.

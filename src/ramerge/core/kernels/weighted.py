@@ -1,4 +1,4 @@
-"""Loops for weighted means of models that follow one another: they add up what each changes of the one before it."""
+"""Loops for weighted means of consecutive models: they add up each model's changes of its predecessor."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def finish(total, out):
 
 
 def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]) -> None:
-    """Add to `total` what each of some models has changed of the one before it, times its weight, one after another.
+    """Add to `total` each model's changes of its predecessor, times its weight, one after another.
 
     Args:
         format: of the models' elements, a key of `kernels.element_formats.FORMATS`.

@@ -1,4 +1,4 @@
-"""Coefficients of task vectors that keep what each of them does in its core, its leading singular directions.
+"""Coefficients that keep each task vector's effect in its core, its leading singular directions.
 
 Of N task vectors d_j of shape (m, n), d_i has the core U_i diag(s_i) V_i^T, and d_j does in it
 
@@ -61,7 +61,7 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
 
 
 def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
-    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j.
+    """For each core i its metric g_i, and the effect of all task vectors in it: M_ij of every j.
 
     Yields:
         g_i and a list of N matrices M_ij, NumPy arrays of shape (k, k).

@@ -55,7 +55,7 @@ class Aim(Method[AimParameters, Start]):
     side: SideInput | None = INPUTS
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-        """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
+        """The remaining share of each input, (d,), or (d, 1) for a stored transpose; None if all are 0."""
         means = np.mean([each.weights @ np.abs(each.inputs) for each in records], 0)
         largest = float(means.max(initial=0.0))
         if not largest:

@@ -85,7 +85,7 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
         return (rank_statistic(Quartiles()),)
 
     def prepare(self, parameters: ArceeFusionParameters, agents: Agents, results: Results) -> np.float32:
-        """The least importance of what is merged."""
+        """The least importance that is merged."""
         lower, median, upper = (rank.value for rank in results[rank_statistic(Quartiles())][0])
         with np.errstate(over="ignore"):
             return np.float32(median + 1.5 * (upper - lower))

@@ -203,7 +203,7 @@ class Statistic(ABC, Generic[S]):
 
     @abstractmethod
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
+        """Add the tallies of a piece to `counts`, given the result of `after`; True if a task vector is not finite."""
 
     @property
     def reads(self) -> int:
@@ -227,7 +227,7 @@ def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+    """A reported figure of each agent: its key in the record, its heading, its format, and the meaning of None.
 
     One that is `optional` is shown where it is reported. `of` is the key of a further figure that stands behind it.
     """
@@ -243,7 +243,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """View of a tensor for a method that states what it needs.
+    """View of a tensor for a method that states its needs.
 
     Attributes:
         name: the tensor's name.
@@ -261,7 +261,7 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """How many inputs a linear layer has."""
+        """Inputs of a linear layer."""
         return self.shape[0] if self.transposed else self.shape[-1]
 
     @property
@@ -434,7 +434,7 @@ class Method(ABC, Generic[P, R]):
     # --- needs of a tensor ---
 
     def unit(self, layer: Layer, parameters: P) -> int:
-        """How many elements that follow one another it needs at once: blocks begin at multiples of that.
+        """Number of consecutive elements needed at once: blocks begin at multiples of it.
 
         1: it works on elements by themselves; all of a tensor's: on the tensor as a whole.
         """
@@ -470,7 +470,7 @@ class Method(ABC, Generic[P, R]):
         return False
 
     def harms_adapters(self, parameters: P) -> str:
-        """Harm that these parameters do to LoRA adapters, and what helps; empty for nothing."""
+        """Harm of these parameters to LoRA adapters, and a remedy; empty for none."""
         return ""
 
     def takes(self, count: int) -> str:

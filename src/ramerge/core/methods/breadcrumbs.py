@@ -63,7 +63,7 @@ class KeptRange(Values):
 
 @dataclass(frozen=True)
 class KeptMagnitudes(Sums[Floats]):
-    """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
 
     after: RankStatistic = field(kw_only=True)
     spoiled = True
@@ -91,7 +91,7 @@ def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
 
 
 def ratios(whole: Floats, part: Floats) -> Each:
-    """Factors that give what is kept the norm of the whole; 1 where nothing is kept."""
+    """Factors that give the kept elements the norm of the whole; 1 where nothing is kept."""
     with np.errstate(all="ignore"):
         return tuple(np.where(part == 0, 1.0, whole / part).tolist())
 

@@ -98,7 +98,7 @@ CoreP = TypeVar("CoreP", bound=CoreParameters)
 
 
 class _CoreMethod(Method[CoreP, CoreParameters]):
-    """Core coefficients of every matrix, followed by the flow where parameters say for how long."""
+    """Core coefficients of every matrix, followed by the flow for the time in the parameters."""
 
     family = "spectral"
 

@@ -97,7 +97,7 @@ class Dropping:
     by_chance: bool
 
     def groups(self, piece: Piece) -> Iterator[tuple[slice, Numbers, list[Numbers], list[Numbers]]]:
-        """For some whole rows after others: which, the base, task vectors, and what is kept of these."""
+        """Groups of whole rows in order: the slice, the base, task vectors, and these after dropping."""
         width = row_of(piece.shape)
         base, *agents = piece.numbers((-1, width))
         step = max(_GROUP // width, 1)
@@ -111,7 +111,7 @@ class Dropping:
             yield rows, base[rows], taus, rescaled_taus
 
     def _survivors(self, t: int, tau: Numbers, piece: Piece, start: int) -> Numbers:
-        """Rows of a task vector, with 0 for what is dropped."""
+        """Rows of a task vector, with 0 for dropped elements."""
         if self.densities[t] >= 1:
             return tau
         if self.densities[t] <= 0:
@@ -154,7 +154,7 @@ def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
 
 @dataclass(frozen=True)
 class RowMagnitudes(Sums[Floats]):
-    """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
 
     dropping: Dropping = field(kw_only=True)
     chunk = 1  # rows are summed, of which blocks hold whole ones
@@ -180,7 +180,7 @@ class RowMagnitudes(Sums[Floats]):
 
 @dataclass(frozen=True)
 class PreparedDella:
-    """Arguments of merging: what is kept, by agent weights and factors of it, and how it is summed."""
+    """Arguments of merging: kept elements, agents' weights and factors, and how they are summed."""
 
     dropping: Dropping
     weights: Each

@@ -19,7 +19,7 @@ from ramerge.core.kernels.threefry import key_words
 
 @dataclass(frozen=True)
 class DropMask:
-    """Mask that drops elements of each agent with its rate; what stays may be multiplied by 1 / (1 - rate)."""
+    """Mask that drops elements of each agent at its rate; the others may be multiplied by 1 / (1 - rate)."""
 
     seed: int
     agents: tuple[str, ...]

@@ -14,7 +14,7 @@ from ramerge.core.methods.drop_mask import DropMask
 
 @dataclass(frozen=True)
 class Formula(elementwise.ElementFormula):
-    """A formula with its numbers, and what drops elements of task vectors first."""
+    """A formula with its numbers, and a drop mask for task vectors."""
 
     drop_mask: DropMask | None = None
 
@@ -63,7 +63,7 @@ class CountedMethod(ElementMethod[P]):
 
 
 def merge(piece: Piece, formula: Formula) -> PieceResult:
-    """Write what a formula gives for every element of a piece."""
+    """Write the formula's value for every element of a piece."""
     drop = formula.drop_mask.drop(piece) if formula.drop_mask else None
     return piece.compute(
         lambda loop, inputs, out, rounding: elementwise.merge(formula, loop, inputs, out, drop, rounding),

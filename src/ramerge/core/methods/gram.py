@@ -128,7 +128,7 @@ class CombinationMethod(Method[P, Combination]):
 
 
 class CombinationByPart(CombinationMethod[P]):
-    """A linear combination whose parameters say whether tensors, rows or columns have coefficients of their own."""
+    """A linear combination with coefficients for tensors, rows or columns, as its parameters choose."""
 
     @abstractmethod
     def per(self, parameters: P) -> Per: ...
@@ -141,7 +141,7 @@ class CombinationByPart(CombinationMethod[P]):
         return row_unit(layer) if per == "row" else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
+        """Bytes for a whole tensor with columns turned to rows: inputs, sums, and the result."""
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 

@@ -32,7 +32,7 @@ class IsoCtsParameters(WeightedParameters):
 
 
 def _own_directions(r: int, agents: int, fraction: float) -> int:
-    """How many of `r` directions each agent has for itself; half to even, as in the authors' code."""
+    """Number of each agent's own directions among `r`; half to even, as in the authors' code."""
     return min(round((r - int(r * fraction)) / agents), r // agents)
 
 

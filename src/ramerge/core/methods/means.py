@@ -18,7 +18,7 @@ from ramerge.core.methods.formula import Formula, merge
 
 
 class MeanMethod(Method[P, Formula]):
-    """A weighted mean of the agents. `merge` gets one input for each mean that is asked for."""
+    """A weighted mean of the agents. `merge` gets one input for each requested mean."""
 
     family = "soups"
     needs_base = False

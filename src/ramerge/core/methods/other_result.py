@@ -106,7 +106,7 @@ class Start:
         return np.asarray((result - base) * base.dtype.type(self.factor))
 
     def merge(self, piece: Piece, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Merge a piece into what is started from."""
+        """Merge a piece into the starting point."""
         if self.method is None:
             return merge_formula(piece, self._sum)
         if self.factor == 1:
@@ -143,7 +143,7 @@ class OtherResult:
         return other[0].statistics(other[1], agents) if other is not None else ()
 
     def unit(self, share: float, layer: Layer) -> int:
-        """How many elements the other method needs at once; more than one where its result is scaled."""
+        """Number of elements that the other method needs at once; more than one where its result is scaled."""
         other = self._method
         return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
 

@@ -28,7 +28,7 @@ class Values(ABC):
 
     @property
     def rows(self) -> int:
-        """How many values an element has."""
+        """Number of values of an element."""
         return 1
 
     @property
@@ -53,7 +53,7 @@ class Values(ABC):
 
 @dataclass(frozen=True)
 class _Bin:
-    """Where a value lies: in a bin of the first count, the `rank`-th largest there, below `above` others."""
+    """Place of a value: in a bin of the first count, the `rank`-th largest there, below `above` others."""
 
     index: int
     rank: int

@@ -152,7 +152,7 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic[tuple[AgentCounts, ...]]):
-    """Counts of what each agent moved, and what only it moved (equations 1 and 2); gives `AgentCounts` by agent.
+    """Counts of moved and unique elements of each agent (equations 1 and 2); gives `AgentCounts` by agent.
 
     Attributes:
         epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.
@@ -197,7 +197,7 @@ class PreparedRam:
 
 
 def _trim_statistic(parameters: RamParameters, agents: Agents) -> RankStatistic | None:
-    """The thresholds of `shared: ties`, if it is asked for and trims anything."""
+    """The thresholds of `shared: ties`, if it trims anything."""
     if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
@@ -247,7 +247,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
     )
 
     def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
-        """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes; RAM nothing."""
+        """Lambdas need counts, `shared: ties` thresholds, relative epsilons the agents' sizes; RAM nothing."""
         counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
         return present(measured(parameters.epsilon), counts, _trim_statistic(parameters, agents))
 

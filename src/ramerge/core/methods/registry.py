@@ -1,4 +1,4 @@
-"""All methods, and what is said of each."""
+"""All methods and their descriptions."""
 
 from __future__ import annotations
 

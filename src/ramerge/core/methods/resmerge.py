@@ -50,7 +50,7 @@ class ResmergeParameters(ScaledParameters):
 
 @dataclass(frozen=True)
 class _Split:
-    """Head and residual of a task vector, float64, and their norms; 0 for what is rounding."""
+    """Head and residual of a task vector, float64, and their norms; 0 for rounding noise."""
 
     head: Array
     residual: Array

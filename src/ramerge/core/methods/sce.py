@@ -53,7 +53,7 @@ class Variances(Values):
 
 @dataclass(frozen=True)
 class SquareMeans(Sums[tuple[Floats, float]]):
-    """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
+    """Each agent's sum of squares over the selected elements, `after` its bound or of all: float64, shape (agents,)."""
 
     terms = staticmethod(squares)
 
@@ -61,7 +61,7 @@ class SquareMeans(Sums[tuple[Floats, float]]):
         return [Summand(_selected_square, common=(_bound(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
-        """The sums, and the bound of what is selected."""
+        """The sums, and the bound of the selection."""
         return self.read(total), _bound(required)
 
 

@@ -90,7 +90,7 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
 
 
 def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
-    """How many leading directions `aswudi` solves for by `auto_rank_method`, at least 1.
+    """Number of leading directions that `aswudi` solves for by `auto_rank_method`, at least 1.
 
     Args:
         values: eigenvalues of C of shape (n, n), descending, those that are null as 0; those that are missing are 0.

@@ -76,7 +76,7 @@ def task_arithmetic(
 
 
 def weighted_sum(weights: Each, scale: float, divisor: float | None = None) -> Formula:
-    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
+    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): how other methods merge some tensors."""
     agents = tuple(map(str, range(len(weights))))
     formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, NO_RESULTS)
     return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

@@ -103,7 +103,7 @@ class TrimmedElection(Election[TiesP]):
     def report(
         self, parameters: TiesP, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents
     ) -> list[dict[str, Figure]]:
-        """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
+        """Each agent's threshold, where all of it has one, and the kept and the requested share."""
         if not parts:
             return [{} for _ in agents]  # nothing is trimmed
         rows: list[dict[str, Figure]] = []
@@ -122,7 +122,7 @@ class TrimmedElection(Election[TiesP]):
         return rows
 
     def remarks(self, figures: Figures) -> str:
-        """Say so where equal magnitudes make much more of an agent stay than was asked for."""
+        """Notes where equal magnitudes keep much more of an agent than requested."""
         share, target_share = figures.get("kept_share", 0), figures.get("asked_share", 0)
         if not math.isfinite(figures.get("threshold") or 0.0):
             return "has no threshold, because too many of its numbers are NaN or Inf"
