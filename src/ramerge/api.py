@@ -311,7 +311,7 @@ def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with what `recommend` names with its prompts in place of the method `auto`, told in a note."""
+    """A recipe with the method and parameters recommended on its prompts in place of `auto`, and a note on them."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
     rounding = None if document.stated("rounding") else advice.rounding
@@ -324,7 +324,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe whose agents have what its prompts give, if its method takes any of it; otherwise without prompts."""
+    """A recipe with side inputs gathered on its prompts, if its method takes any; otherwise without prompts."""
     rest = document.without("prompts")
     name = str(document.method)
     if name not in METHODS:

@@ -1,4 +1,4 @@
-"""Merges of what a program holds in memory: `merge_state_dicts` and `merge_tensors`.
+"""Merges in memory: `merge_state_dicts` and `merge_tensors`.
 
 A state dict becomes a folder in memory (`storage.memory`) that holds its tensors as a safetensors file does, and
 `config.json` if one is given. So plans, checks and passes are those of a merge of folders, and so are the bytes.
@@ -252,7 +252,7 @@ _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float
 
 
 def _check_mapping(label: str, value: Any) -> None:
-    """Raise RecipeError for an argument that is not what its example is."""
+    """Raise RecipeError for an argument of another form than its example."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise RecipeError(
             f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(value).__name__}"
@@ -293,7 +293,7 @@ def _tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
 
 
 def _refuse_factors(models: Mapping[str, Mapping[str, _HeldTensor]]) -> None:
-    """Raise RecipeError for the module of a LoRA adapter: what it changes would be no part of the merge."""
+    """Raise RecipeError for the module of a LoRA adapter: its changes would be no part of the merge."""
     problems = [
         f"{label}: is a model of PEFT, with factors of LoRA such as {quoted(name)}; give the whole model, "
         "copy.deepcopy(MODEL).merge_and_unload(), or save the adapter and merge its folder with ramerge.merge"
@@ -358,7 +358,7 @@ def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
 
 
 class _Folders:
-    """Folders in memory of what is merged.
+    """Folders in memory of the models to merge.
 
     Args:
         own: the base's tensors; without a base, the first agent's.

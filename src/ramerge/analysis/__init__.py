@@ -1,4 +1,4 @@
-"""Changes by RL: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
+"""Changes by RL: sparsity, overlap and angles of task vectors, and their fate in merges (sections 3.1 and 3.2).
 
 commands                 `ramerge analyze`, `recommend` and `report`
 command_output           what these commands print and write; checks of paths, which `soups/commands` uses, too

@@ -78,7 +78,7 @@ class _Sum:
 
 
 class CellCounts:
-    """The heat map while it is counted: adds up blocks, and tells a listener of it twice a second."""
+    """The heat map while it is counted: adds up blocks, and notifies a listener twice a second."""
 
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
@@ -90,7 +90,7 @@ class CellCounts:
         self._several = len(stacks) > 1
 
     def __call__(self, result: BlockResult) -> None:
-        """Add what was found in a block."""
+        """Add the counts of a block."""
         index = result.block.tensor
         name = self._plan.tensors[index].name
         layer = layer_of(name)

@@ -220,7 +220,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
-    """The finding on overlap: how much of what agents moved is their own, and how that compares with chance."""
+    """The finding on overlap: each agent's share of unique changes, compared with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_sentence(_CHANCE, figures)}"
@@ -235,7 +235,7 @@ def _overlap(figures: _FindingFigures) -> Finding:
 
 
 def _own(agents: Sequence[AgentPart]) -> str:
-    """Which agents' changes are mostly their own, and which overlap with those of others."""
+    """Agents whose changes are mostly their own, and agents whose changes overlap with others'."""
 
     def names_of(those: Sequence[AgentPart]) -> str:
         return enumerated([f"{agent.name} ({agent.unique_share:.0%})" for agent in those])

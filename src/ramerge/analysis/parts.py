@@ -147,7 +147,7 @@ class TensorPart(AnalyzedPart):
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence on what an analysis means for merging, and why."""
+    """A sentence on the meaning of an analysis for merging, and its reason."""
 
     text: str
     reason: str

@@ -77,7 +77,7 @@ def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """The finding on what conversion to bfloat16 would lose; none without wider agents."""
+    """The finding on the loss by conversion to bfloat16; none without wider agents."""
     if not figures:
         return []
 

@@ -1,4 +1,5 @@
-"""Which merge to try first: what the weights show, RAM+ or what fits them, and the search that chooses with prompts.
+"""The merge to try first: kind of the agents by their weights, RAM+ or what fits them, and the search that chooses with
+prompts.
 
 No method on weights is best everywhere: what was best on agents of one base was worst on those of another, and nothing
 in the weights told which (docs/findings.md). So there are four kinds of agents, each with one method and one reason;
@@ -136,7 +137,7 @@ class Recommendation(Displayed):
 
 
 def situation(densities: Iterable[float], cosine: float, *, adapters: bool = False) -> str:
-    """Which kind of agents these are.
+    """Classify agents by their weights.
 
     Args:
         cosine: the greatest of two task vectors.
@@ -193,7 +194,7 @@ def of_recipe(analysis: Analysis, document: Document, options: Options, on_progr
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
-    """Recommends a merge by what weights show.
+    """Recommend a merge by the weights alone.
 
     Args:
         start: paths of commands in this folder are relative to it; default: the current one.
@@ -226,7 +227,7 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
 
 
 def _rounding(analysis: Analysis) -> tuple[str | None, str | None]:
-    """How to round where rounding to nearest would erase much, and a sentence that says so."""
+    """The rounding to use where rounding to nearest would erase much, and a sentence for it."""
     largest_erasure = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
     if largest_erasure < _ERASED_FROM:
         return None, None
@@ -261,7 +262,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
 def by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """The best of a few merges by mass on the recipe's prompts, in place of what the weights suggest."""
+    """The best of a few merges by mass on the recipe's prompts, in place of the recommendation by weights."""
     candidates = {name: {"method": name, "parameters": {}} for name in (by_weights.method, *_BY_PROMPTS)}
     ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
@@ -290,7 +291,7 @@ def by_prompts(
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
-    """The warnings of an analysis that concern the method that is recommended.
+    """The warnings of an analysis that concern the recommended method.
 
     Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
     """

@@ -44,7 +44,7 @@ _LAST_PLACE = {"BF16": (7, 1), "F16": (10, 113), "F32": (23, 1), "F64": (52, 1)}
 
 @dataclass(frozen=True)
 class TallyLayout:
-    """Where the figures of `survey` lie, in elements of its two arrays, each `(name, shape)` in order.
+    """Layout of the figures of `survey` in its two arrays, each `(name, shape)` in order.
 
     Counts: `masks`, elements by the set of agents that moved them (bit t for agent t); `exponents` and `ulps`, the two
     histograms of each agent's |tau|; in these three elements that no agent changed may be missing; `agree`, elements
@@ -79,7 +79,7 @@ def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Where each array of a `TallyLayout` lies in one array of them all."""
+    """The slice of each array of a `TallyLayout` in their common array."""
     ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
@@ -96,7 +96,7 @@ def survey(
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
-    """Add to the tallies of an analysis what a stretch of elements holds; True if anything there is not finite.
+    """Add a stretch of elements to the tallies of an analysis; True if anything there is not finite.
 
     Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
     missing there follows from the number of elements. So what follows the last element in its word, which is zero in

@@ -1,4 +1,4 @@
-"""How likely a model is to give the agents' replies: two scores without generation, by one forward pass a prompt.
+"""Likelihood of the agents' replies under a model: two scores without generation, by one forward pass a prompt.
 
     agreement = mean negative log-likelihood (NLL) per token of the agent's own replies to prompts of its task
     mass = mean over prompts of exp(-NLL of the whole reply / s), where wrong replies count 0

@@ -217,7 +217,7 @@ class _Gathering:
 
     @property
     def passes(self) -> int:
-        """How often a prompt is worked on: for its reply, and for what is gathered."""
+        """Number of passes over a prompt: for its reply, and for each statistic."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
     def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:

@@ -60,7 +60,7 @@ class ExampleEncoder:
         self._max_length = max_length
 
     def __call__(self, example: Example) -> EncodedExample | str:
-        """The ids of an example, or what is wrong with it."""
+        """The ids of an example, or the problem with it."""
         if isinstance(example, ChatExample):
             texts = self._render(example)
             if isinstance(texts, str):
@@ -75,7 +75,7 @@ class ExampleEncoder:
         return self.cut(context, labels)
 
     def cut(self, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
-        """As many ids of an example as fit, or what is wrong with it.
+        """As many ids of an example as fit, or the problem with it.
 
         The left of the context goes first, but not all of it, then the right of labels.
         """
@@ -92,7 +92,7 @@ class ExampleEncoder:
         return EncodedExample(ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
-        """The ids of a prompt, after which a reply comes, not cut; or what is wrong with the example."""
+        """The ids of a prompt, ready for a reply and not cut; or the problem with the example."""
         if isinstance(example, Text):
             return self._ids_of_context(example)
         texts = self._render(example)
@@ -119,7 +119,7 @@ class ExampleEncoder:
 
     @cached_property
     def _shapes(self) -> list[tuple[list[str], list[str]]]:
-        """For conversations of some turns, the longest first: roles, and what the template leaves around contents."""
+        """For conversations of some turns, the longest first: roles, and the template's text around contents."""
         shapes = []
         for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]

@@ -1,4 +1,6 @@
-"""Estimates of what a calibration will take, without reading a weight; for `live_base`, what stays on the device."""
+"""Estimates of a calibration's memory and work, without reading a weight; for `live_base`, the share of weights on the
+device.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _SHARED_INPUTS = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
 
 @dataclass(frozen=True)
 class CalibrationEstimate:
-    """An upper bound of what a calibration will take.
+    """An upper bound of a calibration's memory and work.
 
     Attributes:
         device_bytes: of the weights that stay on the device; the others stay in main memory.
@@ -73,7 +75,7 @@ def estimate(
     device: torch.device,
     dtype: str,
 ) -> CalibrationEstimate:
-    """Estimate what a calibration will take, from headers, configuration and prompts."""
+    """Estimate a calibration's memory and work, from headers, configuration and prompts."""
     size = model_bytes(plan, dtype)
     importances = importance_bytes(plan, settings)
     budget = budget_of(size, importances, settings, device)

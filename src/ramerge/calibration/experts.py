@@ -1,4 +1,4 @@
-"""How many rows of inputs are kept of an expert: all experts of a layer share a budget."""
+"""Number of recorded rows of inputs of an expert: all experts of a layer share a budget."""
 
 from __future__ import annotations
 

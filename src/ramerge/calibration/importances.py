@@ -1,4 +1,4 @@
-"""How much each parameter matters to what an agent replies: the diagonal of its Fisher information. Imports torch.
+"""Importance of each parameter for an agent's replies: the diagonal of its Fisher information. Imports torch.
 
 Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
 

@@ -1,4 +1,4 @@
-"""A recorder of the inputs of a model's linear layers while it runs, and what it has recorded. Imports torch.
+"""A recorder of the inputs of a model's linear layers while it runs, and its result. Imports torch.
 
 A product with a weight goes through `torch.nn.functional.linear`, or where the weight is stored as (in, out) through
 one of torch's own; also those of experts, whose weights are parts of one tensor. Which weight it is, is known by the
@@ -54,7 +54,7 @@ class _MatrixView:
 
 @dataclass
 class _Site:
-    """A place where inputs are recorded: what one or several weights are multiplied with.
+    """A place where inputs are recorded: the common factor of one or several weights.
 
     Attributes:
         parts: rows that were recorded, in order.
@@ -130,7 +130,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         return weight if self._offloaded is None else self._offloaded.home(weight)
 
     def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
-        """Record what a weight is multiplied with; along its inputs, it has this stride."""
+        """Record the factor of a weight with this stride along its inputs."""
         memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
         key = (memory, begin, begin + weight.numel())
         site = self._sites.get(key)

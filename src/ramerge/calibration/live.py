@@ -299,7 +299,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Context that says what does not fit into a device's memory, and what to do."""
+    """Context that names what does not fit into a device's memory, with advice."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:

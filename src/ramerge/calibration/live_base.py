@@ -121,7 +121,7 @@ class LiveBase:
         return folder
 
     def check(self) -> None:
-        """Refuse, by headers, what cannot be merged or gathered."""
+        """Refuse, by headers, models that cannot be merged or gathered."""
         plans = [self.plan_of(name) for name in self.models.agents]
         if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
             raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
@@ -190,7 +190,7 @@ class LiveBase:
         self._put(self._plan(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
 
     def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
-        """Put in what a plan merges; of some tensors `fewer` rows."""
+        """Put in the result of a plan; of some tensors `fewer` rows."""
         parts = [tensor.parts[0] for tensor in plan.details.tensors]
         rows = {part.name: part.shape[0] for part in parts if part.name.endswith((*EMBEDDINGS, *HEADS))}
         self.live.fit({**rows, **(fewer or {})}, untied=plan.details.config.untied)

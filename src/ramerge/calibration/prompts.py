@@ -220,7 +220,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 
 
 def _prompt(place: str, rollout: Rollout) -> Prompt:
-    """The prompt of a rollout. Raises `ValueError` with what is wrong."""
+    """The prompt of a rollout. Raises `ValueError` with its problem."""
     if isinstance(rollout.prompt, str):
         text, messages = _text("prompt", rollout.prompt), []
     else:

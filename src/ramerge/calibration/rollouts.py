@@ -1,4 +1,4 @@
-"""The forms in which prompts and replies are written: our own, and those in which trainers dump rollouts.
+"""The forms of files with prompts and replies: our own, and those of trainers' rollouts.
 
 A form is recognized by the keys that its records have, and says where prompt, reply and reward are. Texts come in three
 states. Plain text is what a user has written, and the tokenizer puts its special tokens in front. Rendered text is all

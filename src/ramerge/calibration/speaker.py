@@ -53,11 +53,11 @@ class Speaker:
         return int(pad if pad is not None else (self.ends or (0,))[0])
 
     def most_for(self, *prompts: Sequence[int]) -> int:
-        """The most tokens of replies to prompts that are asked at once."""
+        """The most tokens of replies to a batch of prompts."""
         return max(1, min(self.most_new, self.length - max(map(len, prompts))))
 
     def first_reply(self, prompt: Prompt) -> Exchange | str:
-        """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
+        """The best of the replies that come with a prompt, as token ids; or the problem with it."""
         best = prompt.best
         if best.ids:
             token_ids = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
@@ -88,7 +88,7 @@ class Speaker:
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
     def question(self, prompt: Prompt) -> tuple[list[int], bool] | str:
-        """The ids of a prompt with room for a reply, and whether they were cut; or what is wrong with it."""
+        """The ids of a prompt with room for a reply, and whether they were cut; or the problem with it."""
         chat = None
         if prompt.text is None:
             ids = self.encoder.prompt(ChatExample(prompt.messages))

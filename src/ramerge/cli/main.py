@@ -196,7 +196,7 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
 
 
 def _author(error: Exception) -> str:
-    """Whose defect an error is: the plug-in's in whose code it was raised, with the line, or else ramerge's."""
+    """The author of a defect: the plug-in in whose code the error was raised, with the line, or else ramerge."""
     from ramerge.core.registry import plugin_of
 
     frames = list(traceback.walk_tb(error.__traceback__))

@@ -74,7 +74,7 @@ class GroupedCommand(click.Command):
         self._params = params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse an option with one value that is given twice: click would take the last, and say nothing."""
+        """Refuse an option with one value that is given twice: click would silently take the last."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for each in {*order}:
             if (
@@ -190,7 +190,7 @@ def _is_left_out(value: object) -> bool:
 
 
 def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
-    """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings."""
+    """The keywords of `ray.init` from `--ray-init KEY=VALUE`; dots lead into mappings."""
     from ramerge.cli.words import pairs, parse_scalar
 
     arguments: dict[str, object] = {}
@@ -292,7 +292,7 @@ def as_json(what: str) -> Decorator:
 
 
 def printing(what: str) -> Decorator:
-    """The options that say how a command answers: `--json`, which prints `what`, `--quiet` and `--debug`."""
+    """Options for a command's answer: `--json`, which prints `what`, `--quiet` and `--debug`."""
     return options(as_json(what), *TALK)
 
 

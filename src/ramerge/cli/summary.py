@@ -49,7 +49,7 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
 
 
 def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
-    """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
+    """The points of a sweep: their values, the method's figures of every agent, and the place of each checkpoint."""
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])
     # names of folders say what varies, unless they would be too long

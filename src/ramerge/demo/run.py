@@ -37,7 +37,7 @@ Print = Callable[[str], None]
 
 
 def run(out: Path | None, say: Print) -> None:
-    """Run the demonstration: merge by RAM and RAM+, print what was merged and, if torch is installed, the scores.
+    """Run the demonstration: merge by RAM and RAM+, print the results and, if torch is installed, the scores.
 
     Args:
         out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
 
 
 class _Compiling:
-    """Listener of the first merge that says once why it takes seconds."""
+    """Listener of the first merge that explains once why it takes seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say

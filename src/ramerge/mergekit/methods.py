@@ -1,4 +1,4 @@
-"""mergekit's methods and their parameters, and what they are here."""
+"""mergekit's methods and their parameters, with their counterparts here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _drop_rate(density: float) -> float:
 
 
 def _per(parameters: dict[str, object]) -> dict[str, object]:
-    """Parts with their own angle in `nuslerp`: mergekit's rows are columns, and it has rows where it says columns."""
+    """Parts with their own angle in `nuslerp`: mergekit's rows are columns here, and its columns rows."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 

@@ -453,7 +453,7 @@ class _Translation:
         return name
 
     def write_tokenizer(self, base: MergekitModel | None, agents: Mapping[str, MergekitModel]) -> None:
-        """Write whose tokenizer the output gets. Report what would change embeddings, and note other chat templates."""
+        """Write the source of the output's tokenizer. Report changes of embeddings, and note other chat templates."""
         advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
         if source is not None:

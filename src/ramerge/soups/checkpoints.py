@@ -225,7 +225,7 @@ def _is_model(folder: Path) -> bool:
 
 
 def _step_of_folder(folder: Path) -> int | None:
-    """The training step of a folder: the last number in its name, or what the trainer's state says."""
+    """The training step of a folder: the last number in its name, or the step in the trainer's state."""
     step = last_number(folder.name)
     if step is not None:
         return step

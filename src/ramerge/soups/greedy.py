@@ -154,7 +154,7 @@ class GreedySoup:
         return 2 * len(self.names) - 1
 
     def done(self, trials: Sequence[Standing]) -> int:
-        """How many soups are scored."""
+        """Number of scored soups."""
         return sum(step.standing is not None for step in self.steps(trials))
 
     def steps(self, trials: Sequence[Standing]) -> Iterator[_SoupStep]:

@@ -1,4 +1,4 @@
-"""How straight a run is: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
+"""Straightness of a run: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
 
 For each tensor, layer and the whole model: the share of the squared lengths of all task vectors that lies in the first
 component, and R^2 of the straight line through the coordinates over the steps (see `relex`).
@@ -119,7 +119,7 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
 
 
 def judgment(result: RunStraightness) -> str:
-    """A sentence on what the straightness of a run means for a prediction."""
+    """A sentence on the meaning of a run's straightness for a prediction."""
     doubtful = "the run is not straight, so a checkpoint that relex predicts may be far from it"
     least = min(zip(result.shares, result.steps, strict=True))
     if least[0] < STRAIGHT:

@@ -1,4 +1,4 @@
-"""The tab Choose of the page: method and parameters as controls, in step with the recipe as YAML; what a plan says."""
+"""The tab Choose of the page: method and parameters as controls, in step with the YAML recipe; the plan's problems."""
 
 from __future__ import annotations
 

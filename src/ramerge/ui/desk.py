@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 @dataclass
 class Desk:
-    """The desk: state of the page's server, which every tab gets.
+    """State of the page's server, shared by all tabs.
 
     Attributes:
         options: how commands run, as the command line has them.
@@ -49,11 +49,11 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The jobs of merges in the list of whoever asks, for the tab Merge."""
+        """The visitor's jobs of merges, for the tab Merge."""
         return self._jobs.setdefault(self._who(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
-        """Keep this list of merges for whoever asks, the latest of too many."""
+        """Keep this list of merges for the visitor, the latest of too many."""
         self._jobs[self._who(request)] = list(jobs)[-_MOST_JOBS:]
 
     def _who(self, request: gr.Request | None) -> str:
@@ -146,5 +146,5 @@ def problem_place(**more: Any) -> gr.HTML:
 
 
 def text_place(label: str) -> gr.HTML:
-    """A place in a tab for what `views.copyable` makes."""
+    """A place in a tab for the result of `views.copyable`."""
     return html(label, js_on_load=views.COPY)

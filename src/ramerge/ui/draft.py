@@ -59,7 +59,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
-    """Base and agents of the draft as texts, for `with_models`; what is no plain name is JSON."""
+    """Base and agents of the draft as texts, for `with_models`; JSON for models that are no plain names."""
     base = document.stated("base")
     texts = [value if isinstance(value, str) else json.dumps(value) for value in document.agents.values()]
     return base if isinstance(base, str) else None, texts

@@ -1,4 +1,4 @@
-"""The guard of the page's server: who may ask for what, by token, the page's origin, and the addresses it needs."""
+"""Access control of the page's server: by token, the page's origin, and the addresses it needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPORT_POLICY = (
 
 
 class PageGuard:
-    """Guard around Gradio: refuses requests before Gradio sees them, and tells browsers what the page may do.
+    """Guard around Gradio: refuses requests before Gradio sees them, and sends browsers the page's permissions.
 
     Args:
         token: what the first address must hold; a cookie holds it from then on. None: everybody may come.
@@ -116,7 +116,7 @@ class _TooLongError(Exception): ...
 
 
 async def _whole(receive: Receive) -> Receive:
-    """Receive a whole request, which may come in parts and without a length; give it again, and then what comes."""
+    """Receive a whole request, which may come in parts and without a length; replay it, and then later messages."""
     messages: list[Message] = []
     size = 0
     while not messages or messages[-1].get("more_body"):

@@ -29,7 +29,7 @@ _SIGNAL_CODES = 128
 
 @dataclass
 class Job:
-    """A job: a command of the page, and how far it is.
+    """A job: a command of the page, and its progress.
 
     Attributes:
         out: the folder that it writes, if that is one.

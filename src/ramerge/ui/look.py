@@ -1,4 +1,4 @@
-"""The tab Look of the page: what RL changed in the agents, live while it is counted, and what to try first."""
+"""The tab Look of the page: the agents' changes by RL, live while they are counted, and the method to try first."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
-    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with what they mean."""
+    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with their findings."""
     draft = checked_draft(text, desk.roots)
     desk.plan(draft)
     document = portable_draft(draft)

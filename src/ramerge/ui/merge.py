@@ -98,7 +98,7 @@ class _Runs:
         return _views_of_jobs(self._desk.jobs(request))
 
     def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
-        """Action of `Merge`: merge now, or as soon as what runs has ended."""
+        """Action of `Merge`: merge now, or after the running job."""
         self.add(text, name, kind, overwrite, request)
         self._desk.queue.add(self._desk.jobs(request)[-1])
         yield from self.follow(request)

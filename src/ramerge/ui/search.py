@@ -67,7 +67,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
 
     def follow(text: str, lines: str) -> object:
-        """A line for each agent of the recipe, with what was typed for it."""
+        """A line for each agent of the recipe, with the user's text for it."""
         names = agents_in(text, desk.roots)
         return _lines(names, _files(lines), desk.roots) if names else gr.skip()
 

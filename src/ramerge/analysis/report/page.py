@@ -1,4 +1,4 @@
-"""The page of an analysis as HTML: its template and what fills it; its findings, as a part of the tab Look."""
+"""The page of an analysis as HTML: its template and values; its findings, as a part of the tab Look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of an analysis as text, and its figures as files for a paper; called by the commands.
+"""The page of an analysis as text, and its figures as files for a paper, for the commands.
 
 `rows` turns the analysis into rows of numbers, `charts` says how each figure shows them (Altair), `page` puts page and
 libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page

@@ -1,4 +1,4 @@
-"""Where torch computes: the device that a text names."""
+"""torch devices, by their names."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def memory() -> int:
 
 @cache
 def boot() -> str:
-    """This machine, since it was started: what was written before is in its memory or on its disk.
+    """Identity of the machine's current boot: files written during it are in its memory or on its disk.
 
     Where a system does not tell, it is another one for each process.
     """

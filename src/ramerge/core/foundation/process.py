@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """Make `handler` the handler of the signals that ask the process to end.
+    """Make `handler` the handler of the signals that end the process.
 
     Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
     background of a script.
@@ -32,7 +32,7 @@ def ignore() -> None:
 
 
 def interruption(number: int, outcome: str) -> str:
-    """The message of a process that a signal has stopped. `outcome` says which outputs are left."""
+    """The message of a process stopped by a signal. `outcome` names the outputs that are left."""
     return f"error: stopped by {signal.Signals(number).name}; {outcome}"
 
 

@@ -280,8 +280,7 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
-    """Set of bits for the 64 elements from `start` on of an array of integers: bit i is set where element i is not 0.
-    """
+    """Set of bits for the 64 elements from `start` on of an array of integers: bit i is set where it is not 0."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         vector = _loaded_64(context, b, signature.args[0], *values)

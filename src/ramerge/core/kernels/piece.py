@@ -154,8 +154,7 @@ class Piece:
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
     def count_stored(self, stored: NDArray[np.float32], result_of_piece: PieceResult) -> None:
-        """Count the effect of storing a float32 result, of which `stored` is read back; float64 inputs are not counted.
-        """
+        """Count the effect of storing a float32 result, read back as `stored`; float64 inputs are not counted."""
         if self.counts is not None and "F64" not in self.formats:
             result, words = self.out[: self.elements], stored.view(np.uint32)
             self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)

@@ -120,8 +120,7 @@ def even(symmetric: Array) -> bool:
 
 
 def resolve_rank(values: Values, choose: Callable[[Values], int]) -> int | None:
-    """Number of eigenvalues in float32 that `choose` takes; None where rounding could change it or the kept directions.
-    """
+    """Number of eigenvalues in float32 that `choose` takes; None where rounding could change it or the subspace."""
     off = _ROUNDING * values[0]
     k = choose(values)
     if not 0 < k <= len(values) or values[k - 1] < _LEAST * values[0]:

@@ -120,7 +120,7 @@ class RemoteOutputDir(OutputDir):
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Upload what is left here, which completes the model there."""
+        """Upload the remaining files, which completes the model there."""
         assert self._staging is not None
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
@@ -128,7 +128,7 @@ class RemoteOutputDir(OutputDir):
         self.is_in_place = True
 
     def _remove(self) -> None:
-        """Remove what is no longer needed, at the place first, because the log says what is there."""
+        """Remove files that are no longer needed, at the place first, because the log lists its contents."""
         if self._run.name and not self.is_in_place:
             self._upload.abort(self._run)
         super()._remove()

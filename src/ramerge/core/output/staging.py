@@ -334,7 +334,7 @@ class OutputDir:
             raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
     def _refuse_immovable(self) -> None:
-        """Refuse what is at OUT now if it cannot be moved at the end, such as a folder of an overlay's lower layer.
+        """Refuse an old output that cannot be moved at the end, such as a folder of an overlay's lower layer.
 
         A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
         """
@@ -424,7 +424,7 @@ class OutputDir:
     # --- what is on the disk ------------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Put back, and remove what is not kept. Return whether an old output was moved back."""
+        """Put back, and remove files that are not kept. Return whether an old output was moved back."""
         back = self._put_back()
         if not self._is_resumable:
             self._remove()
@@ -447,7 +447,7 @@ class OutputDir:
         return False
 
     def _remove(self) -> None:
-        """Remove what is no longer needed; the journal first, because it speaks of the others."""
+        """Remove files that are no longer needed; the journal first, because it lists the others."""
         for path in (self.work / name for name in _LEFT):
             if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
                 path.unlink()
@@ -469,20 +469,20 @@ class OutputDir:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def words(self, why: str) -> str:
-        """The message about an error of the operating system, and what it means for the output."""
+        """The message about an error of the operating system, and the fate of the output."""
         if self.is_in_place:
             return f"{self.label}: is the new one and complete, but the file system reported an error: {why}"
         return f"{self.label}: cannot be written: {why}; {self.fate()}"
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system, with what is free now if the disk is full."""
+        """An error of the operating system, with the free space if the disk is full."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             with suppress(OSError):
                 return f"the disk is full ({free_bytes(self._out):,} bytes free)"
         return reason(error, f": {error.filename}" if error.filename else "")
 
     def fate(self) -> str:
-        """A phrase that says what is at OUT now."""
+        """A phrase for the state of OUT now."""
         if self.is_in_place:
             return f"{self.label} is the new one and complete"
         try:

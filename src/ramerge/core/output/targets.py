@@ -1,4 +1,4 @@
-"""Where an output may be: local folder or remote place, conflicts with other files, permissions, free disk space."""
+"""Places for an output: local folder or remote place, conflicts with other files, permissions, free disk space."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
 
 
 def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
-    """Refuse a folder whose files a command writes and reads again, if it has to do with what the run reads.
+    """Refuse a folder for files that a command writes and reads again, if it overlaps the run's inputs.
 
     Args:
         out: the folder, which may be there.

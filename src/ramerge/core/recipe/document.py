@@ -50,7 +50,7 @@ DEFAULT_METHOD = "ram+"
 
 @dataclass
 class Document:
-    """A recipe as plain values, and where each was written.
+    """A recipe as plain values, with the place of each.
 
     Its nested dicts, lists and scalars are private to this room: others read a key as it is `stated`, and get a changed
     copy from `with_values`, `replacing`, `without`, or `for_method` (`other_method`).
@@ -185,7 +185,7 @@ class Document:
         return copy
 
     def replacing(self, values: Mapping[str, object]) -> Document:
-        """A copy with other values of keys, told as what the recipe itself says; None removes a key."""
+        """A copy with other values of keys, with the places of the recipe's own; None removes a key."""
         remaining = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
         return self.rewritten(remaining)
 
@@ -194,7 +194,7 @@ class Document:
         return self.replacing(dict.fromkeys(keys))
 
     def rewritten(self, values: Mapping[str, Any]) -> Document:
-        """A document with copies of these values, which is told with the same lines and flags."""
+        """A document with copies of these values, and the same lines and flags in messages."""
         return replace(self, _values=deepcopy(dict(values)), flags=dict(self.flags), notes=[*self.notes])
 
 
@@ -215,7 +215,7 @@ _FORM = "a recipe is a mapping with the keys method, base and agents"
 
 
 def read_document(path: str | Path, form: str = _FORM) -> Document:
-    """Read the file of a recipe, or of something else that is a mapping of values.
+    """Read a recipe, or another file that is a mapping of values.
 
     Args:
         path: the file.
@@ -319,7 +319,7 @@ _YAML_ERRORS = (
 
 
 def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
-    """The line of an error in YAML, and what is wrong with it."""
+    """The line of an error in YAML, and its cause."""
     for mark in (error.context_mark, error.problem_mark):
         # a colon without a space makes text of a key with its value: seen there, or only at what follows it
         for number in (mark.line, mark.line - 1) if mark else ():

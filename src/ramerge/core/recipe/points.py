@@ -1,4 +1,4 @@
-"""The merges that a recipe asks for: one, or with varied parameters one for each combination."""
+"""The merges of a recipe: one, or with varied parameters one for each combination."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
 
 
 def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
-    """Check what `vary` names, whatever the method."""
+    """Check the keys and values of `vary`, whatever the method."""
     if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []

@@ -16,7 +16,7 @@ AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
 def translate_recipe(source: AnyRecipe, look: Look = blind) -> Document:
-    """The document of a recipe, in ramerge's own form. Its values are not checked yet.
+    """Translate a recipe's document to ramerge's own form. Its values are not checked yet.
 
     Args:
         source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's form or that of a `Dialect`.

@@ -1,4 +1,4 @@
-"""Tensors, and how their blocks are read. Nothing here knows of formats or of merging.
+"""Tensors, and reads of their blocks, independent of formats and merging.
 
 tensor        a tensor: name, dtype, shape, and an `Origin`, which says where the elements come from
 checkpoint    a model that was opened: its tensors, files and configuration, as formats make it

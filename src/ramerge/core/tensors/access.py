@@ -1,4 +1,4 @@
-"""Access to files and folders, on this machine or remote: what reading asks of them besides the methods of `Path`."""
+"""Access to files and folders, on this machine or remote: what readers need besides the methods of `Path`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that was opened: its tensors, and what else its folder says."""
+"""An opened model: its tensors, and the rest of its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass(frozen=True)
 class Quantized:
-    """How a checkpoint whose weights are decoded is stored.
+    """Storage of a checkpoint whose weights are decoded.
 
     Attributes:
         names: of the decoded tensors.
@@ -71,7 +71,7 @@ class Contents:
 
     @cached_property
     def orientation(self) -> Orientation:
-        """How the model stores its linear weights."""
+        """Orientation of the model's linear weights."""
         return orientation_of({name: tensor.shape for name, tensor in self.tensors.items()}, self.config)
 
 

@@ -19,7 +19,7 @@ _SECOND = 1_000_000_000
 
 
 def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
-    """Whether a file that two machines see is the same for all that can be told.
+    """Whether a file that two machines see is the same, as far as its identity shows.
 
     Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
     write are kept with the file.

@@ -63,7 +63,7 @@ class Factor:
     first: int = 0
 
     def panel(self, length: int, rank: int) -> int:
-        """How many of `length` rows or columns are read at a time."""
+        """Number of `length` rows or columns that are read at a time."""
         return max(1, min(length, _PANEL // max(self.index, rank)))
 
     def scratch(self, count: int, rank: int) -> int:

@@ -104,7 +104,7 @@ class Scaling(Origin):
         return float(one.view(np.float32)[0])
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
-        """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
+        """Bytes of codes and scales for elements `start:stop`, in memory of the reader's arena."""
         per = len(dequantize.CODES[self.format])
         first, last = start // per, -(-stop // per)
         codes = reader.arena.take(last - first)
@@ -149,7 +149,7 @@ def scratch_of(origin: Scaling, elements: int) -> int:
 def requantize(
     origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> tuple[Bytes, Bytes]:
-    """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
+    """Quantize elements `start:stop` of a tensor as it is stored. Unchanged blocks keep their stored codes.
 
     Args:
         start: a multiple of `unit_of`.
@@ -207,5 +207,5 @@ def reread(
 
 
 def decode_parts(origin: Scaling, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
-    """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
+    """Decode bytes of codes and scales, from element `start` on; `out` is float32, 1-D."""
     dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)
