@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from transformers.utils import logging
 
 import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
-from ramerge.calibration.names import to_checkpoint_names
 from ramerge.calibration.offload import Offloaded
 from ramerge.sdk.machine import device_name
 from ramerge.sdk.tensors import FLOATS
@@ -304,3 +303,23 @@ def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None
         yield
     except torch.cuda.OutOfMemoryError as error:
         raise PlanError(f"{what}: does not fit into the memory of {device_name(device)}; {advice}") from error
+
+
+def to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a model's state dict, or others of these shapes, under all names that a checkpoint may have.
+
+    Versions of transformers rename, fuse and permute weights when they load some architectures. All of that moves
+    elements and changes none, so the way back is the same for weights and for what is computed for each of them.
+    """
+    renamed_values = dict(values)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before version 5, which began to convert
+        pass
+    else:
+        with suppress(Exception):  # nothing promises that every conversion has a way back; others are found below
+            renamed_values |= revert_weight_conversion(model, dict(values))
+    prefix = f"{model.base_model_prefix}."
+    # transformers loads a checkpoint of the model without its head, which lacks the prefix, as well
+    short = {name.removeprefix(prefix): value for name, value in renamed_values.items() if name.startswith(prefix)}
+    return {**short, **renamed_values}

@@ -164,7 +164,7 @@ def _about_option(error: click.ClickException) -> str | None:
     if not isinstance(error, click.NoSuchOption):
         return None
     from ramerge.core.methods.registry import all_parameters
-    from ramerge.core.recipe.dialects import hint
+    from ramerge.core.recipe.read import hint
 
     option = error.option_name
     if (hint_text := hint(option)) is not None:

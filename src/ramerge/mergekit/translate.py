@@ -16,11 +16,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramerge import CheckpointError, RecipeError
-from ramerge.mergekit.flags import FLAGS
-from ramerge.mergekit.folders import choose_folder
 from ramerge.mergekit.methods import MERGEKITS_ALONE, METHODS, MergekitMethod, MergekitSetting
 from ramerge.mergekit.values import (
     ANYWHERE,
@@ -35,9 +34,29 @@ from ramerge.mergekit.values import (
     tensors_of,
     value_text,
 )
-from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind
+from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind, parts_of
 from ramerge.sdk.tensors import full_dtype
 from ramerge.sdk.text import unknown
+
+_UNNEEDED = "is not needed here; leave it out"
+
+FLAGS: Mapping[str, str] = {
+    "--cuda": f"{_UNNEEDED}: merges run on the CPU, about as fast as files can be read",
+    "--lazy-unpickle": f"{_UNNEEDED}: every format is read block by block",
+    "--low-cpu-memory": "is --max-memory SIZE here",
+    "--allow-crimes": "has no counterpart: architectures cannot be mixed; see `allow` of the recipe",
+    "--copy-tokenizer": f"{_UNNEEDED}: tokenizer files are always copied; `companions` of the recipe chooses whose",
+    "--out-shard-size": "is --shard-size here, in bytes such as 5GB",
+    "--lora-merge-cache": f"{_UNNEEDED}: adapters are applied while they are read",
+    "--trust-remote-code": f"{_UNNEEDED}: no code of a model is executed",
+    "--random-seed": "is `parameters: {seed: N}` of the recipe here, or the flag --set parameters.seed=N",
+    "--num-threads": "is --threads N here",
+    "--clone-tensors": f"{_UNNEEDED}",
+    "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
+    "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
+}
+"""Replacements of the flags of mergekit; docs/guides/mergekit.md has the same list."""
+
 
 # keys of recipes for other programs that come with mergekit, and what is said of them
 _OTHER_PROGRAMS = {
@@ -548,3 +567,27 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
 
 
 DIALECT = Dialect(_MARKS, translate, FLAGS)
+
+
+def _is_under(model: str, folder: Path) -> bool:
+    """Whether a model, or one of the parts that are added up, exists under a folder."""
+    return any(part.path for part in parts_of(model, folder))
+
+
+def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
+    """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
+
+    mergekit starts at the working directory, and recipes are often kept next to their models or in a folder of their
+    own there. All paths start at the same folder: the first of these under which most of the models exist.
+    """
+    if document.source is None:
+        return document.folder, None
+    folders = [Path(), document.folder, document.folder.absolute().parent]
+    relative = [model for model in models if not Path(model).is_absolute()]
+    counts = [sum(_is_under(model, folder) for model in relative) for folder in folders]
+    best_folder = folders[counts.index(max(counts))]
+    here, start = Path().resolve(), best_folder.resolve()
+    if not any(counts) or here == start == document.folder.resolve():
+        return best_folder, None
+    why = "as in mergekit" if here == start else f"because fewer of the models are under {here}"
+    return best_folder, f"relative paths start at {start}, {why}"

@@ -9,7 +9,6 @@ True
 True
 """
 
-from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.devices import choose_device, device_name, read_device
 from ramerge.core.foundation.extras import EVALUATION, data_frame, install, missing
 from ramerge.core.foundation.limits import (
@@ -21,7 +20,7 @@ from ramerge.core.foundation.limits import (
     too_little,
 )
 from ramerge.core.foundation.machine import memory, peak_memory, processors
-from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.threads import map_in_threads, one_blas_thread
 
 __all__ = [
     "EVALUATION",

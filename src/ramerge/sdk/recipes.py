@@ -7,14 +7,13 @@
 
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.checks import as_yaml, check, check_unchosen, models_only, note_unused
-from ramerge.core.recipe.dialects import Dialect, Look, blind
 from ramerge.core.recipe.document import DEFAULT_METHOD, Document, Key, parse_document, read_document
 from ramerge.core.recipe.layers import LayerId, layer_of
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import for_method
 from ramerge.core.recipe.paths import names_in, parts_of, portable, reads_of
 from ramerge.core.recipe.points import Point, make_points
-from ramerge.core.recipe.read import AnyRecipe, translate_recipe
+from ramerge.core.recipe.read import AnyRecipe, Dialect, Look, blind, translate_recipe
 
 __all__ = [
     "AUTO",

@@ -8,12 +8,12 @@ from functools import partial
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.agent_figures import percent
 from ramerge.analysis.recommend import by_weights
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
+from ramerge.analysis.text import percent
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import Document
 from ramerge.ui import views

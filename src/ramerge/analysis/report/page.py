@@ -9,10 +9,10 @@ from pathlib import Path
 import itables
 from ruamel.yaml import YAML
 
-from ramerge.analysis.agent_figures import agent_figures, effective_with_error, percent
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import page_figures
 from ramerge.analysis.report.rows import Values
+from ramerge.analysis.text import agent_figures, effective_with_error, percent
 from ramerge.report.page import FILTERS, environment, scripted_page
 from ramerge.sdk.text import visible
 

@@ -12,8 +12,7 @@ from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, NO_RESULTS, Agents, Counts, for_each
 from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
-from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.many import merge_many
+from ramerge.core.methods.formula import Formula, merge_many
 
 
 def divisor_of(weights: Each) -> float:
