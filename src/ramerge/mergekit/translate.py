@@ -569,11 +569,6 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
 DIALECT = Dialect(_MARKS, translate, FLAGS)
 
 
-def _is_under(model: str, folder: Path) -> bool:
-    """Whether a model, or one of the parts that are added up, exists under a folder."""
-    return any(part.path for part in parts_of(model, folder))
-
-
 def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
     """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
 
@@ -584,7 +579,8 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
         return document.folder, None
     folders = [Path(), document.folder, document.folder.absolute().parent]
     relative = [model for model in models if not Path(model).is_absolute()]
-    counts = [sum(_is_under(model, folder) for model in relative) for folder in folders]
+    # models of which a part exists under the folder
+    counts = [sum(any(part.path for part in parts_of(model, folder)) for model in relative) for folder in folders]
     best_folder = folders[counts.index(max(counts))]
     here, start = Path().resolve(), best_folder.resolve()
     if not any(counts) or here == start == document.folder.resolve():

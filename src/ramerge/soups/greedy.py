@@ -210,7 +210,9 @@ def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyRes
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
     results = tuple(_soup_trial(contest, trial, step) for step, trial in pairs)
     best = next((trial for step, trial in reversed(pairs) if step.kept and len(step.members) > 1), None)
-    best = best or _best_of(contest, [trial for step, trial in pairs if step.kept])
+    if best is None:  # a single checkpoint, by the first objective
+        kept_trials = [trial for step, trial in pairs if step.kept]
+        best = max(kept_trials, key=lambda trial: contest.gains(trial)[0], default=None)
     if best is None:
         failures = [f"{one.members[0]}: {one.failure}" for one in results[:3]]
         raise EvaluationError([f"{folder.root}: no checkpoint got a score", *failures, *folder.said_by_score()])
@@ -219,11 +221,6 @@ def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyRes
     result = GreedyResult(tuple(plan.recipe.agents), results, strategy.objective.name)
     folder.write("soup.json", result.to_json())
     return result
-
-
-def _best_of(contest: Contest, trials: Sequence[Trial]) -> Trial | None:
-    """The best of some trials, by the first objective."""
-    return max(trials, key=lambda trial: contest.gains(trial)[0], default=None)
 
 
 def _soup_trial(contest: Contest, trial: Trial, step: _SoupStep) -> SoupTrial:

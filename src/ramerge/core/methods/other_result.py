@@ -20,10 +20,10 @@ SUMS = ("sum", "mean", "zero")
 _COPIES = 24  # bytes of an element: the result that is not rounded, its task vector, and what is made of it
 
 
-def name_field(default: str, description: str) -> Any:
-    """A parameter that is one of `SUMS` or the name of another method."""
+def name_field(description: str) -> Any:
+    """A parameter that is one of `SUMS` or the name of another method; by default the sum."""
     extra: dict[str, Any] = {"range": f"{', '.join(SUMS)}, or a method that merges task vectors"}
-    return Field(default, json_schema_extra=extra, description=description)
+    return Field("sum", json_schema_extra=extra, description=description)
 
 
 def parameters_field(of: str) -> Any:

@@ -52,9 +52,7 @@ _LEAST = 1e-10
 class RegMeanParameters(Parameters):
     """Parameters of `regmean`."""
 
-    towards: OtherName = name_field(
-        "sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result"
-    )
+    towards: OtherName = name_field("the prior: the sum or the mean of the task vectors, zero, or a method's result")
     prior: Annotated[dict[str, Any], fits("towards")] = parameters_field("towards")
     share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
     ridge: float = Field(
