@@ -365,7 +365,7 @@ def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
     base, *agents = names
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]
-    compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
+    compress = [f"compress({name}, of_{name}, (begin, count, mask))" for name in arrays]
     at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.can_expand() else []
     source = native.fill(
         _GATHER,

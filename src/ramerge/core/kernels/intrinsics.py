@@ -293,7 +293,7 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
 
-    `compressed(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
+    `compress(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
     and the set. Only processors that compress vectors do this fast.
     """
 
