@@ -226,7 +226,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
 
 
 class _HeldTensor(NamedTuple):
-    """A tensor in memory: safetensors' dtype, shape, bytes, and where it is: equal for names of one tensor."""
+    """A tensor in memory: safetensors' dtype, shape, bytes, and its place: equal for names of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -349,7 +349,7 @@ def _of_torch(tensor: Any) -> _HeldTensor:
 
 
 def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
-    """Names of tensors that are there under an earlier name, with that name."""
+    """Repeated names of tensors, with their first name."""
     firsts: dict[Hashable, str] = {}
     first_names = {
         name: firsts.setdefault(tensor.place, name) for name, tensor in tensors.items() if tensor.place is not None
@@ -417,7 +417,7 @@ class _Folders:
 
 
 def _with_weights(value: Any) -> tuple[Any, Any]:
-    """Recorded rows, and how much each counts."""
+    """Recorded rows and their weights."""
     if isinstance(value, tuple | list):
         rows, weights = value
         return rows, weights
@@ -455,7 +455,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 
 def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
-    """Problems of arrays that have some elements in one place, but not all: one would be written over the other."""
+    """Problems of arrays that share some elements, but not all: one would be written over the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
     for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):

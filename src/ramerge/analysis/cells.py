@@ -113,7 +113,7 @@ class CellCounts:
             self._listen(CellFigures("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
-        """All cells of the heat map that blocks were found of, by layer and role."""
+        """All cells of the heat map with a counted block, by layer and role."""
         return tuple(
             self._cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))

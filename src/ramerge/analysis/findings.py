@@ -157,7 +157,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """The finding in place of all others where so many numbers are NaN or Inf that figures mean nothing; else none."""
+    """The finding in place of all others where many numbers are NaN or Inf; else none."""
     damaged_models = {label: count for label, count in non_finite.items() if count >= _DAMAGE_SHARE * model.elements}
     if not damaged_models:
         return ()
@@ -192,7 +192,7 @@ def _sparsity(figures: _FindingFigures) -> Finding:
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
-    """Findings for RAM on LoRA adapters; by their own figures, because the rest is a model's."""
+    """Findings for RAM on LoRA adapters, by the adapters' own figures."""
     adapter_agents = [agent for agent in figures.agents if agent.name in adapters]
     if not adapter_agents:
         return None

@@ -60,7 +60,7 @@ class PrecisionLoss(Statistic):
 
 
 def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The precision loss of each agent that has elements in float32 or float64: counts, and shares that are lost."""
+    """The precision loss of each agent with elements in float32 or float64: counts and shares."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
     losses = {}
     for name, row in zip(agents, total, strict=True):

@@ -44,7 +44,7 @@ def read_record(folder: Path) -> CalibrationRecord | None:
 
 
 def is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether the files in the folder of an agent are those that were written."""
+    """Whether the files in the folder of an agent are unchanged since they were written."""
     try:
         digests = dict(record.digests)
         if record.importances:

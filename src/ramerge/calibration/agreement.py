@@ -174,7 +174,7 @@ def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
 
 
 def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
-    """A sentence on agents with so few replies that a choice by them is unreliable; none if all have enough."""
+    """A sentence on agents with too few replies for a reliable choice; none if all have enough."""
     few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
     text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; {MORE_PROMPTS}"
     return (text,) if few else ()

@@ -119,7 +119,7 @@ def estimate_calibration(
 def _models_and_prompts(
     recipe: AnyRecipe, settings: CalibrationSettings, options: Options
 ) -> tuple[Recipe, dict[str, list[Prompt]]]:
-    """The models of a recipe that is right as a whole, and the prompts of each agent."""
+    """The models of a checked recipe, and the prompts of each agent."""
     require_extras()
     document = open_recipe(recipe, options)
     models = models_only(document)
@@ -132,7 +132,7 @@ def _models_and_prompts(
 def prompts_of(
     agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
 ) -> dict[str, list[Prompt]]:
-    """Read the prompts of each agent, after everything else was checked that needs no model."""
+    """Read the prompts of each agent, after all checks that need no model."""
     if problems := settings.problems():
         raise RecipeError(problems)
     reward_of(settings.reward)
@@ -221,7 +221,7 @@ class _Gathering:
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
     def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:
-        """Calibrate one agent, unless its folder is there and fits."""
+        """Calibrate one agent, unless a complete folder of it exists."""
         weights = _digests(self.base.plan_of(name))
         of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
         fingerprint = self._fingerprint([weights, of_base], prompts)
@@ -381,7 +381,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
-    """The replies that an interrupted run has kept, by prompt; none of another model or other prompts."""
+    """The replies of an interrupted run, by prompt; none of another model or other prompts."""
     try:
         first, _, rest = read_state(journal, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:

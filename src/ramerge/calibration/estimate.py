@@ -131,7 +131,7 @@ def positions(plan: MergePlan) -> int | None:
 
 
 def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
-    """Tokens of a prompt and its reply at most: no tokenizer makes more of a text than it has bytes."""
+    """An upper bound of the tokens of a prompt and its reply: no tokenizer makes more of a text than it has bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
     reply_bytes = most_new
     if prompt.replies:

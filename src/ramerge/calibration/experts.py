@@ -21,7 +21,7 @@ def number_of(name: str) -> int | None:
 
 
 def rows_of_each(rows: int, names: Iterable[str]) -> int:
-    """The most rows of inputs that are kept of an expert, at least one.
+    """The most recorded rows of inputs of an expert, at least one.
 
     Example:
         >>> from ramerge.calibration.experts import rows_of_each

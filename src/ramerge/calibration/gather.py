@@ -73,7 +73,7 @@ def exchanges_of(
 
 
 def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
-    """The replies to prompts; None if there is no memory for so many, and fewer may fit."""
+    """The replies to prompts; None if the memory does not suffice for so many."""
     try:
         with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
             return speaker.replies(part)

@@ -36,7 +36,7 @@ _PRODUCTS = {
 
 @dataclass(frozen=True)
 class _MatrixView:
-    """A matrix of a checkpoint, where it lies in its memory.
+    """A matrix of a checkpoint, as a view of its memory.
 
     Attributes:
         name: its name; `NAME[expert]` in a tensor that stacks those of all experts.
@@ -231,7 +231,7 @@ class RecordedInputs:
 def chosen_positions(
     sequences: Sequence[Sequence[int]], starts: Sequence[int], most: int, seed: int
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
-    """Choose the positions of sequences that are recorded, and how much each counts, in order.
+    """Choose the recorded positions of sequences, and their weights, in order.
 
     What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
     model sees the same there each time. Of more positions than asked for, a seeded choice is taken.

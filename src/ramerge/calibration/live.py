@@ -241,7 +241,7 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _load_model(folder: Path, dtype: str) -> Any:
-    """Load the model on the CPU, in evaluation mode; refuse everything that transformers makes up."""
+    """Load the model on the CPU, in evaluation mode; refuse a model with weights that transformers would make up."""
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
     model, report = _load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})

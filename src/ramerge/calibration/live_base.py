@@ -44,7 +44,7 @@ def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
 
 
 class LiveBase:
-    """A context in which the base is loaded, and can get the weights of agents and merges.
+    """A context with the loaded base, which can get the weights of agents and merges.
 
     Attributes:
         models: base and agents, with what their recipe says of how they are read, as `models_only` gives them.
@@ -88,7 +88,7 @@ class LiveBase:
         self._stack.close()
 
     def unload(self) -> None:
-        """Free the memory of the model, which replies and scores no more."""
+        """Free the memory of the model after the last reply and score."""
         if hasattr(self, "live"):
             torch: Any = import_module("torch")
             del self.live
@@ -102,7 +102,7 @@ class LiveBase:
         self.dtype: str = setting if setting != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
-        """A folder with the base that transformers loads: its own, or one that is written for that."""
+        """A folder with the base for transformers: its own, or one written for that."""
         base = plan.inputs.base.directory
         base_folder = here(base) if base is not None else None
         # transformers loads a folder as it is that has weights in files of its own format, which are not quantized

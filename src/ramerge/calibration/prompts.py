@@ -117,7 +117,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
 
 class _Draw:
-    """The prompts that are drawn by seed: those with the smallest digests, with their replies, in their order.
+    """The prompts drawn by seed: those with the smallest digests, with their replies, in their order.
 
     A prompt that is drawn in the end is among the smallest from the first time on, so all its replies are kept.
     """
@@ -274,7 +274,7 @@ def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
 
 
 def problems_of_names(agents: Sequence[str], prompts: Iterable[str]) -> list[str]:
-    """Problems of prompts that are named for no agent, and of agents that have none."""
+    """Problems of prompts for unknown agents, and of agents without prompts."""
     names = [*prompts]
     return [
         *(f"--prompts {name}: {unknown('agent', name, agents)}" for name in names if name not in agents),

@@ -22,7 +22,7 @@ State = Literal["plain", "rendered", "decoded"]
 
 @dataclass(frozen=True)
 class Rollout:
-    """A prompt and perhaps a reply, as they stand in a record, unchecked.
+    """A prompt and perhaps a reply of a record, unchecked.
 
     Attributes:
         reward: a number; None if it is not known.
@@ -42,7 +42,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which a program writes rollouts.
+    """The form of a program's rollouts.
 
     Attributes:
         keys: that its records have, and those of the forms after it do not.
@@ -167,7 +167,7 @@ def _trace(record: Record) -> Iterator[Rollout]:
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
-    """The ids up to the last that the model has sampled, and where the last run of those begins."""
+    """The ids up to the last sampled one, and the beginning of the last sampled run."""
     end = len(mask)
     while end and not mask[end - 1]:
         end -= 1

@@ -16,7 +16,7 @@ from ramerge.calibration.prompts import Prompt, Reply
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model that replies: the weights that are in place now, and the tokenizer that goes with them.
+    """A model that replies: the current weights and their tokenizer.
 
     Attributes:
         most_new: tokens of a reply that is asked for.
@@ -83,7 +83,7 @@ class Speaker:
         return ChatExample([*messages, {**last_message, "content": beginning + reply.text}])
 
     def takes_as_plain(self, prompt: Prompt) -> bool:
-        """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
+        """Whether a decoded prompt of a trainer is no conversation of the chat template."""
         decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
@@ -107,7 +107,7 @@ class Speaker:
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse token ids that the model does not have."""
+        """Refuse token ids outside of the model's vocabulary."""
         if max(ids) >= self.live.vocabulary:
             raise InputError(
                 f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "

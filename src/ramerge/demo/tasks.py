@@ -20,7 +20,7 @@ LENGTH = 7
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt of the demonstration and the one completion that is right."""
+    """A prompt of the demonstration and its only right completion."""
 
     prompt: str
     answer: str
@@ -73,7 +73,7 @@ DEMO_AGENTS = tuple(
 
 
 def _split_of(prompt: str) -> Split:
-    """The split that a prompt belongs to: one in eight is held out, by hash."""
+    """The split of a prompt: one in eight is held out, by hash."""
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
 

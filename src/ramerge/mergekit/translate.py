@@ -102,7 +102,7 @@ def translate(document: Document, look: Look = blind) -> Document:
 
 @dataclass(frozen=True)
 class MergekitModel:
-    """A model as recipes of both forms write it, where it was written, and its own parameters.
+    """A model as recipes of both forms write it, its place there, and its own parameters.
 
     Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
     """
@@ -416,7 +416,7 @@ class _Translation:
             self.result.rules_from = "filters and gradients"
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
-        """The tensors on which values depend; empty if they cannot be known, which is a problem."""
+        """The tensors on which values depend; empty if they are unknown, which is a problem."""
         try:
             names = self.look(self.result)
             if any(len(case.steps) > 1 for slot in varying for case in slot.value):
@@ -427,7 +427,7 @@ class _Translation:
             return []
 
     def check_cases(self, slot: _Slot, tensors: Sequence[NamedTensor]) -> None:
-        """Warn of filters that are for no tensor, and report tensors that no case is for."""
+        """Warn of filters without a tensor, and report tensors without a case."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
                 warning = self.document.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
@@ -520,7 +520,7 @@ class _Translation:
             self.put_companions("base" if is_base else names[0], key)
 
     def put_companions(self, owner: str, key: Key) -> None:
-        """Write whose tokenizer the output gets, unless the recipe has ramerge's own key for it."""
+        """Write the source of the output's tokenizer, unless the recipe has ramerge's own key for it."""
         if "companions" not in self.values:
             self.put(("companions",), owner, key)
 

@@ -131,7 +131,7 @@ class NamedTensor:
     place: float
 
     def value(self, value: Value) -> ValueCase | None:
-        """The case that is for it."""
+        """The case for it."""
         return next((case for case in value if case.text is None or case.text in self.name), None)
 
 

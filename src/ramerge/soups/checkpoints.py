@@ -56,7 +56,7 @@ class RunCheckpoint:
 
 
 def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
-    """The checkpoints of a run that words of a command line name, in the order of their steps.
+    """The checkpoints of a run from words of a command line, in the order of their steps.
 
     Args:
         words: one folder of a run or one repository of the hub; or at least two checkpoints.
@@ -75,14 +75,14 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
 
 
 def is_missing(word: str) -> bool:
-    """Whether a word can only mean something on this machine, and there is no such thing."""
+    """Whether a word can only be a local path, and does not exist."""
     return not is_remote(word) and not is_hub_id(word) and not Path(word).expanduser().exists()
 
 
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take the last so many checkpoints of those whose steps are in a range, ends included."""
+    """Take the last checkpoints, at most so many, of those whose steps are in a range, ends included."""
     inside = [
         one
         for one in checkpoints
@@ -161,7 +161,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
-    """A checkpoint in the folder of a run; None for other folders, with a note where it might be thought to be one."""
+    """A checkpoint in the folder of a run; None for other folders, with a note where they look like one."""
     step, is_model = _step_of_folder(folder), _is_model(folder)
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
@@ -175,7 +175,7 @@ def _inside(folder: Path) -> RunCheckpoint | None:
 
 
 def _is_soup(folder: Path) -> bool:
-    """Whether a model was merged of checkpoints of a run."""
+    """Whether a model is a merge of a run's checkpoints."""
     try:
         name = read_object(folder / RECORDS[0], _STATE_LIMITS).get("method")
     except (OSError, ValueError):

@@ -40,7 +40,7 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class SoupTrial:
-    """A soup that was scored in the greedy search.
+    """A scored soup of the greedy search.
 
     Attributes:
         score: what it was judged by; None if it could not be scored.
@@ -189,7 +189,7 @@ class GreedySoup:
 
 @dataclass(frozen=True)
 class _Soups:
-    """The soups that points of a greedy search stand for."""
+    """The soups of a greedy search's points."""
 
     recipe: Document
     run: Sequence[RunCheckpoint]

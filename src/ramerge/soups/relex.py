@@ -40,7 +40,7 @@ class RelexParameters(SteppedParameters):
 
 @dataclass(frozen=True)
 class Line:
-    """The rank-one trajectory of a tensor over steps, for `relex` and for how straight a run is.
+    """The rank-one trajectory of a tensor over steps, for `relex` and a run's straightness.
 
     Attributes:
         share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.
@@ -151,7 +151,7 @@ class Relex(CombinationMethod[RelexParameters]):
 
 
 def only(share: float, step: float) -> str:
-    """The words about the checkpoint of which the first component holds least."""
+    """The words about the checkpoint with the least share in the first component."""
     return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 
 

@@ -68,7 +68,7 @@ class RunStraightness:
 
 
 def straightness(recipe: Document, options: Options, listen: Listener) -> RunStraightness:
-    """Count how straight a run is, in one read of its checkpoints."""
+    """Count a run's straightness, in one read of its checkpoints."""
     merge_plan = plan(recipe, options=options)
     if merge_plan.problems:
         raise PlanError(merge_plan.problems)

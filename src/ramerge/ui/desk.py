@@ -60,7 +60,7 @@ class Desk:
         return str(request.session_hash) if self.public and request is not None else ""
 
     def place(self, request: gr.Request | None, name: str) -> str:
-        """The output of a name, for a merge; a stranger's is in a folder of their own, whose name is random."""
+        """The output of a name, for a merge; a visitor's is in a folder of their own with a random name."""
         if not self.public:
             return self.roots.output(name)
         own = self._who(request)
@@ -136,7 +136,7 @@ def act(
 
 
 def html(label: str, value: str = "", **more: Any) -> gr.HTML:
-    """A place in a tab for HTML that `views` makes."""
+    """A place in a tab for HTML of `views`."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 
 

@@ -77,7 +77,7 @@ class PageGuard:
             await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
-        """The answer to a request that is refused; None if it is not."""
+        """The answer to a refused request; None for others."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):

@@ -86,7 +86,7 @@ class _Runs:
         self._desk = desk
 
     def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
-        """Action of `Add to the list`: put a merge there, in place of one that had its name."""
+        """Action of `Add to the list`: put a merge there, in place of one with its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
             raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")

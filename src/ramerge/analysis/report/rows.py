@@ -174,7 +174,7 @@ def precision(analysis: Values) -> list[Row]:
 
 
 def tensors(analysis: Values) -> Row:
-    """The table of tensors for the page: columns as arrays, shares as the integers they are made of, to stay small."""
+    """The table of tensors for the page: columns as arrays, shares as their integer counts, to stay small."""
     # layer 2 before layer 10
     table = sorted(
         analysis["tensors"],

@@ -107,7 +107,7 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    """Remove those that are empty, the innermost first."""
+    """Remove the empty ones, the innermost first."""
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         with suppress(OSError):
             folder.rmdir()
@@ -165,7 +165,7 @@ def lock(path: Path, *, wait: bool) -> int:
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder in which another user may have put files, or may change them."""
+    """Refuse a folder to which another user can write, or may have written."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")

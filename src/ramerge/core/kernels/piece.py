@@ -192,7 +192,7 @@ class Piece:
         return kernel(*self._loop_and_inputs(self.formats[0]))
 
     def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
-        """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
+        """Call `kernel(loop, inputs, result)` with the earlier result."""
         loop, inputs = self._loop_and_inputs(
             result_format(self.formats, self.out_format, stochastic=self.seed is not None)
         )

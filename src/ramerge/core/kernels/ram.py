@@ -142,7 +142,7 @@ def _kernel(task: _RamLoop) -> Kernel:
 
 
 def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts: Counts) -> bool:
-    """Add to `counts` how many elements each agent moved, and how many only it moved (equations 1 and 2).
+    """Add to `counts` the moved and the unique elements of each agent (equations 1 and 2).
 
     Args:
         epsilons: one for each agent, or only one: an element has moved where |agent - base| > epsilon, compared in the

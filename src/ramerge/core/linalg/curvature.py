@@ -187,7 +187,7 @@ def _parts(rows: int, agents: int) -> list[slice]:
 
 
 def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
-    """A A^T by blocks of two agents, of which those below the diagonal are those above it; and the norms of agents."""
+    """A A^T by blocks of two agents, where those below the diagonal mirror those above it; and the norms of agents."""
     parts = _parts(len(taus[0]), len(taus))
     products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
     for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):

@@ -44,13 +44,13 @@ class Parameters(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def in_effect(self) -> dict[str, object]:
-        """Those that change anything, as plain values: without fields whose `only` is not met."""
+        """Those in effect, as plain values: without fields whose `only` is not met."""
         values = self.model_dump()
         return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}
 
 
 def only(**conditions: str) -> dict[str, Any]:
-    """Metadata of a field that has a meaning only where others have these values."""
+    """Metadata of a field that counts only where other fields have these values."""
     return {"only": conditions}
 
 
@@ -120,7 +120,7 @@ def weights_field() -> Any:
 
 
 def total_weight(weights: PerAgentNumber) -> float:
-    """The sum of weights that are given by agent, or the one that all agents share."""
+    """The sum of weights by agent, or the one weight of all agents."""
     return sum(weights.values()) if isinstance(weights, Mapping) else weights
 
 
@@ -157,7 +157,7 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
 
 
 def names_method(parameters: type[BaseModel], name: str) -> str | None:
-    """The parameter that names the method whose parameters this one holds; None for an ordinary parameter."""
+    """The parameter with the name of the method whose parameters this one holds; None for an ordinary parameter."""
     name_of_method = _extra(parameters, name).get("of_method")
     return str(name_of_method) if name_of_method else None
 
@@ -416,7 +416,7 @@ class Method(ABC, Generic[P, R]):
         return ()
 
     def reported(self, parameters: P, agents: Agents) -> Statistic | None:
-        """The statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way."""
+        """The statistic of the record. If it is none of `statistics`, `merge` counts it on the way."""
         return None
 
     def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
@@ -441,7 +441,7 @@ class Method(ABC, Generic[P, R]):
         return 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes that it takes besides inputs and result; not 0 where it solves for a whole matrix."""
+        """Bytes besides inputs and result; not 0 where it solves for a whole matrix."""
         return 0
 
     def solves(self, layer: Layer, parameters: P) -> bool:

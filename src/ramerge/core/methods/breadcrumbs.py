@@ -40,7 +40,7 @@ class BreadcrumbsParameters(WeightedParameters):
 
 @dataclass(frozen=True)
 class KeptRange(Values):
-    """Magnitudes of task vectors, and the ranks of the smallest and the largest that are kept."""
+    """Magnitudes of task vectors, and the ranks of the smallest and the largest kept ones."""
 
     densities: Each
     gammas: Each
@@ -78,7 +78,7 @@ class KeptMagnitudes(Sums[Floats]):
 
 
 def _bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
-    """Each agent's smallest magnitude that is kept, and its largest."""
+    """Each agent's smallest and largest kept magnitude."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
@@ -112,7 +112,7 @@ class _BreadcrumbsMethod(CountedMethod[BreadcrumbsParameters]):
         return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
-        """Weights, factors, and the smallest and the largest magnitudes that are kept."""
+        """Weights, factors, and the smallest and the largest kept magnitudes."""
         values = [results[statistic] for statistic in self.statistics(parameters, agents)]
         low, high = _bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
         factors = ratios(*values[1]) if parameters.rescale and values else (1.0,) * len(agents)

@@ -146,7 +146,7 @@ def _ascending(rows: Numbers) -> NDArray[np.intp]:
 
 
 def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
-    """Values that belong to ranks, where the entries of these ranks are."""
+    """Values by rank, moved to the entries of these ranks."""
     result = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(result, order, np.broadcast_to(by_rank, order.shape), -1)
     return result

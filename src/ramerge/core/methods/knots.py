@@ -42,7 +42,7 @@ def _shared_basis(taus: Sequence[Array]) -> Array:
 
 
 def _trim(coordinates: Array, density: float) -> Array:
-    """Coordinates without the smallest; those that equal the least that is kept stay."""
+    """Coordinates without the smallest; those that equal the least kept one stay."""
     count = math.prod(coordinates.shape)
     if density >= 1 or not count:
         return coordinates
@@ -54,7 +54,7 @@ def _trim(coordinates: Array, density: float) -> Array:
 
 
 def elect(values: Sequence[Array]) -> Array:
-    """The mean of those coordinates in the shared basis that have the sign of their sum; 0 where that is 0."""
+    """The mean of the coordinates with the sign of their sum in the shared basis; 0 where that is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:

@@ -120,7 +120,7 @@ class MatrixMethod(Method[P, PreparedMatrices]):
 
 
 class SpectralMethod(MatrixMethod[ScaledP]):
-    """A method that takes matrices apart, and takes the mean of the weighted task vectors of other tensors.
+    """A method that decomposes matrices, and takes the mean of the weighted task vectors of other tensors.
 
     Of the task vectors that `solve` gets, which are weighted, at least one is not 0, and the largest element lies
     between 1/2 and 1; its result is not scaled yet.

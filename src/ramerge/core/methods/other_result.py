@@ -33,7 +33,7 @@ def parameters_field(of: str) -> Any:
 
 
 def _checked_name(name: str) -> str:
-    """One of `SUMS`, or the name of a method that can be started from."""
+    """One of `SUMS`, or the name of a method that can be a start."""
     from ramerge.core.methods.registry import METHODS  # which imports the methods
 
     if name in SUMS:
@@ -131,7 +131,7 @@ class OtherResult:
         return _method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
-        """The merge that a method starts from, `share` times, for `prepare`."""
+        """The starting merge of a method, `share` times, for `prepare`."""
         if (other := self._method) is None:
             return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
         method, parameters = other

@@ -124,7 +124,7 @@ class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
 
 
 def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | None = None) -> RankStatistic:
-    """The statistic of the values of all that one result is counted over, where `after` may be required first."""
+    """The statistic of values over a whole scope, where `after` may be required first."""
     return RankStatistic(scope, _CoarseRanks(scope, after, values=values))
 
 

@@ -29,13 +29,13 @@ _SHARDS = 3
 
 
 def _local_folder(upload: UploadTarget) -> Path:
-    """The folder of the staging directory alongside which the hidden one lies."""
+    """The hidden folder's neighbor in the staging directory."""
     address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
 
 
 class RemoteStagingDir(StagingDir):
-    """The folder of a remote output: a complete shard is uploaded before the others are made.
+    """The folder of a remote output: each complete shard is uploaded before the next ones are made.
 
     Args:
         kept: files that an earlier run has made.

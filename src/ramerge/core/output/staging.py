@@ -79,7 +79,7 @@ class ResumePolicy(Protocol):
 
 
 class StagingDir:
-    """A folder that is being built. It may contain only files that were written through this object.
+    """A folder under construction. It may contain only files that were written through this object.
 
     Args:
         folder: the folder.
@@ -133,7 +133,7 @@ class StagingDir:
             os.close(descriptor)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
+        """A descriptor of a new or kept file. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = NO_LINK if name in self._names_to_keep else os.O_CREAT | os.O_EXCL
@@ -171,7 +171,7 @@ class StagingDir:
 
     @property
     def arrived(self) -> Collection[str]:
-        """Shards that have been uploaded, and are not here any more."""
+        """Uploaded shards, which are not here any more."""
         return ()
 
     def upload(self, name: str) -> None:
@@ -228,12 +228,12 @@ class OutputDir:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the folder to build in has been made."""
+        """Whether the folder to build in exists."""
         return self._inode is not None
 
     @property
     def _uploaded_files(self) -> Collection[str]:
-        """Files that were uploaded, and are not here any more."""
+        """Uploaded files, which are not here any more."""
         return ()
 
     # --- before the merge ---------------------------------------------------------------------------------------------

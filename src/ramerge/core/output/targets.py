@@ -227,7 +227,7 @@ def claim_files(
 
 
 def _is_own_file(path: Path) -> bool:
-    """Whether a file begins as pages and numbers do that ramerge writes, or is empty."""
+    """Whether a file begins like ramerge's own pages and numbers, or is empty."""
     with path.open("rb") as file:
         begin = file.read(4096)
     return not begin or any(mark in begin for mark in _OWN_MARKS)

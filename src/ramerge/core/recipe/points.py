@@ -47,7 +47,7 @@ class Point:
         return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
 
     def mean(self, rule: int) -> tuple[float, ...] | None:
-        """The weights of the agents whose mean the tensors of a rule become; None if the method is no mean."""
+        """The weights of the agents in the mean of a rule's tensors; None if the method is no mean."""
         if not isinstance(self.method, MeanMethod):
             return None
         return self.method.weights(self.parameters[rule], tuple(self.recipe.agents))
@@ -71,12 +71,12 @@ class Point:
 
 
 def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
-    """The means that the tensors of a rule become, each once; empty if the method is no mean."""
+    """The means of a rule's tensors, each once; empty if the method is no mean."""
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
 def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None = None) -> tuple[Point, ...]:
-    """The points of a recipe, each of them checked.
+    """The points of a recipe, each checked.
 
     Args:
         document: the recipe, in ramerge's own form.

@@ -104,7 +104,7 @@ class LocalAccess:
         return not any(map(real_path.is_relative_to, (home, *caches)))
 
     def absence(self) -> str:
-        """The message about a folder that is not there."""
+        """The message about a missing folder."""
         return no_such_folder(self.path)
 
     @contextmanager
@@ -120,7 +120,7 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """As `LocalAccess`, remote: there are no links, and every read is bound to the version that was found."""
+    """As `LocalAccess`, remote: there are no links, and every read is bound to the identified version."""
 
     path: Remote
 

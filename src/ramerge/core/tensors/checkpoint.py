@@ -77,7 +77,7 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Contents):
-    """A model that was opened.
+    """An opened model.
 
     Attributes:
         directory: the folder that was named.
@@ -95,5 +95,5 @@ class Checkpoint(Contents):
 
     @property
     def companion_folders(self) -> tuple[Location, ...]:
-        """The folders of the files that belong to the model; tokenizer files of later ones replace earlier ones."""
+        """The folders of the model's other files; tokenizer files of later ones replace earlier ones."""
         return (self.metadata_folder, *self.tokenizers)

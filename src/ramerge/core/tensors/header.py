@@ -198,7 +198,7 @@ def _no_counts(shape: object, offsets: object) -> str:
 
 
 def _bits(shape: Sequence[int], width: int) -> int:
-    """The size of a tensor in bits. Beyond the limit some number above it, because a huge product would take long."""
+    """The size of a tensor in bits; beyond the limit some number above it, because a huge product would take long."""
     if len(shape) <= _FEW:
         return width * math.prod(shape)
     bits = 0 if 0 in shape else width

@@ -224,7 +224,7 @@ class LowRank(Origin):
 
     @staticmethod
     def _panel_of(region: Region, columns: int) -> tuple[int, int]:
-        """How many rows of a region are computed at a time, and how wide they are."""
+        """Rows of a region that are computed at a time, and their width."""
         width = region.count if region.is_columns else columns
         return max(1, _PANEL // width), width
 

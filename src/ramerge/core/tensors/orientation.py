@@ -37,7 +37,7 @@ _STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_P
 
 @dataclass(frozen=True)
 class Orientation:
-    """How a model stores its linear weights.
+    """Orientation of a model's linear weights.
 
     Attributes:
         is_conv1d: whether those of numbered layers are (in, out), as in the GPT-2 family; its heads are not.
@@ -54,7 +54,7 @@ class Orientation:
 
 
 def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orientation:
-    """Tell from shapes and `config.json` how a model stores its linear weights.
+    """The orientation of a model's linear weights, from shapes and `config.json`.
 
     Args:
         config: its `config.json`. Without one, as in memory, shapes tell what is of the GPT-2 family; some stacks of

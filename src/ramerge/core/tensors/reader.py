@@ -215,7 +215,7 @@ class Files:
 
 
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
-    """Where elements `start:stop` of a tensor lie; None if that is here, or if they are computed."""
+    """The position of elements `start:stop` of a tensor in files; None if that is here, or if they are computed."""
     origin, width = tensor.origin, itemsize(tensor.dtype)
     if not isinstance(origin, Stored) or not is_far(origin.path):
         return None

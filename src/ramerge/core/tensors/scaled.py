@@ -95,7 +95,7 @@ class Scaling(Origin):
 
     @staticmethod
     def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
-        """A number by which scales are changed: the only one, or that of a matrix; 1 if there is none."""
+        """A scalar factor of scales: the only one, or that of a matrix; 1 if there is none."""
         if tensor is None:
             return 1.0
         place = place if tensor.elements > 1 else 0
@@ -124,7 +124,7 @@ def requantizable(tensor: Tensor) -> Scaling | None:
 
 
 def recountable(tensor: Tensor) -> Scaling | None:
-    """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
+    """The codes and scales of a tensor if the effect of storing results in the same way can be counted."""
     origin = tensor.origin
     if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None

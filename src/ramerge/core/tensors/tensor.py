@@ -39,7 +39,7 @@ class Origin(ABC):
 
     @property
     def parts(self) -> Sequence[Tensor]:
-        """The tensors that it is made of. If it is computed in a wider dtype, the last one has that of the model."""
+        """The tensors that it consists of. If it is computed in a wider dtype, the last one has that of the model."""
         return ()
 
     def usual_dtype(self, tensor: Tensor) -> str:

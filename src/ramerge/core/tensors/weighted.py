@@ -111,7 +111,7 @@ class WeightedSum(Origin):
         ]
 
     def held_dtype(self, real: str) -> str:
-        """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
+        """The dtype in which elements are held: the stored one, if all are stored alike; else that of the mean."""
         dtypes = {term.dtype for term in self.terms}
         return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
 
