@@ -279,7 +279,7 @@ def plan(
     document = open_recipe(recipe, options)
     written_as = output_kind(kind)
     is_chosen = document.method == AUTO
-    if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
+    if is_chosen or document.stated("prompts"):  # other problems show before agents generate
         if is_chosen:
             check_unchosen(document)
             check_variation(vary or {})

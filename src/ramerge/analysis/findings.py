@@ -1,6 +1,6 @@
 """Findings about merging these agents: sentences, each under a condition and with its figures.
 
-Each topic is a table. The first row whose condition holds says what is so; the last row always holds.
+Each topic is a table. The first row whose condition holds is the finding; the last row always holds.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def by_prompts(
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
     """The warnings of an analysis that concern the recommended method.
 
-    Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
+    Warnings about another method, which the user is to leave, do not help, nor do those on where to begin.
     """
     return tuple(
         text

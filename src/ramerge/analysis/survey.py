@@ -28,7 +28,7 @@ EXPONENT_BINS, LEAST_EXPONENT = 49, -40
 ULP_BINS, LEAST_ULP = 33, -16
 # What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
 FATES = ("kept", "diluted", "flipped", "lost")
-# What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
+# The compared merges: RAM, the mean of all task vectors, and the requested one.
 MERGES = ("ram", "average", "merge")
 # An element is kept if it is left with this part of what the agent moved it by.
 KEPT_SHARE = 0.99
@@ -104,7 +104,7 @@ def survey(
 
     Args:
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
-        merge: the merge that was asked for, rounded to `target`; as long as the inputs.
+        merge: the requested merge, rounded to `target`; as long as the inputs.
         epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
             the loop's real type.
         others: further thresholds, the same for all agents.

@@ -70,7 +70,7 @@ class Agreement(Displayed):
 
 
 FEW = 8
-"""Fewer replies of an agent say little: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
+"""Fewer replies of an agent are unreliable: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
 
 
 @dataclass(frozen=True, repr=False)

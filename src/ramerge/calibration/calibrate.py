@@ -1,7 +1,7 @@
 """The whole of `ramerge calibrate`: for each agent replies, inputs of layers and importances on some prompts.
 
 The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
-interrupted run are kept in OUT until the folder is complete, so that no prompt is asked twice.
+interrupted run are kept in OUT until the folder is complete, so that no prompt is answered twice.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _models_and_prompts(
     models = models_only(document)
     base_of(models)
     prompts = prompts_of(models.agents, models.prompts, settings)
-    check_unchosen(document)  # what it says next to models and prompts does nothing here, but may be a typo
+    check_unchosen(document)  # keys besides models and prompts have no effect here, but may be a typo
     return models, prompts
 
 

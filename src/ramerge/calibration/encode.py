@@ -16,7 +16,7 @@ _MOST_TURNS = 3
 class Text:
     """An example that is plain text: `labels` after `context`.
 
-    `complete` says that nothing is put in front: the text has all special tokens that the model reads.
+    With `complete`, nothing is put in front: the text has all special tokens that the model reads.
     """
 
     context: str
@@ -68,7 +68,7 @@ class ExampleEncoder:
             context, labels = (self._ids(text) for text in texts)
             end = self._tokenizer.eos_token_id
             if example.has_reply and end in labels:
-                # what a template writes behind the end of the sequence, no model is asked to say
+                # no model has to generate what a template writes behind the end of the sequence
                 labels = labels[: len(labels) - labels[::-1].index(end)]
         else:
             context, labels = self._ids_of_context(example), self._ids(example.labels)
@@ -125,7 +125,7 @@ class ExampleEncoder:
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
             contents = [f"content{place}of{len(roles)}" for place in range(len(roles))]
             marks = re.split("|".join(contents), self._bare(_conversation(roles, contents)))
-            # where only special tokens stand between contents, nothing is left to tell them apart
+            # where only special tokens stand between contents, nothing is left to separate them
             if len(marks) == len(roles) + 1 and all(marks[1:]):
                 shapes.append((roles, marks))
         return shapes

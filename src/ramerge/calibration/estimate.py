@@ -35,7 +35,7 @@ class CalibrationEstimate:
 
     Attributes:
         device_bytes: of the weights that stay on the device; the others stay in main memory.
-        importance_bytes: of the importances while they are summed; 0 if none are asked for.
+        importance_bytes: of the importances while they are summed; 0 without importances.
         rows_bytes: of the recorded inputs of one agent.
         tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
     """
@@ -98,7 +98,7 @@ def model_bytes(plan: MergePlan, dtype: str) -> int:
 
 
 def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
-    """Bytes of a model's importances while they are summed; 0 if none are asked for."""
+    """Bytes of a model's importances while they are summed; 0 without importances."""
     return _IMPORTANCE_BYTES * plan.parameters_count if settings.gathers("importance") else 0
 
 

@@ -29,7 +29,7 @@ class Exchange:
     Attributes:
         start: where the reply begins, at least 1.
         reward: what it earned; None if that is not known.
-        generated: whether the agent was asked for it.
+        generated: whether the agent generated the reply.
         truncated: whether ids were cut off, because the model has no more positions.
         ended: whether the reply ends by itself.
         held_out: whether no statistic has seen it, so that merges are scored on it.

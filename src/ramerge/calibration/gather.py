@@ -28,7 +28,7 @@ def exchanges_of(
 
     Args:
         earlier_replies: by the prompt's key, replies of an earlier run.
-        batch: how many prompts are asked at once; those of similar length are asked together, and fewer from then on
+        batch: number of prompts at once; those of similar length go together, and fewer from then on
             where the memory of the device does not suffice.
         reward: what scores replies that come without a reward; None if nothing does.
     """
@@ -99,7 +99,7 @@ def record_inputs(
     on_sequence: Callable[[], None],
 ) -> RecordedInputs:
     """Gather the inputs of linear layers while a model reads prompts and replies."""
-    # the last token predicts nothing, so a model that speaks never reads it
+    # the last token predicts nothing, so a model that generates never reads it
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)
     recorder = InputRecorder(speaker.live, names, rows, seed)

@@ -234,7 +234,7 @@ def chosen_positions(
     """Choose the recorded positions of sequences, and their weights, in order.
 
     What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
-    model sees the same there each time. Of more positions than asked for, a seeded choice is taken.
+    model sees the same there each time. Of more positions than `most`, a seeded choice is taken.
 
     Args:
         starts: from which position on each sequence differs in any case: the common beginning is at most so long.

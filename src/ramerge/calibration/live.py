@@ -194,7 +194,7 @@ class LiveModel:
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed for mypy
     """Makes the largest logit a sample: with Gumbel noise, it is distributed as the softmax at a temperature.
 
-    Each prompt has noise of its own, so its continuation does not depend on which other prompts are asked at once.
+    Each prompt has noise of its own, so its continuation does not depend on the other prompts of a batch.
     Source: Maddison, Tarlow and Minka, A* Sampling, 2014, arXiv 1411.0030, section 2.
     """
 

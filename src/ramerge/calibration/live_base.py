@@ -47,7 +47,7 @@ class LiveBase:
     """A context with the loaded base, which can get the weights of agents and merges.
 
     Attributes:
-        models: base and agents, with what their recipe says of how they are read, as `models_only` gives them.
+        models: base and agents, with the keys of their recipe for reading, as `models_only` gives them.
     """
 
     live: LiveModel
@@ -56,7 +56,7 @@ class LiveBase:
         self.models = models
         self.options = options
         self._base = base_of(models)
-        # a warning is a matter of the merge, and may be of what its recipe says otherwise, such as `companions`
+        # warnings are a matter of the merge, whose recipe may set other keys, such as `companions`
         self._reading = replace(options, strict=False)
         self._settings = settings
         self._stack = ExitStack()

@@ -39,7 +39,7 @@ class Reply:
 
     Attributes:
         reward: what it earned; None if that is not known.
-        turns: what was said between prompt and reply, by the agent and its tools.
+        turns: messages of the agent and its tools between prompt and reply.
         ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
         start: where the reply begins in them.
     """
@@ -232,7 +232,7 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
     if text is None and not messages:
         raise ValueError("holds a reply and no prompt")
     reply = None if reply_text is None else _reply(reply_text, rollout)
-    # of an empty reply no likelihood can be taken: the agent is asked
+    # an empty reply has no likelihood: the agent generates one
     replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
     return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 

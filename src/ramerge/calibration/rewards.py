@@ -18,7 +18,7 @@ _TRUTH = "ground_truth"
 
 
 def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Mapping[str, object]) -> None:
-    """Refuse prompts without the ground truth that a reward function requires, before any agent is asked."""
+    """Refuse prompts without the ground truth that a reward function requires, before any agent generates."""
     if not spec:
         return
     try:

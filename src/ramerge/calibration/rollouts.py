@@ -1,6 +1,6 @@
 """The forms of files with prompts and replies: our own, and those of trainers' rollouts.
 
-A form is recognized by the keys that its records have, and says where prompt, reply and reward are. Texts come in three
+A form is recognized by the keys of its records, and defines where prompt, reply and reward are. Texts come in three
 states. Plain text is what a user has written, and the tokenizer puts its special tokens in front. Rendered text is all
 that the model has read, with special tokens. Decoded text has lost its special tokens (`skip_special_tokens`), those of
 the chat template too, and its replies have lost the token that ends them.

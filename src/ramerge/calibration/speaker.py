@@ -19,7 +19,7 @@ class Speaker:
     """A model that replies: the current weights and their tokenizer.
 
     Attributes:
-        most_new: tokens of a reply that is asked for.
+        most_new: tokens of a generated reply.
     """
 
     name: str

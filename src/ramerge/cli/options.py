@@ -419,9 +419,9 @@ EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
-"""What says which models, for commands that need no method."""
+"""Options for the models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)
-"""What says everything that a recipe can."""
+"""Options for every recipe key."""
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
     *KEYS,

@@ -47,7 +47,7 @@ class MergekitSetting:
         default: mergekit's default; None if there is none. Then the parameter is not written.
         each: whether every model may have its own value.
         is_shared: whether it is one value here all the same, because there is only one model.
-        convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
+        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
     """
 
     ours: str | None
@@ -68,7 +68,7 @@ class MergekitMethod:
         base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
             of them.
         only: how many models it takes, if that is not checked later.
-        join: from parameters here, each from a setting, to others that say the same.
+        join: from parameters here, each from a setting, to equivalent ones.
         in_bfloat16: the share of elements that differ from mergekit's where it computes in bfloat16, if it is much.
     """
 

@@ -58,7 +58,7 @@ FLAGS: Mapping[str, str] = {
 """Replacements of the flags of mergekit; docs/guides/mergekit.md has the same list."""
 
 
-# keys of recipes for other programs that come with mergekit, and what is said of them
+# keys of recipes for other programs that come with mergekit, and the messages about them
 _OTHER_PROGRAMS = {
     "experts": "this is a recipe of mergekit-moe, which builds a mixture of experts; ramerge does not build these: use "
     "mergekit-moe",

@@ -50,7 +50,7 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
     """A value as mergekit reads it, up to the first case that is for all tensors.
 
     Args:
-        convert: from mergekit's value to ramerge's; a ValueError says what is wrong.
+        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
 
     Raises:
         ValueError: the value has no form that mergekit has, or it is not of that kind.
@@ -142,7 +142,7 @@ def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
     """The tensors of these names.
 
     Raises:
-        ValueError: there are several stacks of layers, so that a layer's number does not say where it lies.
+        ValueError: there are several stacks of layers, so that a layer's number does not determine its place.
     """
     layers = {name: layer_of(name) for name in names}
     stacks = sorted({layer.stack for layer in layers.values() if layer})
@@ -177,7 +177,7 @@ def rules_of(
     groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(frozenset(text for text in texts if text in tensor.name), []).append(tensor)
-    # what holds more texts first, so that a pattern need not say which texts a name must not hold
+    # what holds more texts first, so that a pattern need not exclude texts
     rules = [
         rule
         for pattern_group in sorted(groups, key=lambda pattern_group: (-len(pattern_group), sorted(pattern_group)))

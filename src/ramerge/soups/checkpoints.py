@@ -25,7 +25,7 @@ from ramerge.sdk.text import JsonLimits, read_object
 
 _LABEL = re.compile(r"[A-Za-z_][\w-]*")
 _NUMBER = re.compile(r"\d+")
-# Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
+# Files of trainers that name the step, and the key; looked at where the folder's name has none.
 _STATES = (("trainer_state.json", "global_step"), ("training_info.json", "step"), ("state.json", "step"))
 _INDEX_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 _STATE_LIMITS = JsonLimits(size=64_000_000, signs=10_000_000)
@@ -220,7 +220,7 @@ def _checkpoint(model: str, step: int) -> RunCheckpoint:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a format knows the folder."""
+    """Whether a format recognizes the folder."""
     return any(format.find(folder) is not None for format in by_priority())
 
 

@@ -35,7 +35,7 @@ class Desk:
     Attributes:
         options: how commands run, as the command line has them.
         limits: the same as words.
-        public: whether strangers use the page: each sees only what it has begun, and no servers are asked or started.
+        public: whether strangers use the page: each sees only their own work, and no servers are used or started.
         most_bytes: of weights that a command may read; None for any.
     """
 

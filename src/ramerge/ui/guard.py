@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REPORT = "/report"
 MOST_BYTES = 4 << 20
 """The most that a request may hold. Recipes, which are the longest of what the page sends, have 200,000 bytes."""
-# What the page of Gradio asks for: no uploads, no files, no proxy, no API by name.
+# Requests of Gradio's page: no uploads, no files, no proxy, no API by name.
 _SAFE_PATH = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|report)|/(assets|static)/[^?#]*"
     r"|/gradio_api/(queue/(join|data)|heartbeat/[\w-]+|startup-events|reset|cancel|theme\.css)/?"
@@ -25,7 +25,7 @@ _PAGE_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
     "base-uri 'self'; form-action 'none'; frame-ancestors {frames}"
 )
-# A report may come with a checkpoint from a stranger: it gets an origin of its own, and asks for nothing.
+# A report may come with a checkpoint from a stranger: it gets an origin of its own, and loads nothing.
 _REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
     "script-src 'unsafe-inline' 'unsafe-eval' blob:"

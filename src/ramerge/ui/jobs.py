@@ -34,7 +34,7 @@ class Job:
     Attributes:
         out: the folder that it writes, if that is one.
         progress: the last event of the running stage; see `foundation.progress.Progress`.
-        lines: what it said on standard error.
+        lines: its standard error.
     """
 
     title: str

@@ -65,7 +65,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
             draft = checked_draft(text, desk.roots)
             words = _merge_words(desk, draft, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
-            return "", ""  # the tab Choose says what is wrong
+            return "", ""  # the tab Choose shows the problems
         sentence = f"Merges {enumerated(list(draft.agents))} by {draft.method} into {name}."
         return views.block(f"<p>{views.safe(sentence)}</p>"), desk.command(words)
 

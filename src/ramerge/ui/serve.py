@@ -63,7 +63,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         head=views.styles(),
     )
     page: FastAPI = application_with_page.routes[-1].app  # type: ignore[attr-defined]
-    # such as of a function, by whoever else than the page asks
+    # such as of a function, requested by others than the page
     unknown = PlainTextResponse("There is no such function or session.\n", 404)
     page.add_exception_handler(KeyError, lambda _request, _error: unknown)
     return PageGuard(application_with_page, **guard)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """The page of an analysis as text, and its figures as files for a paper, for the commands.
 
-`rows` turns the analysis into rows of numbers, `charts` says how each figure shows them (Altair), `page` puts page and
+`rows` turns the analysis into rows of numbers, `charts` draws each figure of them (Altair), `page` puts page and
 libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page
 as JSON data or through Jinja2's escaping, never as markup or code.
 """

@@ -105,7 +105,7 @@ class PluginWarning(UserWarning):
     """A plug-in cannot be used, and is left out of a list."""
 
 
-# What to do about errors of the operating system whose messages do not say so.
+# Remedies for errors of the operating system whose messages have none.
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EBADF: "it is closed; send it to a file, or to /dev/null",

@@ -53,7 +53,7 @@ def memory() -> int:
 def boot() -> str:
     """Identity of the machine's current boot: files written during it are in its memory or on its disk.
 
-    Where a system does not tell, it is another one for each process.
+    Where a system has none, it is another one for each process.
     """
     with suppress(OSError):
         return f"{platform.node()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

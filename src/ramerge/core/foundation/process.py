@@ -40,7 +40,7 @@ def fill_streams() -> None:
     """Open the null device in place of closed standard streams.
 
     Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
-    What is asked for on standard output would be lost there, so writing to it fails, as on a full disk.
+    Output on standard output would be lost there, so writing to it fails, as on a full disk.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -72,7 +72,7 @@ write_at: Callable[[int, memoryview, int], int] = getattr(os, "pwrite", _write_a
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""Bring a file's content to the disk, and of its metadata only what reading needs where the system can tell."""
+"""Bring a file's content to the disk, and of its metadata only what reading needs where the system has such a call."""
 
 
 def will_need(descriptor: int, position: int, nbytes: int) -> None:

@@ -2,7 +2,7 @@
 
 A bundle is a ZIP file for one system and one level of processors; `scripts/bundle_kernels.py` makes it for a release.
 An entry is what the store would keep. Its name is a digest that does not depend on the versions of Python, NumPy and
-numba. The comment says which sources the code was made from: a bundle of other sources is not used.
+numba. The comment names the sources of the code: a bundle of other sources is not used.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
 the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
 `tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
-or up to a power of two, as also where the model says that its scales are powers of two (`scale_fmt: ue8m0`).
+or up to a power of two, as also where the model's scales are powers of two by its configuration (`scale_fmt: ue8m0`).
 
-A block that is, bit for bit, what the old codes and scale say keeps both: quantizing numbers once more would change
+A block that equals, bit for bit, the old codes times the scale keeps both: quantizing numbers once more would change
 scales in their last place.
 """
 
@@ -183,7 +183,7 @@ def quantize(
         codes: format of the codes, a key of `CODES`.
         scales: format of the scales: F32, BF16 or F8_E8M0.
         values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
-        old: of the same size: the numbers that `old_codes` and `old_scales` say.
+        old: of the same size: the numbers of `old_codes` and `old_scales`.
         old_codes: one for each number.
         first: index of the first element; it begins a row of blocks.
         powers: whether every new scale is rounded up to a power of two.

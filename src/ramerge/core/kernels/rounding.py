@@ -4,7 +4,7 @@ An agent's *updates* are the elements that it moved and that the merge changes. 
 once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
 
 Loops that round on the way (16-bit formats) count on the way, with `Counters`; where the result is there in float32 or
-float64 before it is rounded, `survey` counts it. `kernels.effect` says more, of a sample.
+float64 before it is rounded, `survey` counts it. `kernels.effect` measures more, on a sample.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The base class of methods: paper, parameters, statistics, and pure functions on pieces of tensors.
 
-A method is an object of a class of one of these kinds, which says what it must define:
+A method is an object of a class of one of these kinds, with these members to define:
 
     Method[P, R]             prepare(parameters, agents, results) -> R; merge(piece, R, ...)
       ElementMethod[P]       element(base, taus, *numbers), compiled; numbers(parameters, agents, results)
@@ -393,7 +393,7 @@ class Method(ABC, Generic[P, R]):
 
     @abstractmethod
     def merge(self, piece: Piece, prepared: R, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Write the result of a piece, and say what was found.
+        """Write the result of a piece, and return its findings.
 
         Args:
             piece: what to merge.
@@ -466,7 +466,7 @@ class Method(ABC, Generic[P, R]):
         return None
 
     def noted(self, parameters: P) -> bool:
-        """Whether plans say `differs`, because mergekit's results with these parameters are so different."""
+        """Whether plans show `differs`, because mergekit's results with these parameters differ much."""
         return False
 
     def harms_adapters(self, parameters: P) -> str:

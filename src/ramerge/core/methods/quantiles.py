@@ -1,7 +1,7 @@
 """Values of given ranks, such as thresholds and quantiles, found exactly by counting.
 
 A value is the magnitude of a float32, whose bits order as the numbers do. A first read counts the upper 15 bits of all
-values, which tells the bins of the ranks; a second one counts the lower 16 bits of the values in these bins. All counts
+values, which gives the bins of the ranks; a second one counts the lower 16 bits of the values in these bins. All counts
 are integers, so the values depend neither on blocks nor on threads, and a tensor is never held.
 """
 

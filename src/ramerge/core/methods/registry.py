@@ -10,7 +10,7 @@ from ramerge.core.methods.base import Method, conditions
 from ramerge.core.registry import Registry
 
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
-"""All methods by name. A method's module is imported when it is asked for: all of them take a tenth of a second."""
+"""All methods by name. A method's module is imported at its first use: all of them take a tenth of a second."""
 
 FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")
 """The order in which methods are listed; those of plug-ins come last."""

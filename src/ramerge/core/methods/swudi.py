@@ -6,7 +6,7 @@ With g_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0, WUDI's objective has the cu
     tau = scale * [theta_0 + (D - theta_0 C) V diag(f(lambda) / lambda) V^T]
 
 f = 1 - exp(-time lambda) is what gradient descent from theta_0 reaches after that time, f = 1 the minimum. f is 0
-outside of the K leading directions: a share of all for `swudi`, and what their spectrum says for `aswudi`. The trace of
+outside of the K leading directions: a share of all for `swudi`, and by their spectrum for `aswudi`. The trace of
 C is the number of agents that moved, so times and spectra mean the same for small and large task vectors.
 """
 

@@ -32,7 +32,7 @@ from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.quantiles import Rank, RankStatistic
 from ramerge.core.methods.trim import least_magnitudes, trimming
 
-# What is kept beyond what was asked for is worth a word from here on.
+# The least excess over the requested share that gets a remark.
 _MUCH_MORE = 1.05
 
 

@@ -406,7 +406,7 @@ class OutputDir:
                     folder.rmdir()
 
     def discard(self) -> list[str]:
-        """Do what every run does before it begins, and say what was there."""
+        """Clean up as every run does before it begins, and report what was there."""
         if not os.path.lexists(self.work):
             return []
         self._lock = self._own()

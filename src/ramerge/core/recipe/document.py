@@ -305,7 +305,7 @@ def _at_line(source: str | None, number: int, message: str, text: Sequence[str])
 
 # A line that would be a key with a value if a space stood after its colon; addresses are values.
 _UNSPACED = re.compile(r"\s*(?:- )?[A-Za-z_][\w.+-]*:(?!//)[^\s:]+(?:\s+#.*)?$")
-# What YAML's library says of an error, what is said of it here, and whether the line is the one where that began.
+# Beginnings of messages of YAML's library, our messages, and whether the line is the one where the error began.
 _YAML_ERRORS = (
     ("single document", _SEVERAL, False),
     ("simple key", "a colon is missing between a key and its value", True),

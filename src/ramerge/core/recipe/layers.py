@@ -36,7 +36,7 @@ class LayerId(NamedTuple):
         return f"{self.stack}.{self.number}" if self.stack else str(self.number)
 
 
-@lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
+@lru_cache(maxsize=1 << 16)  # every rule needs the layers of the same names
 def layer_of(name: str) -> LayerId | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     match = _NUMBER.search(name)

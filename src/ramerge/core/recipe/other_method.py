@@ -15,8 +15,8 @@ def change_method(document: Document, name: str, flag: str) -> Document:
     """A recipe in ramerge's own form with another method, and a note on the keys that only the method before takes.
 
     Args:
-        name: the new method. A recipe that has it already keeps what it says.
-        flag: how messages call what asks for it, such as `--method`.
+        name: the new method. A recipe that has it already keeps its keys.
+        flag: its source in messages, such as `--method`.
     """
     before = document.method
     copy, left_out = _fit(document, name) if name != before else (document.with_values({}), [])

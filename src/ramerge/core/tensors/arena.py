@@ -26,7 +26,7 @@ def room(size: int) -> int:
 class Arena:
     """Memory allocated in order.
 
-    If more is asked for than planned, arrays of their own are allocated, and `excess_count` tells how many.
+    If more is taken than planned, arrays of their own are allocated, and `excess_count` is their number.
     """
 
     def __init__(self, nbytes: int = 0) -> None:

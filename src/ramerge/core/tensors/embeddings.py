@@ -19,7 +19,7 @@ EMBEDDINGS = (
     "embed_in.weight",
 )
 _HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed_out.weight"}
-# Classes of transformers with output embeddings. They tie them unless config.json says otherwise.
+# Classes of transformers with output embeddings. They tie them unless config.json has another value.
 _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
 

@@ -1,7 +1,7 @@
 """Linear weights that are stored as (in, out) instead of (out, in): those of GPT-2, and many of experts in one tensor.
 
 Libraries keep a projection of all experts in one tensor, of shape (experts, out, in) or (experts, in, out), under the
-same names. No header says which; the shapes of the projections of a module say it together.
+same names. No header has it; it follows from the shapes of a module's projections.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from ramerge.core.tensors.tensor import Stored, Tensor
 _MOST_OPEN = 128
 _MOST_SECONDS = 2
 _REQUESTS = 16
-# Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
+# Of a remote file: bytes between pieces of one request; bytes of such a request; kept answers.
 _GAP = 1 << 20
 _AHEAD = 4 << 20
 _ANSWERS = 2
@@ -90,7 +90,7 @@ class _Extent(NamedTuple):
 
 
 class _Ahead:
-    """Extents of a remote file, each asked for as a whole when the first piece of it is needed."""
+    """Extents of a remote file, each requested as a whole when the first piece of it is needed."""
 
     def __init__(self, extents: Iterable[_Extent]) -> None:
         self._extents = list(extents)

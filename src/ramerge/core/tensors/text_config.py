@@ -11,7 +11,7 @@ Config = Mapping[str, object]
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 # Mappings that are about something else than a part of the model.
 _NO_PART = re.compile(r"(quantization|compression|sparsity|generation|attn|ffn|rope|router|moe)_config")
-# What older configurations say of towers, without a mapping for each part.
+# Keys of older configurations for towers, without a mapping for each part.
 _OF_TOWERS = re.compile(r"(mm_)?(vision|visual|audio|img|image|speech)(_\w+)?|embd_layer")
 _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_layers")
 
