@@ -222,7 +222,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
     return merge_state_dicts(None if base is None else {name: base}, models, **keywords)[name]
 
 
-# --- what a program holds -----------------------------------------------------------------------------------------
+# --- inputs in memory ---------------------------------------------------------------------------------------------
 
 
 class _HeldTensor(NamedTuple):
@@ -424,7 +424,7 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
     return value, np.full(len(value), 1 / max(len(value), 1))
 
 
-# --- what it gets -------------------------------------------------------------------------------------------------
+# --- outputs in memory ---------------------------------------------------------------------------------------------
 
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:

@@ -30,7 +30,7 @@ ULP_BINS, LEAST_ULP = 33, -16
 FATES = ("kept", "diluted", "flipped", "lost")
 # The compared merges: RAM, the mean of all task vectors, and the requested one.
 MERGES = ("ram", "average", "merge")
-# An element is kept if it is left with this part of what the agent moved it by.
+# An element is kept if this part of the agent's change of it is left.
 KEPT_SHARE = 0.99
 
 _CHUNK = 1024
@@ -410,7 +410,7 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
     lines += ["marks[i] = mask", f"marks[{(1 + n) * chunk} + i] = different"]
     results_of_methods = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
     results = [*[rounded(form, target, f"({value})") for value in results_of_methods], f"{form.lanes[0]}(of_merged[j])"]
-    # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
+    # the stored value where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {kept_base(loop, target)}")
     lines += [f"numbers[{(2 * n + merge) * chunk} + i] = {result} - stays" for merge, result in enumerate(results)]
     return lines

@@ -177,7 +177,7 @@ def rules_of(
     groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(frozenset(text for text in texts if text in tensor.name), []).append(tensor)
-    # what holds more texts first, so that a pattern need not exclude texts
+    # groups of more texts first, so that a pattern need not exclude texts
     rules = [
         rule
         for pattern_group in sorted(groups, key=lambda pattern_group: (-len(pattern_group), sorted(pattern_group)))

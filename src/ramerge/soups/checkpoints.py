@@ -126,7 +126,7 @@ def agents_of(
             # with those that lie between it and the nearest checkpoint that is an agent already, or the base
             chain = [one]
             while (last := chain[-1]).below not in names_by_digest:
-                # what gives the model that this one changes; of an earlier step, because a step may change nothing
+                # deltas to the model that this one changes; of an earlier step, because a step may change nothing
                 before = [each for each in deltas if each.step < last.step and each.result == last.below]
                 if not before:
                     break

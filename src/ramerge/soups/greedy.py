@@ -104,7 +104,7 @@ def greedy_soup(
                 "score": dict(scorer.about()),
             }
         )
-        # what failed is tried again
+        # failures are tried again
         finished_trials = [trial for trial in folder.trials.read() if trial.state == "complete"]
         soups = _Soups(recipe, run, {one.name: one for one in checkpoints}, options, folder.candidate)
         contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, finished_trials)

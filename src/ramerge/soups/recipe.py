@@ -38,7 +38,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     Args:
         flags: of the command, by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` and so on.
     """
-    # options that would have no effect, and what a strategy lacks
+    # options without effect, and missing options of a strategy
     strategy = flags["strategy"]
     for name in ("score", "reward", "serve"):
         if strategy != GREEDY and flags.get(name) is not None:

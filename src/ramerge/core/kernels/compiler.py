@@ -25,7 +25,7 @@ _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u6
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
 # Kernels allocate nothing. Without `_nrt`, numba does not count references and then remove what counts them.
 _OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True, "_nrt": False}
-# what is compiled into a kernel; only the kernel is called from outside
+# callees are compiled into a kernel; only the kernel is called from outside
 _INSIDE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 

@@ -35,7 +35,7 @@ CHUNK = 1 << 12
 
 # What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
 COUNTS = ("sampled", "grown", "alone")
-# What is summed over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
+# Sums over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
 # square of their difference.
 SUMS = ("size", "nominal", "effective", "missed")
 # A sum has two integers, of which each is added up in two halves of 32 bits.

@@ -143,7 +143,7 @@ def merge(
     )
 
 
-# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+# Bits of a loop's findings: a result overflows, or an importance is wrong; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 _EACH, _COMMON = "each", "common"
 _NOTHING = np.empty(0, np.int64)
@@ -284,7 +284,7 @@ def _histogram(
     return native.load("loop", source, tuple(types), "u32", scope)
 
 
-# Counting cannot be vectorized, but what is counted can: magnitudes of a chunk go through a small array.
+# Counting cannot be vectorized, but computing can: magnitudes of a chunk go through a small array.
 _CHUNK_WORDS = 512
 _COUNTING = """
 def loop({arguments}):

@@ -313,8 +313,8 @@ _u8, _u16, _u32, _u64 = types.uint8, types.uint16, types.uint32, types.uint64
 _f32, _f64 = types.float32, types.float64
 _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 
-# Types of the result and the arguments, and what writes the code. Names with `low` and `high` take apart a word of two
-# elements, those with `whole` one of a single element; `pack` and `round` make such words.
+# Types of the result and the arguments, and the generator of the code. Names with `low` and `high` take apart a word of
+# two elements, those with `whole` one of a single element; `pack` and `round` make such words.
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _c(16)), F32)),
     "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _c(0xFFFF0000)), F32)),

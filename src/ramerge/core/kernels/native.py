@@ -46,7 +46,7 @@ _SCALARS: dict[str, Any] = {
 }
 _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8", "u16")}
 
-# The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
+# The source of the compiler's own modules. It is read when this module is imported, so that it is the running code.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
 
 FORMULAS = (
@@ -287,7 +287,7 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
     return int(array.ctypes.data)
 
 
-# --- what a kernel depends on ----------------------------------------------------------------------------------------
+# --- dependencies of a kernel ----------------------------------------------------------------------------------------
 
 
 @cache

@@ -19,7 +19,7 @@ from ramerge.core.kernels.stochastic import round_stochastically
 Numbers: TypeAlias = NDArray[Any]
 """float32 or float64."""
 _NO_SCRATCH = np.empty((0, 0), np.uint8)
-# formats, inputs, output, where to count what rounding erases -> whether something is not finite
+# formats, inputs, output, counts of erased updates -> whether something is not finite
 PieceKernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 

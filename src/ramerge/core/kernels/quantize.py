@@ -22,7 +22,7 @@ from ramerge.core.kernels.native import Kernel
 
 # The intrinsic that makes a code, and the largest number that has one.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
-# How a scale is stored; afterwards `scale` is what a reader will see.
+# Rounding of a scale to its stored format; afterwards `scale` is a reader's value.
 STORES = {
     "F32": "scales[at] = scale",
     "BF16": """word = bf16_pack(scale, scale)
@@ -80,7 +80,7 @@ def {name}(
 """
 
 
-# Scales of groups of float4 codes, and what they become: of NVFP4, the second scale stays as it is; those of MXFP4 are
+# Scales of groups of float4 codes, and their new values: of NVFP4, the second scale stays as it is; those of MXFP4 are
 # powers of two (OCP Microscaling Formats, section 6.3).
 GROUPS = {
     "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",

@@ -297,7 +297,7 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
     return result
 
 
-# --- what it takes ---------------------------------------------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 def workspace(shape: tuple[int, ...], agents: int) -> int:

@@ -25,7 +25,7 @@ from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8
-# Rows are taken in groups of so many elements, so that what is made of them is small.
+# Rows are taken in groups of so many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 

@@ -40,7 +40,7 @@ from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 
-# Rows are taken in groups of so many elements, so that what is made of them is small.
+# Rows are taken in groups of so many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 Rescale = Literal["l1", "probability", "none"]

@@ -421,7 +421,7 @@ class OutputDir:
         notes = [f"{self._out}: has been moved back from {self._old}"] if back else []
         return [*notes, f"{self.work}: removed"] if left or not back else notes
 
-    # --- what is on the disk ------------------------------------------------------------------------------------------
+    # --- state of the disk --------------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
         """Put back, and remove files that are not kept. Return whether an old output was moved back."""
