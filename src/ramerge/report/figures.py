@@ -41,7 +41,6 @@ class Figure:
 
     Attributes:
         name: of files, and the id in the page.
-        title: a few words.
         caption: what is shown, and how to read it.
         text: the same figure as a sentence, for those who cannot see it.
     """

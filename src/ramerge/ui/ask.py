@@ -74,11 +74,7 @@ def check(server: str, url: str) -> None:
 
 
 def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[str, str]:
-    """Query one model; returns its answer and the command lines for the query. A server that is started ends again.
-
-    Raises:
-        EndpointError: there is no answer.
-    """
+    """Query one model; returns its answer and the command lines for the query. A server that is started ends again."""
     import httpx
 
     variable = ModelAccess().key_variable

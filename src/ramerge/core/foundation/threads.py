@@ -20,10 +20,7 @@ def map_in_threads(
     """Results in the order of the tasks. Few are begun before the results of earlier ones have been taken.
 
     Args:
-        workers: how many threads.
         make: makes what a thread owns, such as open files and buffers, in that thread.
-        work: gives the result of a task.
-        tasks: the tasks.
     """
     mine = threading.local()
 

@@ -49,9 +49,7 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
     """Add to `total` each model's changes of its predecessor, times its weight, one after another.
 
     Args:
-        format: of the models' elements, a key of `kernels.element_formats.FORMATS`.
         models: 1-D arrays of equal length: one more than there are weights, at most `GROUP` more than one.
-        weights: rounded here to the type of `total`.
         total: float32, or float64 for F64, of the models' length.
     """
     form = ELEMENTS[format]

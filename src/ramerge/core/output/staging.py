@@ -82,13 +82,11 @@ class StagingDir:
     """A folder under construction. It may contain only files that were written through this object.
 
     Args:
-        folder: the folder.
         kept: files of it that an earlier run has made.
         reserves: whether large files get all of their disk at the beginning.
 
     Attributes:
         needs_index: whether a model of one shard needs an index, too.
-        sends: whether shards are uploaded, each as soon as it is complete.
     """
 
     needs_index = False
@@ -105,20 +103,12 @@ class StagingDir:
         return {**self.__dict__, "_files": files}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Make a file of the output; text is written as UTF-8.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Make a file of the output; text is written as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
         self._fill(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
-        """Make a file of the output that holds the same bytes as `source`.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Make a file of the output that holds the same bytes as `source`."""
         with source.open("rb") as file:
             self._fill(name, iter(lambda: file.read(_PIECE), b""))
 
@@ -142,11 +132,7 @@ class StagingDir:
         return descriptor
 
     def reopen(self, name: str) -> int:
-        """Another descriptor of a file that `create` has made.
-
-        Raises:
-            OSError: the file is not there any more.
-        """
+        """Another descriptor of a file that `create` has made."""
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
         device, inode = _identity(os.fstat(descriptor))
@@ -161,11 +147,7 @@ class StagingDir:
         self._files[name] = self._files[name][0], size
 
     def remove(self, name: str) -> None:
-        """Remove a file of the output that is not needed any more.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Remove a file of the output that is not needed any more."""
         (self.folder / name).unlink()
         del self._files[name]
 

@@ -39,14 +39,8 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     """The output that a path or an address such as `s3://bucket/model` names: a local folder, or an upload.
 
     Args:
-        path: as it was given.
         staging: of remote outputs, the local folder in which files lie until they are uploaded; by default in
             the user's cache folder.
-        public: whether anyone may see a repository of the hub.
-
-    Raises:
-        RecipeError: it is not a possible path, or an option has no meaning for it.
-        CheckpointError: it is not a possible place.
     """
     text = os.fspath(path)
     if not text:

@@ -219,7 +219,7 @@ def read_document(path: str | Path, form: str = _FORM) -> Document:
 
     Args:
         path: the file.
-        form: what is said of a file that holds no mapping.
+        form: the message about a file that holds no mapping.
 
     Raises:
         RecipeError: the file does not exist, is not YAML, or holds no mapping.
@@ -245,13 +245,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     """The document in a YAML text.
 
     Args:
-        data: YAML, as UTF-8.
-        source: what messages call it.
-        folder: relative paths start there.
-        form: what is said of a text that holds no mapping.
-
-    Raises:
-        RecipeError: it is not YAML, or holds no mapping.
+        form: the message about a text that holds no mapping.
     """
     # such texts would take long to parse; signs inside of strings and comments count too
     if len(data) > _MAX_BYTES:

@@ -31,8 +31,6 @@ def for_method(document: Document, name: str, *, keep_shared: bool = False) -> D
     """A recipe in ramerge's own form with another method: parameters, preset and side inputs of others are left out.
 
     Args:
-        document: the recipe.
-        name: the new method.
         keep_shared: whether parameters and presets stay whose names the new method has, too.
     """
     copy, _ = _fit(document, name, keep_shared=keep_shared)

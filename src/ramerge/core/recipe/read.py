@@ -58,11 +58,7 @@ def hint(option: str) -> str | None:
 
 
 def blind(_document: Document) -> Sequence[str]:
-    """Stand in for a look at models where none can be opened.
-
-    Raises:
-        CheckpointError: always.
-    """
+    """The `look` where no models can be opened: always raises CheckpointError."""
     raise CheckpointError("the model's tensors are not known here")
 
 
@@ -73,11 +69,7 @@ def translate_recipe(source: AnyRecipe, look: Look = blind) -> Document:
     """Translate a recipe's document to ramerge's own form. Its values are not checked yet.
 
     Args:
-        source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's form or that of a `Dialect`.
         look: gives the names of the base's tensors, on which values in another form may depend.
-
-    Raises:
-        RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
     """
     match source:
         case Document():

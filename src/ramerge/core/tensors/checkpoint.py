@@ -81,9 +81,6 @@ class Checkpoint(Contents):
 
     Attributes:
         directory: the folder that was named.
-        format: the name of its format.
-        title: its format, human-readable, with the quantization of its weights.
-        needs_base: whether the folder holds changes of another model.
         outside_links: whether its files may be links that lead out of their folder.
     """
 

@@ -63,11 +63,7 @@ def _state(identity: Identity) -> str:
 
 
 def check_unchanged(files: Mapping[Location, Identity]) -> None:
-    """Refuse files that have changed. Remote files are not looked at: every read of them was bound to a version.
-
-    Raises:
-        CheckpointError: files were written to, replaced or removed since they were identified; all are listed.
-    """
+    """Refuse files that have changed. Remote files are not looked at: every read of them was bound to a version."""
     if problems := [has_changed(path) for path, identity in files.items() if not access(path).is_still(identity)]:
         raise CheckpointError(problems)
 

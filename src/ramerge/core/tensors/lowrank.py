@@ -115,13 +115,7 @@ class LowRank(Origin):
     The tensor is one matrix, or one for each expert in its first dimension, or a vector, which is a matrix of one row.
 
     Attributes:
-        base: of the same shape.
         left: (rows, rank); None for ones, with rank 1.
-        right: (rank, columns).
-        ranks: the rank of the product.
-        scaling: of the product.
-        magnitude: one for each row, or for each column; None without DoRA.
-        by_column: whether magnitudes are those of columns.
         region: where the product belongs if it is not the whole matrix; not with DoRA.
         places: for each matrix, the number of its product, or -1 if it has none; by default, each has its own.
     """

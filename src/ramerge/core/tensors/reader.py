@@ -55,9 +55,6 @@ def threads_for(files: Iterable[Location]) -> int:
     """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
     Remote requests take so long that many must be under way, and threads that wait cost little.
-
-    Args:
-        files: what is read.
     """
     remote = any(is_far(path) for path in files)
     return max(processors() + 1, _REQUESTS if remote else 0)
