@@ -27,8 +27,6 @@ from ramerge.soups.steps import SteppedParameters, steps_of
 
 
 class RelexParameters(SteppedParameters):
-    """Parameters of `relex`."""
-
     at: float | None = Field(
         None,
         allow_inf_nan=False,

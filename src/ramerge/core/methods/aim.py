@@ -34,8 +34,6 @@ from ramerge.core.methods.other_result import Start
 
 
 class AimParameters(ScaledParameters):
-    """Parameters of `aim`."""
-
     keep: float = Field(
         0.2, ge=0, le=1, description="what stays of an update that meets the input with the largest activation"
     )

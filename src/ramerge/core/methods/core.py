@@ -36,8 +36,6 @@ _SMALLEST_OF_STACK = 16
 
 
 class CoreParameters(ScaledParameters):
-    """Parameters of `core`."""
-
     rank: int = Field(16, ge=1, le=256, description="how many leading directions of a task vector are its core")
     power: float = Field(0.75, ge=0, le=2, description="how much more the first directions count")
     iterations: int = Field(2, ge=0, le=16, description="subspace iterations of the randomized range finder")
@@ -45,8 +43,6 @@ class CoreParameters(ScaledParameters):
 
 
 class CorePlusParameters(CoreParameters):
-    """Parameters of `core+`."""
-
     time: float = Field(1.0, ge=0, le=1e4, description="how long the flow runs from the core coefficients")
 
 

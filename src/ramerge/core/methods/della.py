@@ -47,8 +47,6 @@ Rescale = Literal["l1", "probability", "none"]
 
 
 class DellaLinearParameters(WeightedParameters):
-    """Parameters of `della_linear`."""
-
     normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
     density: FRACTIONS = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
     epsilon: FRACTIONS = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
@@ -73,8 +71,6 @@ class DellaLinearParameters(WeightedParameters):
 
 
 class DellaParameters(DellaLinearParameters):
-    """Parameters of `della`."""
-
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
 
 

@@ -24,8 +24,6 @@ from ramerge.core.methods.matrices import Shape
 
 
 class IsoCtsParameters(WeightedParameters):
-    """Parameters of `iso_cts`."""
-
     common_space_fraction: float = Field(
         0.8, ge=0, le=1, description="share of the directions that are those of the sum"
     )

@@ -20,8 +20,6 @@ from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class KnotsParameters(WeightedParameters):
-    """Parameters of `knots`."""
-
     scale: float = Field(0.5, allow_inf_nan=False, description="factor of the merged task vector")
     density: float = Field(
         1.0, ge=0, le=1, description="share of each agent's coordinates that is kept, of each matrix by itself"

@@ -26,8 +26,6 @@ _RESOLUTION = 1e-7
 
 
 class MultislerpParameters(Parameters):
-    """Parameters of `multislerp`."""
-
     weights: WEIGHTS = weights_field()
     normalize: bool = Field(True, description="divide weights by their sum")
     eps: float = Field(1e-8, ge=0, le=1, description="directions cancel out if their weighted sum is shorter than this")

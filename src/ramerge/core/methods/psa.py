@@ -22,8 +22,6 @@ from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class PsaParameters(WeightedParameters):
-    """Parameters of `psa`."""
-
     energy: float = Field(
         0.9, gt=0, le=1, description="share of a task vector's squared norm that the kept directions hold"
     )

@@ -92,8 +92,6 @@ class AgentCounts:
 
 
 class RamParameters(Parameters):
-    """Parameters of `ram`."""
-
     rescales: ClassVar[bool] = False
 
     epsilon: EPSILON = epsilon_field()
@@ -122,8 +120,6 @@ class RamParameters(Parameters):
 
 
 class RescaledParameters(RamParameters):
-    """Parameters of `ram+s`."""
-
     rescales: ClassVar[bool] = True
 
     r: float = Field(0.1, ge=0, le=10, allow_inf_nan=False, description="strength of the rescaling of unique elements")
@@ -141,8 +137,6 @@ class RescaledParameters(RamParameters):
 
 
 class ClippedParameters(RescaledParameters):
-    """Parameters of `ram+`."""
-
     alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
 
     def rescaling(self, counts: AgentCounts) -> float:

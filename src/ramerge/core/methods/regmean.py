@@ -50,8 +50,6 @@ _LEAST = 1e-10
 
 
 class RegMeanParameters(Parameters):
-    """Parameters of `regmean`."""
-
     towards: OtherName = name_field("the prior: the sum or the mean of the task vectors, zero, or a method's result")
     prior: Annotated[dict[str, Any], fits("towards")] = parameters_field("towards")
     share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")

@@ -35,8 +35,6 @@ _EQUAL = 1e-9
 
 
 class ResmergeParameters(ScaledParameters):
-    """Parameters of `resmerge`."""
-
     rank_topk: int = Field(1, ge=1, description="singular triples of a head")
     src_beta_min: float = Field(0.7, ge=0, allow_inf_nan=False, description="exponent of c where residuals agree")
     src_beta_max: float = Field(1.0, ge=0, allow_inf_nan=False, description="exponent of c where they do not")

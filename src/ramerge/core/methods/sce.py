@@ -27,8 +27,6 @@ LEAST_WEIGHT = cast(float, np.float32(1e-6))
 
 
 class SceParameters(Parameters):
-    """Parameters of `sce`."""
-
     select_topk: float = Field(
         1.0, ge=0, le=1, description="share of a tensor's elements with any variance that is selected; 1: all elements"
     )

@@ -32,8 +32,6 @@ _NULL = 1e-12
 
 
 class SvcParameters(ScaledParameters):
-    """Parameters of `svc`."""
-
     start: OtherName = name_field("what is calibrated: the sum or the mean of the task vectors, or a method's result")
     start_parameters: Annotated[dict[str, Any], fits("start")] = parameters_field("start")
     alpha: float = Field(

@@ -41,8 +41,6 @@ class FilteredParameters(ScaledParameters):
 
 
 class SwudiParameters(FilteredParameters):
-    """Parameters of `swudi`."""
-
     filter_type: Literal["exponential", "none"] = Field(
         "exponential", description="f: what gradient descent reaches in a time, or the minimum"
     )
@@ -57,8 +55,6 @@ class SwudiParameters(FilteredParameters):
 
 
 class AswudiParameters(FilteredParameters):
-    """Parameters of `aswudi`."""
-
     auto_rank_method: Literal[
         "participation_sqrt",
         "participation",

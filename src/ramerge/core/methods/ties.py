@@ -37,8 +37,6 @@ _MUCH_MORE = 1.05
 
 
 class TiesParameters(WeightedParameters):
-    """Parameters of `ties`."""
-
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
     trim: Literal["model", "tensor"] = Field(
         "model", description="what the largest entries are chosen from: the whole model (the paper), or each tensor"

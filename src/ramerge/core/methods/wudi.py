@@ -27,8 +27,6 @@ from ramerge.core.methods.task_arithmetic import weighted_sum
 
 
 class WudiParameters(Parameters):
-    """Parameters of `wudi`."""
-
     proximity: float = Field(
         1e-5,
         ge=1e-12,
