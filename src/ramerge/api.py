@@ -279,7 +279,7 @@ def plan(
     document = open_recipe(recipe, options)
     written_as = output_kind(kind)
     is_chosen = document.method == AUTO
-    if is_chosen or document.stated("prompts"):  # what is wrong with anything else shows before agents are asked
+    if is_chosen or document.stated("prompts"):  # other problems show before agents generate
         if is_chosen:
             check_unchosen(document)
             check_variation(vary or {})
@@ -311,12 +311,7 @@ def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with what `recommend` names with its prompts in place of the method `auto`, told in a note.
-
-    Raises:
-        RecipeError: it is wrong, has no prompts, or has parameters, which are chosen, too.
-        RamergeError: the agents cannot be analyzed.
-    """
+    """A recipe with the method and parameters recommended on its prompts in place of `auto`, and a note on them."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
     rounding = None if document.stated("rounding") else advice.rounding
@@ -329,11 +324,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe whose agents have what its prompts give, if its method takes any of it; otherwise without prompts.
-
-    Raises:
-        RamergeError: prompts or models are wrong; see `gather`.
-    """
+    """A recipe with side inputs gathered on its prompts, if its method takes any; otherwise without prompts."""
     rest = document.without("prompts")
     name = str(document.method)
     if name not in METHODS:
@@ -396,12 +387,7 @@ def merge_into(
 
     Args:
         take: the function, which is called from this thread.
-        document: the recipe.
-        options: as for `plan`.
         check: gives further problems of the plan.
-
-    Raises:
-        RamergeError: as for `merge`.
     """
     merge_plan = _make_plan(
         make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True

@@ -1,4 +1,4 @@
-"""Merges of what a program holds in memory: `merge_state_dicts` and `merge_tensors`.
+"""Merges in memory: `merge_state_dicts` and `merge_tensors`.
 
 A state dict becomes a folder in memory (`storage.memory`) that holds its tensors as a safetensors file does, and
 `config.json` if one is given. So plans, checks and passes are those of a merge of folders, and so are the bytes.
@@ -222,11 +222,11 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
     return merge_state_dicts(None if base is None else {name: base}, models, **keywords)[name]
 
 
-# --- what a program holds -----------------------------------------------------------------------------------------
+# --- inputs in memory ---------------------------------------------------------------------------------------------
 
 
 class _HeldTensor(NamedTuple):
-    """A tensor in memory: safetensors' dtype, shape, bytes, and where it is: equal for names of one tensor."""
+    """A tensor in memory: safetensors' dtype, shape, bytes, and its place: equal for names of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -252,7 +252,7 @@ _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float
 
 
 def _check_mapping(label: str, value: Any) -> None:
-    """Raise RecipeError for an argument that is not what its example is."""
+    """Raise RecipeError for an argument of another form than its example."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise RecipeError(
             f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(value).__name__}"
@@ -293,7 +293,7 @@ def _tensors(model: Any, label: str) -> dict[str, _HeldTensor]:
 
 
 def _refuse_factors(models: Mapping[str, Mapping[str, _HeldTensor]]) -> None:
-    """Raise RecipeError for the module of a LoRA adapter: what it changes would be no part of the merge."""
+    """Raise RecipeError for the module of a LoRA adapter: its changes would be no part of the merge."""
     problems = [
         f"{label}: is a model of PEFT, with factors of LoRA such as {quoted(name)}; give the whole model, "
         "copy.deepcopy(MODEL).merge_and_unload(), or save the adapter and merge its folder with ramerge.merge"
@@ -349,7 +349,7 @@ def _of_torch(tensor: Any) -> _HeldTensor:
 
 
 def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
-    """Names of tensors that are there under an earlier name, with that name."""
+    """Repeated names of tensors, with their first name."""
     firsts: dict[Hashable, str] = {}
     first_names = {
         name: firsts.setdefault(tensor.place, name) for name, tensor in tensors.items() if tensor.place is not None
@@ -358,15 +358,11 @@ def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
 
 
 class _Folders:
-    """Folders in memory of what is merged.
+    """Folders in memory of the models to merge.
 
     Args:
         own: the base's tensors; without a base, the first agent's.
         tied: names of these that stand for a tensor under an earlier name, which are left out.
-        config: the base's configuration.
-
-    Attributes:
-        folders: the folders, by the name that a recipe has for them.
     """
 
     def __init__(
@@ -421,14 +417,14 @@ class _Folders:
 
 
 def _with_weights(value: Any) -> tuple[Any, Any]:
-    """Recorded rows, and how much each counts."""
+    """Recorded rows and their weights."""
     if isinstance(value, tuple | list):
         rows, weights = value
         return rows, weights
     return value, np.full(len(value), 1 / max(len(value), 1))
 
 
-# --- what it gets -------------------------------------------------------------------------------------------------
+# --- outputs in memory ---------------------------------------------------------------------------------------------
 
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
@@ -459,11 +455,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 
 def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
-    """Problems of arrays that have some elements in one place, but not all: one would be written over the other.
-
-    Args:
-        arrays: each with its place. Those of one place are one array.
-    """
+    """Problems of arrays that share some elements, but not all: one would be written over the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
     for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):

@@ -19,7 +19,6 @@ KINDS = (
     "tokenizers",
     "recipes",
     "records",
-    "analyses",
     "importances",
     "prompts",
     "pickles",

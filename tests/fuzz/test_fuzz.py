@@ -9,7 +9,7 @@ from tests.fuzz import KINDS, kind
 from tests.fuzz.__main__ import KEPT
 
 CASES = 40
-NEEDS = {"records": "altair", "analyses": "altair", "results": "ramerge_eval"}
+NEEDS = {"records": "altair", "results": "ramerge_eval"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ramerge.cli.main import COMMANDS
-from ramerge.mergekit.flags import FLAGS
+from ramerge.mergekit.translate import FLAGS
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ import ramerge
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.checks import check
-from ramerge.core.recipe.dialects import dialect_of
 from ramerge.core.recipe.document import Document, read_document
-from ramerge.core.recipe.read import translate_recipe
+from ramerge.core.recipe.read import dialect_of, translate_recipe
 from ramerge.mergekit.translate import DIALECT, translate
 from tests.checkpoints import floats, write_checkpoint
 from tests.messages import Messages

@@ -59,7 +59,7 @@ def test_sum_ignores_agents_per_kernel(method: str, tmp_path: Path, monkeypatch:
     source = {"method": method, "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(source, tmp_path / "together")
     monkeypatch.setattr(f"ramerge.core.methods.{method}.FEW", 3)
-    monkeypatch.setattr("ramerge.core.methods.many.FEW", 3)
+    monkeypatch.setattr("ramerge.core.methods.formula.FEW", 3)
     ramerge.merge(source, tmp_path / "grouped")
     same(read_checkpoint(tmp_path / "grouped"), read_checkpoint(tmp_path / "together"))
 

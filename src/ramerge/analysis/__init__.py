@@ -1,4 +1,4 @@
-"""Changes by RL: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
+"""Changes by RL: sparsity, overlap and angles of task vectors, and their fate in merges (sections 3.1 and 3.2).
 
 commands                 `ramerge analyze`, `recommend` and `report`
 command_output           what these commands print and write; checks of paths, which `soups/commands` uses, too
@@ -13,8 +13,7 @@ cells                    the heat map: figures by layer and role, seen while `ob
 findings                 sentences on what the figures mean for merging; called by `analyze`
 results                  `Analysis`: the figures of all parts, as JSON, and read back from it by `ui/look`
 tables                   the rows of `--csv` and of data frames, for `results`; the CSV files, for `command_output`
-text                     an analysis as lines for the terminal; called by `commands`
-agent_figures            an agent's row in the table of agents, for `text` and `report/page`; shares as percentages
+text                     an analysis as lines for `commands`; an agent's row and percentages, for `report/page`, too
 recommend                which merge to try first, why, and the search that chooses; for `command_output` and `ui/look`
 finished                 a merge that is done, as its recipe and record, for `ramerge report` and `ui/share`
 report/                  an analysis as an HTML page and as files of figures

@@ -115,7 +115,7 @@ def plan_analysis(
 def carry_out(
     plan: MergePlan, statistics: TaskVectorStatistics, executor: Executor, listen: Listener = silence
 ) -> Analysis:
-    """Carry out the plan of an analysis: read the inputs, count, and say what the counts mean."""
+    """Carry out the plan of an analysis: read the inputs, count, and interpret the counts."""
     start = time.monotonic()
     sample_warnings = inspect(plan)
     cells = CellCounts(plan, statistics, listen)

@@ -60,8 +60,6 @@ class CellFigures(Progress):
 
     Attributes:
         part: figures of the whole model, as in `AnalyzedPart`.
-        cells: as `HeatCell`.
-        epsilon, relative_epsilon: as in `Analysis`.
     """
 
     part: Mapping[str, object] = field(default_factory=dict)
@@ -81,7 +79,7 @@ class _Sum:
 
 
 class CellCounts:
-    """The heat map while it is counted: adds up blocks, and tells a listener of it twice a second."""
+    """The heat map while it is counted: adds up blocks, and notifies a listener twice a second."""
 
     def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
         self._plan, self._statistics, self._listen = plan, statistics, listen
@@ -93,7 +91,7 @@ class CellCounts:
         self._several = len(stacks) > 1
 
     def __call__(self, result: BlockResult) -> None:
-        """Add what was found in a block."""
+        """Add the counts of a block."""
         index = result.block.tensor
         name = self._plan.tensors[index].name
         layer = layer_of(name)
@@ -116,7 +114,7 @@ class CellCounts:
             self._listen(CellFigures("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
-        """All cells of the heat map that blocks were found of, by layer and role."""
+        """All cells of the heat map with a counted block, by layer and role."""
         return tuple(
             self._cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))

@@ -78,7 +78,7 @@ def write_outputs(
     recipe: str | None,
     advice: Sequence[str],
 ) -> None:
-    """Write the files that `--html`, `--csv` and others ask for, all or none; then print the numbers for `--json`."""
+    """Write the files of `--html`, `--csv` and others, all or none; then print the numbers for `--json`."""
     texts: list[tuple[Path, str | bytes]] = []
     if flags["json_file"] is not None:
         texts.append((flags["json_file"], analysis.to_json()))
@@ -94,11 +94,7 @@ def write_outputs(
 
 
 def read_numbers(flag: str, text: str) -> list[float]:
-    """The numbers of `--epsilons`, with commas between them.
-
-    Raises:
-        RecipeError: something else.
-    """
+    """The numbers of `--epsilons`, with commas between them."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError as error:

@@ -1,6 +1,6 @@
 """Findings about merging these agents: sentences, each under a condition and with its figures.
 
-Each topic is a table. The first row whose condition holds says what is so; the last row always holds.
+Each topic is a table. The first row whose condition holds is the finding; the last row always holds.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
 
 
 def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
-    """The finding in place of all others where so many numbers are NaN or Inf that figures mean nothing; else none."""
+    """The finding in place of all others where many numbers are NaN or Inf; else none."""
     damaged_models = {label: count for label, count in non_finite.items() if count >= _DAMAGE_SHARE * model.elements}
     if not damaged_models:
         return ()
@@ -193,7 +193,7 @@ def _sparsity(figures: _FindingFigures) -> Finding:
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
-    """Findings for RAM on LoRA adapters; by their own figures, because the rest is a model's."""
+    """Findings for RAM on LoRA adapters, by the adapters' own figures."""
     adapter_agents = [agent for agent in figures.agents if agent.name in adapters]
     if not adapter_agents:
         return None
@@ -221,7 +221,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
-    """The finding on overlap: how much of what agents moved is their own, and how that compares with chance."""
+    """The finding on overlap: each agent's share of unique changes, compared with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_sentence(_CHANCE, figures)}"
@@ -236,7 +236,7 @@ def _overlap(figures: _FindingFigures) -> Finding:
 
 
 def _own(agents: Sequence[AgentPart]) -> str:
-    """Which agents' changes are mostly their own, and which overlap with those of others."""
+    """Agents whose changes are mostly their own, and agents whose changes overlap with others'."""
 
     def names_of(those: Sequence[AgentPart]) -> str:
         return enumerated([f"{agent.name} ({agent.unique_share:.0%})" for agent in those])

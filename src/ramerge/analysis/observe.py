@@ -26,7 +26,6 @@ class ObservePass(PlanPass):
 
     Attributes:
         results: of earlier passes.
-        tasks: how each tensor is merged.
     """
 
     counted: Mapping[int, Sequence[Statistic]]
@@ -44,7 +43,6 @@ class Observation:
     """The results of `observe`.
 
     Attributes:
-        results: of statistics, by statistic and part of the model.
         rounding: int64: what rounding does to updates, as `kernels.piece.rounding_counts` has it.
         non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
     """
@@ -66,11 +64,7 @@ def observe(
     The plan's first point is merged, after the counting passes of its method.
 
     Args:
-        plan: the plan.
         statistics: what is counted.
-        executor: runs the work on blocks in this process.
-        listen: gets the progress.
-        watch: gets what was found in each block.
 
     Raises:
         PlanError: the plan has problems.

@@ -125,10 +125,7 @@ class AnalyzedPart:
 
     Attributes:
         name: `model`, `layer 3`, a role, or the tensor's name.
-        tensors: how many.
         elements: of these.
-        agents: in the recipe's order.
-        pairs: of agents.
     """
 
     name: str
@@ -150,7 +147,7 @@ class TensorPart(AnalyzedPart):
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence on what an analysis means for merging, and why."""
+    """A sentence on the meaning of an analysis for merging, and its reason."""
 
     text: str
     reason: str

@@ -34,7 +34,6 @@ class PrecisionLoss(Statistic):
     because parts of a model are added up.
 
     Attributes:
-        agents: how many the recipe has.
         epsilon: an element has moved where |tau| > epsilon; in units of what `after` measures of each agent, if that
             must be counted first.
     """
@@ -65,7 +64,7 @@ class PrecisionLoss(Statistic):
 
 
 def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict[str, float]]:
-    """The precision loss of each agent that has elements in float32 or float64: counts, and shares that are lost."""
+    """The precision loss of each agent with elements in float32 or float64: counts and shares."""
     total = sum(totals[1:], totals[0].copy()) if totals else np.zeros((len(agents), 0), np.int64)
     losses = {}
     for name, row in zip(agents, total, strict=True):
@@ -82,7 +81,7 @@ def losses_of(totals: Sequence[Counts], agents: Sequence[str]) -> dict[str, dict
 
 
 def finding_of(figures: Mapping[str, Mapping[str, float]], threshold: str) -> list[Finding]:
-    """The finding on what conversion to bfloat16 would lose; none without wider agents."""
+    """The finding on the loss by conversion to bfloat16; none without wider agents."""
     if not figures:
         return []
 

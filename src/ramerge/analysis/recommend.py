@@ -1,4 +1,5 @@
-"""Which merge to try first: what the weights show, RAM+ or what fits them, and the search that chooses with prompts.
+"""The merge to try first: kind of the agents by their weights, RAM+ or what fits them, and the search that chooses with
+prompts.
 
 No method on weights is best everywhere: what was best on agents of one base was worst on those of another, and nothing
 in the weights told which (docs/findings.md). So there are four kinds of agents, each with one method and one reason;
@@ -140,12 +141,10 @@ class Recommendation(Displayed):
 
 
 def situation(densities: Iterable[float], cosine: float, *, adapters: bool = False) -> str:
-    """Which kind of agents these are.
+    """Classify agents by their weights.
 
     Args:
-        densities: of all agents.
         cosine: the greatest of two task vectors.
-        adapters: whether all agents are LoRA adapters.
     """
     shares = list(densities)
     if cosine > _COPIES_FROM:
@@ -199,15 +198,10 @@ def of_recipe(analysis: Analysis, document: Document, options: Options, on_progr
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:
-    """Recommends a merge by what weights show.
+    """Recommend a merge by the weights alone.
 
     Args:
-        analysis: of the agents.
-        document: their opened recipe, for the commands.
         start: paths of commands in this folder are relative to it; default: the current one.
-
-    Raises:
-        PlanError: there is only one agent, or none moved anything.
     """
     densities = {agent.name: agent.density for agent in analysis.model.agents}
     if len(densities) < 2:
@@ -237,7 +231,7 @@ def by_weights(analysis: Analysis, document: Document, start: Path | None = None
 
 
 def _rounding(analysis: Analysis) -> tuple[str | None, str | None]:
-    """How to round where rounding to nearest would erase much, and a sentence that says so."""
+    """The rounding to use where rounding to nearest would erase much, and a sentence for it."""
     largest_erasure = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
     if largest_erasure < _ERASED_FROM:
         return None, None
@@ -264,11 +258,7 @@ def _search_command(document: Document, start: Path | None) -> str:
 
 
 def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
-    """Check a recipe's prompts, if it has any, before weights are read, which takes long.
-
-    Raises:
-        RamergeError: as for `rank`, as far as headers, configuration and prompts show.
-    """
+    """Check a recipe's prompts, if it has any, before weights are read, which takes long."""
     if recipe.stated("prompts"):
         FEATURES["rank"](recipe, {}, options=options)
 
@@ -276,11 +266,7 @@ def check_prompts(recipe: Document, options: Options = _OPTIONS) -> None:
 def by_prompts(
     by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
 ) -> Recommendation:
-    """The best of a few merges by mass on the recipe's prompts, in place of what the weights suggest.
-
-    Raises:
-        RamergeError: as for `rank`.
-    """
+    """The best of a few merges by mass on the recipe's prompts, in place of the recommendation by weights."""
     candidates = {name: {"method": name, "parameters": {}} for name in (by_weights.method, *_BY_PROMPTS)}
     ranking = FEATURES["rank"](recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
@@ -309,9 +295,9 @@ def by_prompts(
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
-    """The warnings of an analysis that concern the method that is recommended.
+    """The warnings of an analysis that concern the recommended method.
 
-    Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
+    Warnings about another method, which the user is to leave, do not help, nor do those on where to begin.
     """
     return tuple(
         text

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.cells import HeatCell
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
-from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
-from ramerge.analysis.tensor_roles import ROLES
 from ramerge.core.foundation.extras import data_frame
-from ramerge.core.methods.ram import RESCALINGS
-from ramerge.sdk.records import read_model, to_model
+from ramerge.sdk.records import to_model
 from ramerge.sdk.text import Displayed, JsonLimits, dumped, parse
 
 SCHEMA = "ramerge.analysis/1"
@@ -141,76 +137,7 @@ def analysis_of(text: str) -> Analysis:
     Raises:
         ValueError: it is none.
     """
-    return to_model(_checked_values(parse(text.encode(), _LIMITS)), Analysis)
-
-
-def read_analysis(path: Path) -> Analysis:
-    """The analysis in a file that `--json` wrote."""
-    return read_model(path, Analysis, _LIMITS, "analysis", _checked_values)
-
-
-_OF_CELL = ("active", "unique", "sign_agreement", "precision_loss", "effective_lambda")
-"""Figures of a cell that hold a value for each agent."""
-_ERASURE_KEYS = {"updates", "erased", "erased_share"}
-_SAMPLE_KEYS = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
-
-
-def _checked_values(values: Any) -> Any:
-    """The plain values of an analysis, after their lists are found to be as long as they must be."""
-    if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-        raise ValueError(f"its schema is not {SCHEMA}")
-    try:
-        names = [agent["name"] for agent in values["model"]["agents"]]
-        parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
-        fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
-        lengths = {len(cell[name]) for cell in values["cells"] for name in _OF_CELL}
-        fits = fits and lengths <= {len(names)} and all(cell["role"] in ROLES for cell in values["cells"])
-        fits = fits and list(values["rounding"]) in ([], names)
-        fits = fits and all(map(_is_rounding, values["rounding"].values()))
-        fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        raise ValueError(f"something is missing in it or of another kind ({error})") from error
-    if not fits:
-        raise ValueError("its parts are not of the same agents, figures and bins")
-    if not _is_printable(values):
-        raise ValueError("a text in it has control characters")
-    return values
-
-
-def _is_rounding(figures: Mapping[str, Any]) -> bool:
-    """Whether the figures of an agent's rounding are complete, and lie where such figures lie."""
-    error = figures.get("effective_error")
-    return (
-        _ERASURE_KEYS <= set(figures) <= _ERASURE_KEYS | _SAMPLE_KEYS
-        and 0 <= figures["erased_share"] <= 1
-        and (error is None or error >= 0)
-    )
-
-
-def _is_printable(values: object) -> bool:
-    """Whether all texts in plain values, names of keys included, fit into a line of a terminal."""
-    if isinstance(values, str):
-        return values.isprintable()
-    if isinstance(values, Mapping):
-        return all(key.isprintable() and _is_printable(value) for key, value in values.items())
-    return all(map(_is_printable, values)) if isinstance(values, list) else True
-
-
-def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
-    """Whether the lists of a part have these agents, all their pairs, and so many epsilons."""
-    pairs = [[first, second] for index, first in enumerate(names) for second in names[index + 1 :]]
-    return (
-        [agent["name"] for agent in part["agents"]] == list(names)
-        and [pair["agents"] for pair in part["pairs"]] == pairs
-        and all(
-            len(agent["shared_with"]) == len(names)
-            and len(agent["by_epsilon"]) == epsilons
-            and (len(agent["exponents"]), len(agent["ulps"])) == (EXPONENT_BINS, ULP_BINS)
-            and tuple(agent["fates"]) == MERGES
-            and all(tuple(figures["lambdas"]) == tuple(RESCALINGS) for figures in (agent, *agent["by_epsilon"]))
-            for agent in part["agents"]
-        )
-    )
+    return to_model(parse(text.encode(), _LIMITS), Analysis)
 
 
 def _finite(value: object) -> object:

@@ -30,9 +30,9 @@ EXPONENT_BINS, LEAST_EXPONENT = 49, -40
 ULP_BINS, LEAST_ULP = 33, -16
 # What a merge leaves of a moved element: as much as the agent moved it, less, the opposite, nothing.
 FATES = ("kept", "diluted", "flipped", "lost")
-# What is compared: RAM, the mean of all task vectors, and the merge that was asked for.
+# The compared merges: RAM, the mean of all task vectors, and the requested one.
 MERGES = ("ram", "average", "merge")
-# An element is kept if it is left with this part of what the agent moved it by.
+# An element is kept if this part of the agent's change of it is left.
 KEPT_SHARE = 0.99
 
 _CHUNK = 1024
@@ -46,7 +46,7 @@ _LAST_PLACE = {"BF16": (7, 1), "F16": (10, 113), "F32": (23, 1), "F64": (52, 1)}
 
 @dataclass(frozen=True)
 class TallyLayout:
-    """Where the figures of `survey` lie, in elements of its two arrays, each `(name, shape)` in order.
+    """Layout of the figures of `survey` in its two arrays, each `(name, shape)` in order.
 
     Counts: `masks`, elements by the set of agents that moved them (bit t for agent t); `exponents` and `ulps`, the two
     histograms of each agent's |tau|; in these three elements that no agent changed may be missing; `agree`, elements
@@ -81,7 +81,7 @@ def size_of(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def slices(shapes: dict[str, tuple[int, ...]]) -> dict[str, slice]:
-    """Where each array of a `TallyLayout` lies in one array of them all."""
+    """The slice of each array of a `TallyLayout` in their common array."""
     ends = list(accumulate(map(math.prod, shapes.values()), initial=0))
     return {name: slice(*bounds) for name, bounds in zip(shapes, pairwise(ends), strict=True)}
 
@@ -98,16 +98,15 @@ def survey(
     counts: NDArray[np.int64],
     sums: NDArray[np.float64],
 ) -> bool:
-    """Add to the tallies of an analysis what a stretch of elements holds; True if anything there is not finite.
+    """Add a stretch of elements to the tallies of an analysis; True if anything there is not finite.
 
     Elements that are the base's in all agents may be missing in the set of no agents and in the bins of 0: what is
     missing there follows from the number of elements. So what follows the last element in its word, which is zero in
     all inputs, does no harm.
 
     Args:
-        loop: formats of the inputs and of `merge`.
         inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
-        merge: the merge that was asked for, rounded to `target`; as long as the inputs.
+        merge: the requested merge, rounded to `target`; as long as the inputs.
         epsilons: one for each agent, or only one: it has moved an element where |agent - base| > epsilon, compared in
             the loop's real type.
         others: further thresholds, the same for all agents.
@@ -115,7 +114,6 @@ def survey(
         tables: of `tables`, for fewer than 2^32 elements; `fold` adds it to `counts`.
         by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
             those that only it did.
-        counts: as `TallyLayout.counts` lays it out.
         sums: as `TallyLayout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
             inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
     """
@@ -414,7 +412,7 @@ def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
     lines += ["marks[i] = mask", f"marks[{(1 + n) * chunk} + i] = different"]
     results_of_methods = ("b + moved / movers if movers > ZERO else b", "b + total / COUNT")
     results = [*[rounded(form, target, f"({value})") for value in results_of_methods], f"{form.lanes[0]}(of_merged[j])"]
-    # what is stored where no agent moves anything: the base, rounded if the output's format is narrower
+    # the stored value where no agent moves anything: the base, rounded if the output's format is narrower
     lines.append(f"stays = {kept_base(loop, target)}")
     lines += [f"numbers[{(2 * n + merge) * chunk} + i] = {result} - stays" for merge, result in enumerate(results)]
     return lines

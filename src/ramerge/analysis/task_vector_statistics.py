@@ -61,7 +61,6 @@ class TaskVectorStatistics(Statistic):
     """The statistic that `ramerge analyze` counts of pieces that have been merged. Its result is a `Tally`.
 
     Attributes:
-        agents: how many the recipe has.
         epsilon: an element has moved where |tau| > epsilon (section 3.1); in units of what `after` measures of each
             agent, if that must be counted first.
         epsilons: those for which moved and unique elements are counted as well.

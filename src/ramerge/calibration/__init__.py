@@ -12,8 +12,8 @@ rewards            the reward function of `--reward`
 encode             from a prompt and a reply to token ids and labels, by the chat template; called by `speaker`
 
 live_base          the base in memory, a context that puts the weights of agents and merges into it; missing libraries
-live               the model itself, made by `live_base`: its weights, likelihoods and generation, on torch
-names              from the names of transformers to those of the checkpoint, for `live`
+live               the model itself, made by `live_base`: its weights, likelihoods and generation, on torch;
+                   names of its tensors in the checkpoint
 offload            a model larger than the memory of the device, for `live`
 speaker            the agent that is loaded, as one that replies: tokenizer, prompts as ids, replies
 

@@ -46,7 +46,7 @@ def read_record(folder: Path) -> CalibrationRecord | None:
 
 
 def is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether the files in the folder of an agent are those that were written."""
+    """Whether the files in the folder of an agent are unchanged since they were written."""
     try:
         digests = dict(record.digests)
         if record.importances:
@@ -105,7 +105,7 @@ def write_folder(
 def write_importances(
     folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
 ) -> None:
-    """Write the importances of a model: float32 for each floating-point tensor; 0 for what no training moves."""
+    """Write importances: float32 for each floating-point tensor; 0 for tensors that no training moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
     shard = lay_out(ONE_FILE, [(tensor.name, "F32", tensor.shape, 4 * tensor.elements) for tensor in floats])
     with build_output(folder, overwrite=True) as staging:

@@ -1,4 +1,4 @@
-"""How likely a model is to give the agents' replies: two scores without generation, by one forward pass a prompt.
+"""Likelihood of the agents' replies under a model: two scores without generation, by one forward pass a prompt.
 
     agreement = mean negative log-likelihood (NLL) per token of the agent's own replies to prompts of its task
     mass = mean over prompts of exp(-NLL of the whole reply / s), where wrong replies count 0
@@ -70,7 +70,7 @@ class Agreement(Displayed):
 
 
 FEW = 8
-"""Fewer replies of an agent say little: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
+"""Fewer replies of an agent are unreliable: with 4 right ones a choice was 2 points off (lab/experiments/045)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,7 +174,7 @@ def _all_of(exchanges: Mapping[str, Sequence[Exchange]], note: str) -> ReplySet:
 
 
 def few_replies(counts: Mapping[str, int], kind: str) -> tuple[str, ...]:
-    """A sentence on agents with so few replies that a choice by them is unreliable; none if all have enough."""
+    """A sentence on agents with too few replies for a reliable choice; none if all have enough."""
     few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
     text = f"fewer than {FEW} {kind} of {enumerated(few)}: the choice is unreliable; {MORE_PROMPTS}"
     return (text,) if few else ()
@@ -184,15 +184,10 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
     """For each agent's replies, some prompts of every agent at a time: negative log-likelihoods, and tokens.
 
     Args:
-        live: the model, with the weights that are scored.
-        replies: what is scored.
         parts: how often something is given; fewer if there are fewer prompts.
 
     Yields:
         By agent, as `Items`: right replies first, then prompts whose reply is wrong.
-
-    Raises:
-        WeightsError: a likelihood is not finite.
     """
     for part in zip(*(replies.in_parts(name, parts) for name in replies.exchanges), strict=True):
         yield {
@@ -264,11 +259,7 @@ def agreement(
 
 
 def refuse_other_tokens(models: Recipe, options: Options) -> None:
-    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row.
-
-    Raises:
-        PlanError: the recipe allows different tokens, and there are some.
-    """
+    """Refuse to score merges of models that have different tokens in a row: replies are compared row by row."""
     if not models.allow.different_tokens:
         return
     strict = models.with_(prompts=None, allow={"different_tokens": False})
@@ -280,11 +271,7 @@ def refuse_other_tokens(models: Recipe, options: Options) -> None:
 
 
 def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
-    """The agreement of the model in memory with each agent.
-
-    Raises:
-        WeightsError: a likelihood is not finite.
-    """
+    """The agreement of the model in memory with each agent."""
     (items,) = likelihoods(live, replies)
     return agreements_of(items)
 
@@ -312,10 +299,6 @@ def temper_of(candidates: Iterable[Items]) -> float:
 
 def mass_items(items: NDArray[np.float64], temper: float) -> NDArray[np.float64]:
     """The mass of each prompt's reply, as items of a figure.
-
-    Args:
-        items: of an agent, as in `Items`, shape (prompts, 2).
-        temper: see `temper_of`.
 
     Returns:
         Shape (prompts, 2): exp(-NLL / temper), or 0 for a wrong reply; and 1.

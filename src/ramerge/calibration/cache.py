@@ -87,9 +87,6 @@ class CachedCalibration:
     to no other models or prompts.
 
     Attributes:
-        models: base and agents.
-        prompts: of each agent that is asked.
-        settings: how they are gathered.
         folder: holds a folder for each agent.
     """
 
@@ -140,12 +137,8 @@ def _folder(name: str) -> Path:
 
 
 def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Document:
-    """A recipe whose agents have recorded inputs in place of prompts.
-
-    Args:
-        recipe: names the models. What else it says stays.
-        names: of the agents.
-        calibration: holds a folder for each agent.
+    """A recipe whose agents have recorded inputs in place of prompts. Other keys stay. `calibration` holds a folder for
+    each agent.
     """
     result = recipe.without("prompts")
     for name in names:

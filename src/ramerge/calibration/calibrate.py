@@ -1,7 +1,7 @@
 """The whole of `ramerge calibrate`: for each agent replies, inputs of layers and importances on some prompts.
 
 The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
-interrupted run are kept in OUT until the folder is complete, so that no prompt is asked twice.
+interrupted run are kept in OUT until the folder is complete, so that no prompt is answered twice.
 """
 
 from __future__ import annotations
@@ -54,11 +54,7 @@ _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 
 
 class OtherCalibrationError(PlanError):
-    """A folder holds a calibration with another model, other prompts or other settings.
-
-    Attributes:
-        agent: whose.
-    """
+    """A folder holds a calibration with another model, other prompts or other settings."""
 
     def __init__(self, problems: str, agent: str = "") -> None:
         super().__init__(problems)
@@ -114,11 +110,7 @@ def calibrate(
 def estimate_calibration(
     recipe: AnyRecipe, *, settings: CalibrationSettings = _SETTINGS, options: Options = _OPTIONS
 ) -> CalibrationEstimate:
-    """Estimate what `calibrate` with these arguments will take at most; no weight is read.
-
-    Raises:
-        RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
-    """
+    """Estimate what `calibrate` with these arguments will take at most; no weight is read."""
     models, prompts = _models_and_prompts(recipe, settings, options)
     base = LiveBase(models, settings, options)
     base.choose()
@@ -129,25 +121,20 @@ def estimate_calibration(
 def _models_and_prompts(
     recipe: AnyRecipe, settings: CalibrationSettings, options: Options
 ) -> tuple[Recipe, dict[str, list[Prompt]]]:
-    """The models of a recipe that is right as a whole, and the prompts of each agent."""
+    """The models of a checked recipe, and the prompts of each agent."""
     require_extras()
     document = open_recipe(recipe, options)
     models = models_only(document)
     base_of(models)
     prompts = prompts_of(models.agents, models.prompts, settings)
-    check_unchosen(document)  # what it says next to models and prompts does nothing here, but may be a typo
+    check_unchosen(document)  # keys besides models and prompts have no effect here, but may be a typo
     return models, prompts
 
 
 def prompts_of(
     agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
 ) -> dict[str, list[Prompt]]:
-    """Read the prompts of each agent, after everything else was checked that needs no model.
-
-    Raises:
-        RecipeError: a setting is wrong, prompts are named for an agent that is not there, or an agent has none.
-        InputError: they cannot be read, or are too few.
-    """
+    """Read the prompts of each agent, after all checks that need no model."""
     if problems := settings.problems():
         raise RecipeError(problems)
     reward_of(settings.reward)
@@ -232,11 +219,11 @@ class _Gathering:
 
     @property
     def passes(self) -> int:
-        """How often a prompt is worked on: for its reply, and for what is gathered."""
+        """Number of passes over a prompt: for its reply, and for each statistic."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
     def one(self, name: str, prompts: Sequence[Prompt], advance: Callable[[int], None]) -> CalibrationRecord:
-        """Calibrate one agent, unless its folder is there and fits."""
+        """Calibrate one agent, unless a complete folder of it exists."""
         weights = _digests(self.base.plan_of(name))
         of_base = _digests(self.base.plan_of_base()) if self.settings.source == "base" else {}
         fingerprint = self._fingerprint([weights, of_base], prompts)
@@ -396,7 +383,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
-    """The replies that an interrupted run has kept, by prompt; none of another model or other prompts."""
+    """The replies of an interrupted run, by prompt; none of another model or other prompts."""
     try:
         first, _, rest = read_state(journal, MOST_BYTES).partition(b"\n")
     except FileNotFoundError:

@@ -88,7 +88,7 @@ def calibrate(
 
 
 def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
-    """The commands of merges that use what was gathered."""
+    """The commands of merges that use the calibration."""
     for method, flag, names in (
         ("regmean", "--inputs", [name for name, one in records.items() if one.layers]),
         ("fisher", "--importance", [name for name, one in records.items() if one.importances]),

@@ -16,7 +16,7 @@ _MOST_TURNS = 3
 class Text:
     """An example that is plain text: `labels` after `context`.
 
-    `complete` says that nothing is put in front: the text has all special tokens that the model reads.
+    With `complete`, nothing is put in front: the text has all special tokens that the model reads.
     """
 
     context: str
@@ -44,9 +44,7 @@ class EncodedExample:
     """Token ids of an example; those from `start` on are labels, each given all ids before it.
 
     Attributes:
-        ids: at most `max_length` token ids.
         start: position of the first label, at least 1.
-        truncated: whether ids were cut off.
     """
 
     ids: tuple[int, ...]
@@ -62,7 +60,7 @@ class ExampleEncoder:
         self._max_length = max_length
 
     def __call__(self, example: Example) -> EncodedExample | str:
-        """The ids of an example, or what is wrong with it."""
+        """The ids of an example, or the problem with it."""
         if isinstance(example, ChatExample):
             texts = self._render(example)
             if isinstance(texts, str):
@@ -70,14 +68,14 @@ class ExampleEncoder:
             context, labels = (self._ids(text) for text in texts)
             end = self._tokenizer.eos_token_id
             if example.has_reply and end in labels:
-                # what a template writes behind the end of the sequence, no model is asked to say
+                # no model has to generate what a template writes behind the end of the sequence
                 labels = labels[: len(labels) - labels[::-1].index(end)]
         else:
             context, labels = self._ids_of_context(example), self._ids(example.labels)
         return self.cut(context, labels)
 
     def cut(self, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
-        """As many ids of an example as fit, or what is wrong with it.
+        """As many ids of an example as fit, or the problem with it.
 
         The left of the context goes first, but not all of it, then the right of labels.
         """
@@ -94,7 +92,7 @@ class ExampleEncoder:
         return EncodedExample(ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
-        """The ids of a prompt, after which a reply comes, not cut; or what is wrong with the example."""
+        """The ids of a prompt, ready for a reply and not cut; or the problem with the example."""
         if isinstance(example, Text):
             return self._ids_of_context(example)
         texts = self._render(example)
@@ -121,13 +119,13 @@ class ExampleEncoder:
 
     @cached_property
     def _shapes(self) -> list[tuple[list[str], list[str]]]:
-        """For conversations of some turns, the longest first: roles, and what the template leaves around contents."""
+        """For conversations of some turns, the longest first: roles, and the template's text around contents."""
         shapes = []
         for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
             roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
             contents = [f"content{place}of{len(roles)}" for place in range(len(roles))]
             marks = re.split("|".join(contents), self._bare(_conversation(roles, contents)))
-            # where only special tokens stand between contents, nothing is left to tell them apart
+            # where only special tokens stand between contents, nothing is left to separate them
             if len(marks) == len(roles) + 1 and all(marks[1:]):
                 shapes.append((roles, marks))
         return shapes

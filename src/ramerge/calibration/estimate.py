@@ -1,4 +1,6 @@
-"""Estimates of what a calibration will take, without reading a weight; for `live_base`, what stays on the device."""
+"""Estimates of a calibration's memory and work, without reading a weight; for `live_base`, the share of weights on the
+device.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,12 @@ _SHARED_INPUTS = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
 
 @dataclass(frozen=True)
 class CalibrationEstimate:
-    """An upper bound of what a calibration will take.
+    """An upper bound of a calibration's memory and work.
 
     Attributes:
-        device: where it runs, with the name of a GPU.
-        dtype: what the model computes in.
-        model_bytes: of the weights.
         device_bytes: of the weights that stay on the device; the others stay in main memory.
-        importance_bytes: of the importances while they are summed; 0 if none are asked for.
+        importance_bytes: of the importances while they are summed; 0 without importances.
         rows_bytes: of the recorded inputs of one agent.
-        prompts: by agent, how many are drawn.
         tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
     """
 
@@ -81,18 +79,7 @@ def estimate(
     device: torch.device,
     dtype: str,
 ) -> CalibrationEstimate:
-    """Estimate what a calibration will take, from headers, configuration and prompts.
-
-    Args:
-        plan: that reads the base.
-        prompts: of each agent.
-        settings: of the calibration.
-        device: where it runs.
-        dtype: what the model computes in.
-
-    Raises:
-        PlanError: the model cannot fit.
-    """
+    """Estimate a calibration's memory and work, from headers, configuration and prompts."""
     size = model_bytes(plan, dtype)
     importances = importance_bytes(plan, settings)
     budget = budget_of(size, importances, settings, device)
@@ -115,7 +102,7 @@ def model_bytes(plan: MergePlan, dtype: str) -> int:
 
 
 def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
-    """Bytes of a model's importances while they are summed; 0 if none are asked for."""
+    """Bytes of a model's importances while they are summed; 0 without importances."""
     return _IMPORTANCE_BYTES * plan.parameters_count if settings.gathers("importance") else 0
 
 
@@ -148,7 +135,7 @@ def positions(plan: MergePlan) -> int | None:
 
 
 def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
-    """Tokens of a prompt and its reply at most: no tokenizer makes more of a text than it has bytes."""
+    """An upper bound of the tokens of a prompt and its reply: no tokenizer makes more of a text than it has bytes."""
     texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
     reply_bytes = most_new
     if prompt.replies:
@@ -164,13 +151,7 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     """Bytes of weights that stay on the device, for `offload`; None if all of them do.
 
     Args:
-        size: bytes of the model.
         importances: bytes that are held next to it.
-        settings: may state the budget.
-        device: where the model computes.
-
-    Raises:
-        PlanError: they cannot fit.
     """
     free = host = memory()
     if device.type == "cuda":

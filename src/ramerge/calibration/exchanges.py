@@ -26,15 +26,11 @@ class Exchange:
     """A prompt and a reply, as token ids.
 
     Attributes:
-        place: where the prompt stands.
-        ids: token ids of both.
         start: where the reply begins, at least 1.
-        text: the reply.
         reward: what it earned; None if that is not known.
-        generated: whether the agent was asked for it.
+        generated: whether the agent generated the reply.
         truncated: whether ids were cut off, because the model has no more positions.
         ended: whether the reply ends by itself.
-        key: of the prompt.
         held_out: whether no statistic has seen it, so that merges are scored on it.
     """
 
@@ -64,12 +60,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     """The exchanges of a file `replies.jsonl`.
 
     Args:
-        path: the file.
-        content: what it holds, if it was read.
         partial: whether it may end in the middle of a line, as after a kill; what is incomplete is left out.
-
-    Raises:
-        InputError: it cannot be read, or a line is wrong.
     """
     exchanges = []
     try:

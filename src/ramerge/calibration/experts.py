@@ -1,4 +1,4 @@
-"""How many rows of inputs are kept of an expert: all experts of a layer share a budget."""
+"""Number of recorded rows of inputs of an expert: all experts of a layer share a budget."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def number_of(name: str) -> int | None:
 
 
 def rows_of_each(rows: int, names: Iterable[str]) -> int:
-    """The most rows of inputs that are kept of an expert, at least one.
-
-    Args:
-        rows: of a layer that every token passes.
-        names: of a model's weights.
+    """The most recorded rows of inputs of an expert, at least one.
 
     Example:
         >>> from ramerge.calibration.experts import rows_of_each

@@ -27,17 +27,10 @@ def exchanges_of(
     """Gather a reply to each prompt: a known one, the best of those with the prompt, or the agent's own greedy one.
 
     Args:
-        speaker: replies.
-        prompts: all of the agent.
         earlier_replies: by the prompt's key, replies of an earlier run.
-        batch: how many prompts are asked at once; those of similar length are asked together, and fewer from then on
+        batch: number of prompts at once; those of similar length go together, and fewer from then on
             where the memory of the device does not suffice.
         reward: what scores replies that come without a reward; None if nothing does.
-        on_batch: gets the replies of each batch, as soon as they are there.
-
-    Raises:
-        InputError: prompts cannot be encoded; all are listed.
-        PlanError: the memory does not suffice for a single prompt.
     """
     exchanges_by_key = dict(earlier_replies)
     problems: dict[str, list[str]] = {}
@@ -80,7 +73,7 @@ def exchanges_of(
 
 
 def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
-    """The replies to prompts; None if there is no memory for so many, and fewer may fit."""
+    """The replies to prompts; None if the memory does not suffice for so many."""
     try:
         with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
             return speaker.replies(part)
@@ -105,20 +98,8 @@ def record_inputs(
     seed: int,
     on_sequence: Callable[[], None],
 ) -> RecordedInputs:
-    """Gather the inputs of linear layers while a model reads prompts and replies.
-
-    Args:
-        speaker: reads.
-        exchanges: what it reads; at least one.
-        names: of the model's tensors.
-        rows: how many tokens are recorded at most.
-        seed: of the choice.
-        on_sequence: called after each sequence.
-
-    Raises:
-        WeightsError: a number is not finite.
-    """
-    # the last token predicts nothing, so a model that speaks never reads it
+    """Gather the inputs of linear layers while a model reads prompts and replies."""
+    # the last token predicts nothing, so a model that generates never reads it
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)
     recorder = InputRecorder(speaker.live, names, rows, seed)

@@ -1,4 +1,4 @@
-"""How much each parameter matters to what an agent replies: the diagonal of its Fisher information. Imports torch.
+"""Importance of each parameter for an agent's replies: the diagonal of its Fisher information. Imports torch.
 
 Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
 
@@ -26,19 +26,9 @@ def importances_of(
 ) -> dict[str, torch.Tensor]:
     """Importances of an agent: the mean over exchanges of the squared gradient of a reply's log-likelihood.
 
-    Args:
-        live: the model, with the weights of the agent.
-        name: of the agent, for messages.
-        exchanges: prompts and replies; at least one.
-        tensors: names that the checkpoint has.
-        on_exchange: called after each exchange.
-
     Returns:
         For each name float32 numbers of the tensor's shape, on the model's device. What no training moves, such as a
         buffer, is missing.
-
-    Raises:
-        WeightsError: a likelihood or a gradient is not finite.
     """
     squares = SquareSums(live.model)
     advice = f"the weights are damaged, or overflow in {live.dtype}: use float32"

@@ -1,4 +1,4 @@
-"""A recorder of the inputs of a model's linear layers while it runs, and what it has recorded. Imports torch.
+"""A recorder of the inputs of a model's linear layers while it runs, and its result. Imports torch.
 
 A product with a weight goes through `torch.nn.functional.linear`, or where the weight is stored as (in, out) through
 one of torch's own; also those of experts, whose weights are parts of one tensor. Which weight it is, is known by the
@@ -36,13 +36,11 @@ _PRODUCTS = {
 
 @dataclass(frozen=True)
 class _MatrixView:
-    """A matrix of a checkpoint, where it lies in its memory.
+    """A matrix of a checkpoint, as a view of its memory.
 
     Attributes:
         name: its name; `NAME[expert]` in a tensor that stacks those of all experts.
-        begin: its first element.
         strides: how far its rows and its columns are apart.
-        elements: how many it has.
     """
 
     name: str
@@ -56,10 +54,9 @@ class _MatrixView:
 
 @dataclass
 class _Site:
-    """A place where inputs are recorded: what one or several weights are multiplied with.
+    """A place where inputs are recorded: the common factor of one or several weights.
 
     Attributes:
-        names: of the weights.
         parts: rows that were recorded, in order.
         token_count: how many tokens came by, of an expert.
     """
@@ -83,10 +80,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     Experts see some tokens only; all of these are candidates, of which a seeded choice is kept.
 
     Args:
-        live: the model.
         names: of the tensors that the checkpoint has; transformers knows most under several names.
-        most: rows that are recorded.
-        seed: of the choice.
     """
 
     def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
@@ -136,7 +130,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         return weight if self._offloaded is None else self._offloaded.home(weight)
 
     def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
-        """Record what a weight is multiplied with; along its inputs, it has this stride."""
+        """Record the factor of a weight with this stride along its inputs."""
         memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
         key = (memory, begin, begin + weight.numel())
         site = self._sites.get(key)
@@ -177,9 +171,6 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         Args:
             weights: how much each chosen position counts, over all sequences; they add up to 1.
             tokens: how many tokens all sequences have, for the weights of experts.
-
-        Raises:
-            WeightsError: a number is not finite.
         """
         rows: dict[str, torch.Tensor] = {}
         counts: dict[str, NDArray[np.float32]] = {"weights": weights}
@@ -240,16 +231,13 @@ class RecordedInputs:
 def chosen_positions(
     sequences: Sequence[Sequence[int]], starts: Sequence[int], most: int, seed: int
 ) -> tuple[list[list[int]], NDArray[np.float32]]:
-    """Choose the positions of sequences that are recorded, and how much each counts, in order.
+    """Choose the recorded positions of sequences, and their weights, in order.
 
     What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
-    model sees the same there each time. Of more positions than asked for, a seeded choice is taken.
+    model sees the same there each time. Of more positions than `most`, a seeded choice is taken.
 
     Args:
-        sequences: token ids.
         starts: from which position on each sequence differs in any case: the common beginning is at most so long.
-        most: how many positions to take.
-        seed: of the choice.
 
     Returns:
         Positions by sequence, and weights that add up to 1.

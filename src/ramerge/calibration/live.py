@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from transformers.utils import logging
 
 import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
-from ramerge.calibration.names import to_checkpoint_names
 from ramerge.calibration.offload import Offloaded
 from ramerge.core.foundation.devices import device_name
 from ramerge.core.foundation.dtypes import FLOATS
@@ -36,10 +35,6 @@ class LiveModel:
     """A language model whose weights can be replaced; made and closed by `LiveBase`.
 
     Attributes:
-        folder: where it was loaded from.
-        model: transformers' model, in evaluation mode.
-        device: where it computes.
-        dtype: what it computes in.
         targets: for each tensor that a checkpoint of the model stores, the memory that holds it.
         offloaded: the weights that stay in main memory; None if all are on the device.
     """
@@ -122,11 +117,7 @@ class LiveModel:
             )
 
     def losses(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """-log p of each token from position `start` on, given those before it; it can be differentiated.
-
-        Raises:
-            CheckpointError: the model's code fails.
-        """
+        """-log p of each token from position `start` on, given those before it; it can be differentiated."""
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
         more = {"logits_to_keep": len(labels)} if self._can_limit_logits else {}
@@ -137,22 +128,12 @@ class LiveModel:
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """As `losses`, without gradients, in float64 on the CPU.
-
-        Raises:
-            PlanError: the memory of the device does not suffice.
-            CheckpointError: the model's code fails.
-        """
+        """As `losses`, without gradients, in float64 on the CPU."""
         with torch.inference_mode(), self._naming_memory(ids):
             return self.losses(ids, start).double().cpu()
 
     def run_layers(self, ids: Sequence[int]) -> None:
-        """Run the layers without the output head, while inputs are recorded.
-
-        Raises:
-            PlanError: the memory of the device does not suffice.
-            CheckpointError: the model's code fails.
-        """
+        """Run the layers without the output head, while inputs are recorded."""
         with torch.inference_mode(), self._naming_memory(ids), self._naming_code():
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
@@ -190,14 +171,7 @@ class LiveModel:
         """Generate continuations of prompts, at most `most` tokens each, with the token that ends them.
 
         Args:
-            prompts: token ids.
-            most: tokens of a continuation.
             pad: what is put in front of shorter prompts, unseen.
-            ends: tokens that end a continuation.
-            draws: changes the logits before the largest is taken; None for greedy continuations.
-
-        Raises:
-            CheckpointError: the model's code fails.
         """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
@@ -220,12 +194,8 @@ class LiveModel:
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed for mypy
     """Makes the largest logit a sample: with Gumbel noise, it is distributed as the softmax at a temperature.
 
-    Each prompt has noise of its own, so its continuation does not depend on which other prompts are asked at once.
+    Each prompt has noise of its own, so its continuation does not depend on the other prompts of a batch.
     Source: Maddison, Tarlow and Minka, A* Sampling, 2014, arXiv 1411.0030, section 2.
-
-    Args:
-        temperature: above 0.
-        seeds: of each prompt.
     """
 
     def __init__(self, temperature: float, seeds: Sequence[str]) -> None:
@@ -271,11 +241,7 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _load_model(folder: Path, dtype: str) -> Any:
-    """Load the model on the CPU, in evaluation mode; refuse everything that transformers makes up.
-
-    Raises:
-        CheckpointError: transformers cannot load it, or it lacks weights.
-    """
+    """Load the model on the CPU, in evaluation mode; refuse a model with weights that transformers would make up."""
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
     model, report = _load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
@@ -289,11 +255,7 @@ def _load_model(folder: Path, dtype: str) -> Any:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Load the tokenizer of a folder.
-
-    Raises:
-        CheckpointError: transformers cannot load it.
-    """
+    """Load the tokenizer of a folder."""
     return _load(AutoTokenizer, folder)
 
 
@@ -336,12 +298,28 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Context that says what does not fit into a device's memory, and what to do.
-
-    Raises:
-        PlanError: the memory does not suffice.
-    """
+    """Context that names what does not fit into a device's memory, with advice."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
         raise PlanError(f"{what}: does not fit into the memory of {device_name(device)}; {advice}") from error
+
+
+def to_checkpoint_names(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Tensors of a model's state dict, or others of these shapes, under all names that a checkpoint may have.
+
+    Versions of transformers rename, fuse and permute weights when they load some architectures. All of that moves
+    elements and changes none, so the way back is the same for weights and for what is computed for each of them.
+    """
+    renamed_values = dict(values)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before version 5, which began to convert
+        pass
+    else:
+        with suppress(Exception):  # nothing promises that every conversion has a way back; others are found below
+            renamed_values |= revert_weight_conversion(model, dict(values))
+    prefix = f"{model.base_model_prefix}."
+    # transformers loads a checkpoint of the model without its head, which lacks the prefix, as well
+    short = {name.removeprefix(prefix): value for name, value in renamed_values.items() if name.startswith(prefix)}
+    return {**short, **renamed_values}

@@ -32,33 +32,23 @@ _TINY = 5_000_000  # parameters
 
 
 def base_of(models: Recipe) -> str:
-    """The base of a recipe, which a calibration needs.
-
-    Raises:
-        RecipeError: there is none.
-    """
+    """The base of a recipe, which a calibration needs."""
     if models.base is None:
         raise RecipeError("prompts need a base, whose model gets the weights of agents and merges; give --base")
     return models.base
 
 
 def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Refuse to run without torch and transformers, and without modules of other extras.
-
-    Raises:
-        RecipeError: one is missing.
-    """
+    """Refuse to run without torch and transformers, and without modules of other extras."""
     if lacking := missing({"torch": _LIBRARIES, **(others or {})}, who="prompts need"):
         raise RecipeError(lacking)
 
 
 class LiveBase:
-    """A context in which the base is loaded, and can get the weights of agents and merges.
+    """A context with the loaded base, which can get the weights of agents and merges.
 
     Attributes:
-        models: base and agents, with what their recipe says of how they are read, as `models_only` gives them.
-        device: where it computes, with the name of a GPU.
-        live: the model.
+        models: base and agents, with the keys of their recipe for reading, as `models_only` gives them.
     """
 
     live: LiveModel
@@ -67,7 +57,7 @@ class LiveBase:
         self.models = models
         self.options = options
         self._base = base_of(models)
-        # a warning is a matter of the merge, and may be of what its recipe says otherwise, such as `companions`
+        # warnings are a matter of the merge, whose recipe may set other keys, such as `companions`
         self._reading = replace(options, strict=False)
         self._settings = settings
         self._stack = ExitStack()
@@ -99,7 +89,7 @@ class LiveBase:
         self._stack.close()
 
     def unload(self) -> None:
-        """Free the memory of the model, which replies and scores no more."""
+        """Free the memory of the model after the last reply and score."""
         if hasattr(self, "live"):
             torch: Any = import_module("torch")
             del self.live
@@ -113,7 +103,7 @@ class LiveBase:
         self.dtype: str = setting if setting != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
-        """A folder with the base that transformers loads: its own, or one that is written for that."""
+        """A folder with the base for transformers: its own, or one written for that."""
         base = plan.inputs.base.directory
         base_folder = here(base) if base is not None else None
         # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
@@ -132,29 +122,17 @@ class LiveBase:
         return folder
 
     def check(self) -> None:
-        """Refuse, by headers, what cannot be merged or gathered.
-
-        Raises:
-            PlanError: agents do not fit the base or each other; all problems are listed.
-        """
+        """Refuse, by headers, models that cannot be merged or gathered."""
         plans = [self.plan_of(name) for name in self.models.agents]
         if self._settings.gathers("importance") and any(tensor.originals for tensor in plans[0].tensors):
             raise PlanError("vocabularies of different sizes cannot be merged with importances; use another method")
 
     def plan_of_base(self) -> MergePlan:
-        """The plan that reads the base alone.
-
-        Raises:
-            PlanError: it cannot be read.
-        """
+        """The plan that reads the base alone."""
         return self._plan(self._base_alone()).details
 
     def plan_of(self, agent: str) -> MergePlan:
-        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer.
-
-        Raises:
-            PlanError: agents do not fit the base or each other; all problems are listed.
-        """
+        """The plan that reads one agent as a merge of all does, under the base's names, with its own tokenizer."""
         if agent not in self._plans:
             self._plans[agent] = self._plan(self._one(agent)).details
         return self._plans[agent]
@@ -177,11 +155,7 @@ class LiveBase:
         return base_plan
 
     def put(self, plan: ramerge.Plan) -> None:
-        """Merge a plan into the model in memory.
-
-        Raises:
-            RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
-        """
+        """Merge a plan into the model in memory."""
         self._put(self._in_numbers(plan))
 
     def _in_numbers(self, plan: ramerge.Plan) -> ramerge.Plan:
@@ -217,7 +191,7 @@ class LiveBase:
         self._put(self._plan(self._all(rules=[{"keep": "base"}], dtype=self.dtype)))
 
     def _put(self, plan: ramerge.Plan, fewer: Mapping[str, int] | None = None) -> None:
-        """Put in what a plan merges; of some tensors `fewer` rows."""
+        """Put in the result of a plan; of some tensors `fewer` rows."""
         parts = [tensor.parts[0] for tensor in plan.details.tensors]
         rows = {part.name: part.shape[0] for part in parts if part.name.endswith((*EMBEDDINGS, *HEADS))}
         self.live.fit({**rows, **(fewer or {})}, untied=plan.details.config.untied)
@@ -225,11 +199,7 @@ class LiveBase:
             self.live.put(tensors)
 
     def tokenizer_of(self, agent: str | None = None) -> Any:
-        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's.
-
-        Raises:
-            CheckpointError: transformers cannot load it.
-        """
+        """The tokenizer of an agent: its own, or the base's if it has none; by default the base's."""
         module: Any = import_module("ramerge.calibration.live")
         plan = self.plan_of(agent) if agent is not None else self.plan_of_base()
         if agent == "base":  # the word by which `companions` names the base

@@ -18,8 +18,6 @@ class Offloaded:
     Gradients cannot be taken: what a backward pass needs of the weights is gone by then.
 
     Args:
-        model: transformers' model, in main memory.
-        device: where it computes.
         budget: bytes of weights that stay on the device; those of one module more are copied there at a time.
     """
 
@@ -53,7 +51,7 @@ class Offloaded:
         return home.as_strided(weight.shape, weight.stride(), home.storage_offset() + weight.storage_offset())
 
     def _away(self, module: torch.nn.Module) -> list[torch.nn.Parameter]:
-        # asked each time, because a head that was tied may have got a parameter of its own
+        # looked up each time, because a head that was tied may have got a parameter of its own
         return [one for one in module.parameters(recurse=False) if id(one) not in self._resident]
 
     def _fetch(self, parameters: list[torch.nn.Parameter]) -> None:

@@ -38,9 +38,8 @@ class Reply:
     """A reply in a file of prompts, perhaps with its reward.
 
     Attributes:
-        text: the reply.
         reward: what it earned; None if that is not known.
-        turns: what was said between prompt and reply, by the agent and its tools.
+        turns: messages of the agent and its tools between prompt and reply.
         ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
         start: where the reply begins in them.
     """
@@ -57,12 +56,10 @@ class Prompt:
     """A prompt and the replies to it in the files.
 
     Attributes:
-        place: where it stands: the file, and its line or record.
         text: the prompt; None if it is messages.
         messages: the conversation up to the reply; empty if it is a text.
         replies: in the order of the records, without those that are the same; the best and newest of very many.
         about: what a reward function in verl's form gets besides the reply: data source, ground truth, extra info.
-        state: what has become of the special tokens of the text.
     """
 
     place: str
@@ -90,7 +87,6 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
     Args:
         path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
-        most: how many prompts to draw if there are more; None for all.
         seed: of the draw, which depends on the prompts and not on their order.
 
     Raises:
@@ -121,7 +117,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
 
 class _Draw:
-    """The prompts that are drawn by seed: those with the smallest digests, with their replies, in their order.
+    """The prompts drawn by seed: those with the smallest digests, with their replies, in their order.
 
     A prompt that is drawn in the end is among the smallest from the first time on, so all its replies are kept.
     """
@@ -224,7 +220,7 @@ _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 
 
 def _prompt(place: str, rollout: Rollout) -> Prompt:
-    """The prompt of a rollout. Raises `ValueError` with what is wrong."""
+    """The prompt of a rollout. Raises `ValueError` with its problem."""
     if isinstance(rollout.prompt, str):
         text, messages = _text("prompt", rollout.prompt), []
     else:
@@ -236,7 +232,7 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
     if text is None and not messages:
         raise ValueError("holds a reply and no prompt")
     reply = None if reply_text is None else _reply(reply_text, rollout)
-    # of an empty reply no likelihood can be taken: the agent is asked
+    # an empty reply has no likelihood: the agent generates one
     replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
     return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 
@@ -278,7 +274,7 @@ def _text(what: str, value: str, *, may_be_empty: bool = False) -> str:
 
 
 def problems_of_names(agents: Sequence[str], prompts: Iterable[str]) -> list[str]:
-    """Problems of prompts that are named for no agent, and of agents that have none."""
+    """Problems of prompts for unknown agents, and of agents without prompts."""
     names = [*prompts]
     return [
         *(f"--prompts {name}: {unknown('agent', name, agents)}" for name in names if name not in agents),

@@ -18,17 +18,7 @@ _TRUTH = "ground_truth"
 
 
 def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Mapping[str, object]) -> None:
-    """Refuse prompts without the ground truth that a reward function requires, before any agent is asked.
-
-    Args:
-        spec: of `--reward`; empty for none.
-        prompts: of each agent.
-        files: the file of each agent's prompts, for messages.
-
-    Raises:
-        RecipeError: the function cannot be loaded.
-        InputError: prompts lack what it requires.
-    """
+    """Refuse prompts without the ground truth that a reward function requires, before any agent generates."""
     if not spec:
         return
     try:
@@ -54,11 +44,7 @@ def _lacks_truth(prompt: Prompt) -> bool:
 
 
 def reward_of(spec: str) -> RewardFunction | None:
-    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification.
-
-    Raises:
-        RecipeError: it cannot be loaded.
-    """
+    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification."""
     if not spec:
         return None
     function = _load(spec)

@@ -1,6 +1,6 @@
-"""The forms in which prompts and replies are written: our own, and those in which trainers dump rollouts.
+"""The forms of files with prompts and replies: our own, and those of trainers' rollouts.
 
-A form is recognized by the keys that its records have, and says where prompt, reply and reward are. Texts come in three
+A form is recognized by the keys of its records, and defines where prompt, reply and reward are. Texts come in three
 states. Plain text is what a user has written, and the tokenizer puts its special tokens in front. Rendered text is all
 that the model has read, with special tokens. Decoded text has lost its special tokens (`skip_special_tokens`), those of
 the chat template too, and its replies have lost the token that ends them.
@@ -22,13 +22,10 @@ State = Literal["plain", "rendered", "decoded"]
 
 @dataclass(frozen=True)
 class Rollout:
-    """A prompt and perhaps a reply, as they stand in a record, unchecked.
+    """A prompt and perhaps a reply of a record, unchecked.
 
     Attributes:
-        prompt: text or messages.
-        reply: text or messages; None if there is none.
         reward: a number; None if it is not known.
-        state: what has become of the special tokens of texts.
         about: what a reward function gets: data source, ground truth, extra info.
         ids: all token ids of prompt and reply; empty if the trainer has not kept them.
         start: where in `ids` the last words of the model begin.
@@ -45,10 +42,9 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Form:
-    """The form in which a program writes rollouts.
+    """The form of a program's rollouts.
 
     Attributes:
-        name: the program.
         keys: that its records have, and those of the forms after it do not.
         read: the rollouts of a record; none if it failed. Raises `ValueError` with what is wrong.
     """
@@ -171,7 +167,7 @@ def _trace(record: Record) -> Iterator[Rollout]:
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
-    """The ids up to the last that the model has sampled, and where the last run of those begins."""
+    """The ids up to the last sampled one, and the beginning of the last sampled run."""
     end = len(mask)
     while end and not mask[end - 1]:
         end -= 1

@@ -16,15 +16,10 @@ from ramerge.calibration.prompts import Prompt, Reply
 
 @dataclass(frozen=True)
 class Speaker:
-    """A model that replies: the weights that are in place now, and the tokenizer that goes with them.
+    """A model that replies: the current weights and their tokenizer.
 
     Attributes:
-        name: of the agent, for messages.
-        live: the model.
-        tokenizer: transformers'.
-        most_new: tokens of a reply that is asked for.
-        temperature: at which replies are sampled; 0 for greedy ones.
-        seed: of sampled replies.
+        most_new: tokens of a generated reply.
     """
 
     name: str
@@ -58,11 +53,11 @@ class Speaker:
         return int(pad if pad is not None else (self.ends or (0,))[0])
 
     def most_for(self, *prompts: Sequence[int]) -> int:
-        """The most tokens of replies to prompts that are asked at once."""
+        """The most tokens of replies to a batch of prompts."""
         return max(1, min(self.most_new, self.length - max(map(len, prompts))))
 
     def first_reply(self, prompt: Prompt) -> Exchange | str:
-        """The best of the replies that come with a prompt, as token ids; or what is wrong with it."""
+        """The best of the replies that come with a prompt, as token ids; or the problem with it."""
         best = prompt.best
         if best.ids:
             token_ids = self.encoder.cut(best.ids[: best.start], best.ids[best.start :])
@@ -88,12 +83,12 @@ class Speaker:
         return ChatExample([*messages, {**last_message, "content": beginning + reply.text}])
 
     def takes_as_plain(self, prompt: Prompt) -> bool:
-        """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
+        """Whether a decoded prompt of a trainer is no conversation of the chat template."""
         decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
         return decoded and self.encoder.conversation(prompt.text or "") is None
 
     def question(self, prompt: Prompt) -> tuple[list[int], bool] | str:
-        """The ids of a prompt with room for a reply, and whether they were cut; or what is wrong with it."""
+        """The ids of a prompt with room for a reply, and whether they were cut; or the problem with it."""
         chat = None
         if prompt.text is None:
             ids = self.encoder.prompt(ChatExample(prompt.messages))
@@ -112,11 +107,7 @@ class Speaker:
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:
-        """Refuse token ids that the model does not have.
-
-        Raises:
-            InputError: there are some.
-        """
+        """Refuse token ids outside of the model's vocabulary."""
         if max(ids) >= self.live.vocabulary:
             raise InputError(
                 f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "

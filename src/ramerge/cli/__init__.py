@@ -3,7 +3,7 @@
 start        the entry point of the process: handles signals, then imports and calls `main`
 main         the group of commands, and the messages and exit codes for errors and signals
 commands     one function for each command of the core, without logic; features have commands of their own
-carry_out    the end of `merge`, `convert` and `soup`: plans, merges, and says what was made
+carry_out    the end of `merge`, `convert` and `soup`: plans, merges, and prints the result
 options      options and groups of options, each declared once, for all commands; `Session`, a run of the command line
 flags/       the words that name models and recipes: into a document, and out of one
 words        KEY=VALUE, values in YAML, `--vary`; for `flags` and commands

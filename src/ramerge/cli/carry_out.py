@@ -1,4 +1,4 @@
-"""The end of commands that merge: plan, warn, merge, and say what was made."""
+"""The end of commands that merge: plan, warn, merge, and print the result."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def _about_option(error: click.ClickException) -> str | None:
     if not isinstance(error, click.NoSuchOption):
         return None
     from ramerge.core.methods.registry import all_parameters
-    from ramerge.core.recipe.dialects import hint
+    from ramerge.core.recipe.read import hint
 
     option = error.option_name
     if (hint_text := hint(option)) is not None:
@@ -196,7 +196,7 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
 
 
 def _author(error: Exception) -> str:
-    """Whose defect an error is: the plug-in's in whose code it was raised, with the line, or else ramerge's."""
+    """The author of a defect: the plug-in in whose code the error was raised, with the line, or else ramerge."""
     from ramerge.core.registry import plugin_of
 
     frames = list(traceback.walk_tb(error.__traceback__))

@@ -29,7 +29,6 @@ class GroupedOption(click.Option):
     """An option that `--help` shows under a heading. An empty value, as of a variable of the shell, is refused.
 
     Args:
-        group: one of `_GROUPS`.
         may_be_empty: whether an empty value has a meaning.
     """
 
@@ -75,7 +74,7 @@ class GroupedCommand(click.Command):
         self._params = params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse an option with one value that is given twice: click would take the last, and say nothing."""
+        """Refuse an option with one value that is given twice: click would silently take the last."""
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for each in {*order}:
             if (
@@ -146,13 +145,7 @@ def run_options(*names: str) -> Decorator:
 
 
 def _setting_option(key: str, default: object, setting: Setting) -> Decorator:
-    """Make the option of a setting.
-
-    Args:
-        key: the name of the command's argument.
-        default: the setting's default.
-        setting: as `settings_of` gives it.
-    """
+    """Make the option of a setting."""
     words = (setting.flag, key.replace(".", "_"))
     more: dict[str, object] = {"help": setting.help}
     if setting.metavar is None:
@@ -197,11 +190,7 @@ def _is_left_out(value: object) -> bool:
 
 
 def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
-    """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
-
-    Raises:
-        RecipeError: not of that form.
-    """
+    """The keywords of `ray.init` from `--ray-init KEY=VALUE`; dots lead into mappings."""
     from ramerge.cli.words import pairs, parse_scalar
 
     arguments: dict[str, object] = {}
@@ -224,11 +213,7 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
 
 
 class _Path(click.Path):
-    """A path, or as text also a remote place. An empty one is refused, because it would be the working folder.
-
-    Args:
-        kind: what a command gets: `Path`, or `str`.
-    """
+    """A path, or as text also a remote place. An empty one is refused, because it would be the working folder."""
 
     def __init__(self, kind: type[Path] | type[str] = Path) -> None:
         super().__init__(path_type=kind)
@@ -262,7 +247,6 @@ class Session:
     """One run of the command line.
 
     Attributes:
-        debug: whether tracebacks and the warnings of libraries are shown.
         code: the exit code; an unforeseen ending is a failure.
     """
 
@@ -308,7 +292,7 @@ def as_json(what: str) -> Decorator:
 
 
 def printing(what: str) -> Decorator:
-    """The options that say how a command answers: `--json`, which prints `what`, `--quiet` and `--debug`."""
+    """Options for a command's answer: `--json`, which prints `what`, `--quiet` and `--debug`."""
     return options(as_json(what), *TALK)
 
 
@@ -435,9 +419,9 @@ EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
-"""What says which models, for commands that need no method."""
+"""Options for the models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)
-"""What says everything that a recipe can."""
+"""Options for every recipe key."""
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
     *KEYS,

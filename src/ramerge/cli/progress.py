@@ -1,4 +1,4 @@
-"""How progress is shown on standard error: live bars on a terminal, plain lines otherwise."""
+"""Progress on standard error: live bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
 
 
 def _is_open(event: Progress) -> bool:
-    """Whether the total is not known: kernels are asked for one after another."""
+    """Whether the total is unknown: kernels come one after another."""
     return event.unit == "kernels"
 
 

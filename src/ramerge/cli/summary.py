@@ -20,9 +20,7 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
     """A merged checkpoint at `out` in a few lines, the result first.
 
     Args:
-        record: of the merge.
-        out: the output, as the user named it.
-        explain: whether columns are explained, and what usually needs no line is said, too.
+        explain: whether columns are explained, and minor facts get a line, too.
     """
     from rich.filesize import decimal
 
@@ -51,10 +49,10 @@ def summary(record: Record, out: object, *, explain: bool = False) -> list[str]:
 
 
 def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
-    """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
+    """The points of a sweep: their values, the method's figures of every agent, and the place of each checkpoint."""
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])
-    # names of folders say what varies, unless they would be too long
+    # names of folders show the varied values, unless they would be too long
     keys = [key.removeprefix("parameters.") for key in records[0].point if names[0].startswith("point-")]
     head = ["point", *keys, *(f"{column.title} {agent}" for agent in records[0].agents for column in columns)]
     rows = [

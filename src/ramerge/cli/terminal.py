@@ -44,7 +44,7 @@ def _printable(line: str) -> str:
 
 
 def _from_here(line: str) -> str:
-    """The line with paths of what is in the working folder as the user would type them."""
+    """The line with paths in the working folder as the user would type them."""
     with suppress(OSError):  # the working folder may have been removed
         here = Path.cwd()
         return re.sub(rf"(?<![\w./~-]){re.escape(str(here))}/(?=[^\s/])", "", line) if here.name else line

@@ -41,11 +41,7 @@ def stays_text(text: str) -> bool:
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
-    """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
-
-    Raises:
-        RecipeError: not of that form, or a key is given twice.
-    """
+    """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas."""
     values_by_key: dict[str, list[object]] = {}
     for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text, f"--vary {key}") if text.startswith("[") else None
@@ -62,12 +58,7 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
     """Keys and values of the words `KEY=VALUE` of a flag.
 
     Args:
-        flag: which flag it is, for messages.
-        texts: the words.
         form: what they must be, for messages.
-
-    Raises:
-        RecipeError: a word has no key or no value.
     """
     parts = [(text, *text.partition("=")) for text in texts]
     wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in parts if not left or not right]
@@ -90,11 +81,7 @@ def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
 
 
 def one_agent(texts: Iterable[str]) -> tuple[str, str]:
-    """Name and model of `--agent`, for a command that takes one.
-
-    Raises:
-        RecipeError: there is none, several, or it is not of the form.
-    """
+    """Name and model of `--agent`, for a command that takes one."""
     agents = pairs("--agent", texts, "NAME=MODEL, such as --agent code=./coder")
     if len(agents) != 1:
         raise RecipeError(f"--agent: exactly one agent is needed, not {len(agents)}: --agent NAME=MODEL")

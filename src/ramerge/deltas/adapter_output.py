@@ -17,11 +17,10 @@ from ramerge.core.engine.sidecars import resolved_recipe
 from ramerge.core.engine.worker import Sink
 from ramerge.core.formats.adapter_model import PREFIX
 from ramerge.core.formats.peft import CONFIG
-from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.files import write_all
-from ramerge.core.foundation.pool import map_in_threads
 from ramerge.core.foundation.text import brief_list, without_secrets
+from ramerge.core.foundation.threads import map_in_threads, one_blas_thread
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.output.staging import StagingDir

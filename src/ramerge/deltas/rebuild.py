@@ -12,7 +12,7 @@ import numpy as np
 from ramerge import CheckpointError, Progress
 from ramerge.core.formats.safetensors import ONE_FILE, index_of
 from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.threads import map_in_threads
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.storage.location import is_far
 from ramerge.core.storage.own_files import BLOCK, DELTA_INDEX

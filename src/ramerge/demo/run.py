@@ -37,14 +37,10 @@ Print = Callable[[str], None]
 
 
 def run(out: Path | None, say: Print) -> None:
-    """Run the demonstration: merge by RAM and RAM+, print what was merged and, if torch is installed, the scores.
+    """Run the demonstration: merge by RAM and RAM+, print the results and, if torch is installed, the scores.
 
     Args:
         out: folder for the merged checkpoints, which replace those of an earlier demo; by default they are not kept.
-        say: prints a line.
-
-    Raises:
-        RamergeError: as for a merge.
     """
     say("One base model learned a little of three tasks; three agents were trained by policy gradient on one each:")
     for agent in DEMO_AGENTS:
@@ -76,7 +72,6 @@ def copy_models(folder: Path, say: Print) -> None:
         folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
             a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`, with the right answers,
             and `demo_reward.py` with the reward function `compute_score`.
-        say: prints a line.
 
     Raises:
         PlanError: one of them exists; nothing was copied.
@@ -105,15 +100,8 @@ def copy_models(folder: Path, say: Print) -> None:
 def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict[str, list[float]]]:
     """Score models on the tasks of the demonstration, and print shares of prompts that they answer exactly.
 
-    Args:
-        models: folders by name.
-        say: prints a line.
-
     Returns:
         The reward of each held-out prompt, 0 or 1, by model and task.
-
-    Raises:
-        RecipeError: PyTorch is missing, or a folder does not exist.
     """
     if lacking := missing(_SCORING, who="scores need"):
         raise RecipeError(lacking)
@@ -137,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
 
 
 class _Compiling:
-    """Listener of the first merge that says once why it takes seconds."""
+    """Listener of the first merge that explains once why it takes seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say

@@ -25,7 +25,9 @@ def rewards(
     Prompts for the test come after those for validation, and none is in both.
     """
     with _quiet():
-        model, tokenizer = _load(model_dir)
+        # versions of transformers differ in the dtype they load by default; widening bf16 is exact
+        model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
+        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
         first = 0 if split == "validation" else examples
         prompts_by_task = {
             task.name: prompts(task, "test", 2 * examples, SEED)[first : first + examples] for task in TASKS
@@ -58,12 +60,6 @@ def complete(
     )
     completions = sequences[:, ids.shape[1] :]
     return completions, tokenizer.batch_decode(completions, skip_special_tokens=True)
-
-
-def _load(model_dir: Path) -> tuple[object, object]:
-    # Versions of transformers differ in the dtype they load by default; widening bf16 is exact.
-    model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
-    return model, AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 
 def _rewards(model: object, tokenizer: object, examples: Sequence[Example]) -> list[float]:

@@ -20,7 +20,7 @@ LENGTH = 7
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt of the demonstration and the one completion that is right."""
+    """A prompt of the demonstration and its only right completion."""
 
     prompt: str
     answer: str
@@ -59,13 +59,7 @@ TASKS: tuple[DemoTask, ...] = (
 
 @dataclass(frozen=True)
 class DemoAgent:
-    """An agent of the demonstration, which comes with the package.
-
-    Attributes:
-        name: in the demonstration and the documentation.
-        folder: name of the folder of its checkpoint.
-        task: the only task that it was trained for.
-    """
+    """An agent of the demonstration, which comes with the package."""
 
     name: str
     folder: str
@@ -79,7 +73,7 @@ DEMO_AGENTS = tuple(
 
 
 def _split_of(prompt: str) -> Split:
-    """The split that a prompt belongs to: one in eight is held out, by hash."""
+    """The split of a prompt: one in eight is held out, by hash."""
     return "test" if hashlib.sha256(prompt.encode()).digest()[0] % 8 == 0 else "train"
 
 

@@ -1,4 +1,4 @@
-"""mergekit's methods and their parameters, and what they are here."""
+"""mergekit's methods and their parameters, with their counterparts here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _drop_rate(density: float) -> float:
 
 
 def _per(parameters: dict[str, object]) -> dict[str, object]:
-    """Parts with their own angle in `nuslerp`: mergekit's rows are columns, and it has rows where it says columns."""
+    """Parts with their own angle in `nuslerp`: mergekit's rows are columns here, and its columns rows."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 
@@ -44,12 +44,10 @@ class MergekitSetting:
 
     Attributes:
         ours: its name here; None if it has no effect here.
-        kind: float, bool or int.
         default: mergekit's default; None if there is none. Then the parameter is not written.
-        is_required: whether mergekit refuses a recipe without it.
         each: whether every model may have its own value.
         is_shared: whether it is one value here all the same, because there is only one model.
-        convert: from mergekit's value to ramerge's; a ValueError says what is wrong with the value.
+        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
     """
 
     ours: str | None
@@ -66,13 +64,11 @@ class MergekitMethod:
     """One of mergekit's methods.
 
     Attributes:
-        ours: its name here.
-        settings: its parameters.
         constants: parameters here for the same results as there.
         base: what the base is: the `origin` of task vectors; the same `if given`; one of the `models`; or the `first`
             of them.
         only: how many models it takes, if that is not checked later.
-        join: from parameters here, each from a setting, to others that say the same.
+        join: from parameters here, each from a setting, to equivalent ones.
         in_bfloat16: the share of elements that differ from mergekit's where it computes in bfloat16, if it is much.
     """
 

@@ -16,14 +16,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramerge import CheckpointError, RecipeError
 from ramerge.core.foundation.dtypes import full_dtype
-from ramerge.core.recipe.dialects import Look, blind
 from ramerge.core.recipe.document import Key
-from ramerge.mergekit.flags import FLAGS
-from ramerge.mergekit.folders import choose_folder
+from ramerge.core.recipe.paths import parts_of
+from ramerge.core.recipe.read import Look, blind
 from ramerge.mergekit.methods import MERGEKITS_ALONE, METHODS, MergekitMethod, MergekitSetting
 from ramerge.mergekit.values import (
     ANYWHERE,
@@ -41,7 +41,27 @@ from ramerge.mergekit.values import (
 from ramerge.sdk.recipes import Dialect, Document
 from ramerge.sdk.text import unknown
 
-# keys of recipes for other programs that come with mergekit, and what is said of them
+_UNNEEDED = "is not needed here; leave it out"
+
+FLAGS: Mapping[str, str] = {
+    "--cuda": f"{_UNNEEDED}: merges run on the CPU, about as fast as files can be read",
+    "--lazy-unpickle": f"{_UNNEEDED}: every format is read block by block",
+    "--low-cpu-memory": "is --max-memory SIZE here",
+    "--allow-crimes": "has no counterpart: architectures cannot be mixed; see `allow` of the recipe",
+    "--copy-tokenizer": f"{_UNNEEDED}: tokenizer files are always copied; `companions` of the recipe chooses whose",
+    "--out-shard-size": "is --shard-size here, in bytes such as 5GB",
+    "--lora-merge-cache": f"{_UNNEEDED}: adapters are applied while they are read",
+    "--trust-remote-code": f"{_UNNEEDED}: no code of a model is executed",
+    "--random-seed": "is `parameters: {seed: N}` of the recipe here, or the flag --set parameters.seed=N",
+    "--num-threads": "is --threads N here",
+    "--clone-tensors": f"{_UNNEEDED}",
+    "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
+    "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
+}
+"""Replacements of the flags of mergekit; docs/guides/mergekit.md has the same list."""
+
+
+# keys of recipes for other programs that come with mergekit, and the messages about them
 _OTHER_PROGRAMS = {
     "experts": "this is a recipe of mergekit-moe, which builds a mixture of experts; ramerge does not build these: use "
     "mergekit-moe",
@@ -78,18 +98,14 @@ def translate(document: Document, look: Look = blind) -> Document:
     """Translate a recipe from mergekit's form to ramerge's. Messages still show the lines and flags of the original.
 
     Args:
-        document: the recipe.
         look: gives the names of the base's tensors (without a base, the first agent's), if values depend on them.
-
-    Raises:
-        RecipeError: something is wrong or not supported; all problems are listed.
     """
     return _Translation(document, look).run()
 
 
 @dataclass(frozen=True)
 class MergekitModel:
-    """A model as recipes of both forms write it, where it was written, and its own parameters.
+    """A model as recipes of both forms write it, its place there, and its own parameters.
 
     Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
     """
@@ -115,11 +131,7 @@ def _by_name(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
 
 
 def _text_of(value: object) -> str:
-    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
-
-    Raises:
-        ValueError: the value has another form.
-    """
+    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, Mapping):
@@ -143,11 +155,7 @@ def _text_of(value: object) -> str:
 
 
 def _whole_slice(slices: object) -> tuple[list[Any], int, Any]:
-    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
-
-    Raises:
-        ValueError: there is not exactly one slice, or it does not hold the same first layers of every model.
-    """
+    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice."""
     whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
     if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
         raise ValueError("are not supported")
@@ -411,7 +419,7 @@ class _Translation:
             self.result.rules_from = "filters and gradients"
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
-        """The tensors on which values depend; empty if they cannot be known, which is a problem."""
+        """The tensors on which values depend; empty if they are unknown, which is a problem."""
         try:
             names = self.look(self.result)
             if any(len(case.steps) > 1 for slot in varying for case in slot.value):
@@ -422,7 +430,7 @@ class _Translation:
             return []
 
     def check_cases(self, slot: _Slot, tensors: Sequence[NamedTensor]) -> None:
-        """Warn of filters that are for no tensor, and report tensors that no case is for."""
+        """Warn of filters without a tensor, and report tensors without a case."""
         for case in slot.value:
             if tensors and case.text is not None and not any(case.text in tensor.name for tensor in tensors):
                 warning = self.document.where(slot.origin, f"filter {case.text!r}: no tensor's name holds it")
@@ -467,7 +475,7 @@ class _Translation:
         return name
 
     def write_tokenizer(self, base: MergekitModel | None, agents: Mapping[str, MergekitModel]) -> None:
-        """Write whose tokenizer the output gets. Report what would change embeddings, and note other chat templates."""
+        """Write the source of the output's tokenizer. Report changes of embeddings, and note other chat templates."""
         advice = "the output gets the base's tokenizer and chat template; companions: AGENT takes an agent's"
         source, tokenizer = self.values.get("tokenizer_source"), self.values.get("tokenizer")
         if source is not None:
@@ -515,7 +523,7 @@ class _Translation:
             self.put_companions("base" if is_base else names[0], key)
 
     def put_companions(self, owner: str, key: Key) -> None:
-        """Write whose tokenizer the output gets, unless the recipe has ramerge's own key for it."""
+        """Write the source of the output's tokenizer, unless the recipe has ramerge's own key for it."""
         if "companions" not in self.values:
             self.put(("companions",), owner, key)
 
@@ -562,3 +570,23 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
 
 
 DIALECT = Dialect(_MARKS, translate, FLAGS)
+
+
+def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
+    """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
+
+    mergekit starts at the working directory, and recipes are often kept next to their models or in a folder of their
+    own there. All paths start at the same folder: the first of these under which most of the models exist.
+    """
+    if document.source is None:
+        return document.folder, None
+    folders = [Path(), document.folder, document.folder.absolute().parent]
+    relative = [model for model in models if not Path(model).is_absolute()]
+    # models of which a part exists under the folder
+    counts = [sum(any(part.path for part in parts_of(model, folder)) for model in relative) for folder in folders]
+    best_folder = folders[counts.index(max(counts))]
+    here, start = Path().resolve(), best_folder.resolve()
+    if not any(counts) or here == start == document.folder.resolve():
+        return best_folder, None
+    why = "as in mergekit" if here == start else f"because fewer of the models are under {here}"
+    return best_folder, f"relative paths start at {start}, {why}"

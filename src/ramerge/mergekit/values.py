@@ -51,9 +51,7 @@ def read_value(value: object, kind: type, convert: Callable[[object], object]) -
     """A value as mergekit reads it, up to the first case that is for all tensors.
 
     Args:
-        value: as in the recipe.
-        kind: float, bool or int.
-        convert: from mergekit's value to ramerge's; a ValueError says what is wrong.
+        convert: from mergekit's value to ramerge's; raises ValueError with the problem.
 
     Raises:
         ValueError: the value has no form that mergekit has, or it is not of that kind.
@@ -134,7 +132,7 @@ class NamedTensor:
     place: float
 
     def value(self, value: Value) -> ValueCase | None:
-        """The case that is for it."""
+        """The case for it."""
         return next((case for case in value if case.text is None or case.text in self.name), None)
 
 
@@ -145,7 +143,7 @@ def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
     """The tensors of these names.
 
     Raises:
-        ValueError: there are several stacks of layers, so that a layer's number does not say where it lies.
+        ValueError: there are several stacks of layers, so that a layer's number does not determine its place.
     """
     layers = {name: layer_of(name) for name in names}
     stacks = sorted({layer.stack for layer in layers.values() if layer})
@@ -175,14 +173,12 @@ def rules_of(
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
     Args:
-        tensors: all tensors.
-        texts: of all filters.
         parameters: of a tensor; they depend on its layer and on which texts its name holds, and on nothing else.
     """
     groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
         groups.setdefault(frozenset(text for text in texts if text in tensor.name), []).append(tensor)
-    # what holds more texts first, so that a pattern need not say which texts a name must not hold
+    # groups of more texts first, so that a pattern need not exclude texts
     rules = [
         rule
         for pattern_group in sorted(groups, key=lambda pattern_group: (-len(pattern_group), sorted(pattern_group)))

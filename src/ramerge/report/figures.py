@@ -41,7 +41,6 @@ class Figure:
 
     Attributes:
         name: of files, and the id in the page.
-        title: a few words.
         caption: what is shown, and how to read it.
         text: the same figure as a sentence, for those who cannot see it.
     """
@@ -61,9 +60,9 @@ class Figure:
         visible_spec: dict[str, Any] = visible(spec | {"config": _config(font)})
         return visible_spec
 
-    def svg(self, font: int = 11, width: int = 340) -> str:
+    def svg(self) -> str:
         """The figure as SVG, in the color of the text around it."""
-        spec = json.dumps(self.spec(font, width=width))
+        spec = json.dumps(self.spec(11, width=340))
         return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
 
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:

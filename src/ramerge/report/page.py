@@ -27,7 +27,6 @@ def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
     Args:
         template: extends `frame.html`.
         figures: the template includes `figures.html`.
-        values: of the template.
     """
     script = 'document.documentElement.dataset.ready = "";\n'
     return scripted_page(environment(template.parent), template.name, figures, script, **values)
@@ -47,13 +46,9 @@ def scripted_page(
 
     Args:
         templates: `environment` of the folder of the page's template.
-        name: of the template.
         figures: the template includes `figures.html`.
-        script: runs after the figures are drawn.
-        styles: besides those of all pages.
         libraries: JavaScript modules, by the names under which the script imports them.
         data: what the script reads.
-        values: of the template.
     """
     script = (_HERE / "figures.js").read_text(encoding="utf-8") + script
     specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
@@ -97,7 +92,7 @@ def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...
 
 
 def _plain_value(value: object) -> object:
-    """Convert what a template puts out: texts to lines that show as they are. Our own markup is not a text."""
+    """Convert a template's values: texts to lines that show as they are. Our own markup is not a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))

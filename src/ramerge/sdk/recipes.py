@@ -12,11 +12,10 @@ from ramerge.cli.flags.read import read_inputs, recipe_of_words
 from ramerge.cli.flags.write import words_of
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.checks import check, models_only
-from ramerge.core.recipe.dialects import Dialect
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.paths import reads_of
 from ramerge.core.recipe.points import Point, make_points
-from ramerge.core.recipe.read import AnyRecipe
+from ramerge.core.recipe.read import AnyRecipe, Dialect
 
 __all__ = [
     "AnyRecipe",

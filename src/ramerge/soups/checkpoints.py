@@ -28,7 +28,7 @@ from ramerge.sdk.text import JsonLimits, read_object, reason
 
 _LABEL = re.compile(r"[A-Za-z_][\w-]*")
 _NUMBER = re.compile(r"\d+")
-# Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
+# Files of trainers that name the step, and the key; looked at where the folder's name has none.
 _STATES = (("trainer_state.json", "global_step"), ("training_info.json", "step"), ("state.json", "step"))
 _INDEX_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 _STATE_LIMITS = JsonLimits(size=64_000_000, signs=10_000_000)
@@ -39,9 +39,7 @@ class RunCheckpoint:
     """A checkpoint of a training run.
 
     Attributes:
-        step: its training step.
         model: the folder, or hub id with a branch.
-        is_delta: whether that is a delta in ramerge's layout.
         below: digest of the model that the delta changes; empty for a whole model.
         result: digest of the checkpoint that a delta gives; empty for a whole model.
         label: its name, where no step is in it; empty for `step-N`.
@@ -61,14 +59,10 @@ class RunCheckpoint:
 
 
 def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
-    """The checkpoints of a run that words of a command line name, in the order of their steps.
+    """The checkpoints of a run from words of a command line, in the order of their steps.
 
     Args:
         words: one folder of a run or one repository of the hub; or at least two checkpoints.
-
-    Raises:
-        RecipeError: there are none, two have the same step, or a step cannot be told.
-        CheckpointError: a delta's index cannot be read, or the hub cannot be asked.
     """
     checkpoints = _in_run(words[0]) if len(words) == 1 else _in_list(words)
     if not checkpoints:
@@ -84,18 +78,14 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
 
 
 def is_missing(word: str) -> bool:
-    """Whether a word can only mean something on this machine, and there is no such thing."""
+    """Whether a word can only be a local path, and does not exist."""
     return not is_remote(word) and not is_hub_id(word) and not Path(word).expanduser().exists()
 
 
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take the last so many checkpoints of those whose steps are in a range, ends included.
-
-    Raises:
-        RecipeError: none is left, or more than a method takes.
-    """
+    """Take the last checkpoints, at most so many, of those whose steps are in a range, ends included."""
     inside = [
         one
         for one in checkpoints
@@ -119,12 +109,7 @@ def agents_of(
     """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
 
     Args:
-        chosen_checkpoints: the checkpoints.
         run: all of the run, of which some deltas may lie between those that are taken.
-        base: the model that the first deltas change.
-
-    Raises:
-        RecipeError: there are deltas, and no base; or a delta of the chain is missing.
     """
     if base is None and any(one.is_delta for one in chosen_checkpoints):
         raise RecipeError(f"{chosen_checkpoints[0].model}: is a delta; give the model that it is for with --base MODEL")
@@ -144,7 +129,7 @@ def agents_of(
             # with those that lie between it and the nearest checkpoint that is an agent already, or the base
             chain = [one]
             while (last := chain[-1]).below not in names_by_digest:
-                # what gives the model that this one changes; of an earlier step, because a step may change nothing
+                # deltas to the model that this one changes; of an earlier step, because a step may change nothing
                 before = [each for each in deltas if each.step < last.step and each.result == last.below]
                 if not before:
                     break
@@ -179,7 +164,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
-    """A checkpoint in the folder of a run; None for other folders, with a note where it might be thought to be one."""
+    """A checkpoint in the folder of a run; None for other folders, with a note where they look like one."""
     step, is_model = _step_of_folder(folder), _is_model(folder)
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
@@ -193,7 +178,7 @@ def _inside(folder: Path) -> RunCheckpoint | None:
 
 
 def _is_soup(folder: Path) -> bool:
-    """Whether a model was merged of checkpoints of a run."""
+    """Whether a model is a merge of a run's checkpoints."""
     try:
         name = read_object(folder / RECORDS[0], _STATE_LIMITS).get("method")
     except (OSError, ValueError):
@@ -238,12 +223,12 @@ def _checkpoint(model: str, step: int) -> RunCheckpoint:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a format knows the folder."""
+    """Whether a format recognizes the folder."""
     return any(format.find(folder) is not None for format in by_priority())
 
 
 def _step_of_folder(folder: Path) -> int | None:
-    """The training step of a folder: the last number in its name, or what the trainer's state says."""
+    """The training step of a folder: the last number in its name, or the step in the trainer's state."""
     step = last_number(folder.name)
     if step is not None:
         return step

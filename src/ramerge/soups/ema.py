@@ -16,8 +16,6 @@ from ramerge.soups.steps import SteppedParameters, steps_of
 
 
 class EmaParameters(SteppedParameters):
-    """Parameters of `ema`."""
-
     decay: float = Field(0.9, ge=0, lt=1, description="what is left of the average at each checkpoint")
     half_life: float | None = Field(
         None,

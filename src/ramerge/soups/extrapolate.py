@@ -14,8 +14,6 @@ from ramerge.soups.steps import SteppedParameters, steps_of
 
 
 class ExtrapolateParameters(SteppedParameters):
-    """Parameters of `extrapolate`."""
-
     alpha: float = Field(
         0.3,
         ge=-1e6,

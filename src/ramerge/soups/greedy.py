@@ -40,14 +40,12 @@ _MOST_NAMES = 3
 
 @dataclass(frozen=True)
 class SoupTrial:
-    """A soup that was scored in the greedy search.
+    """A scored soup of the greedy search.
 
     Attributes:
-        members: names of the checkpoints in it.
         score: what it was judged by; None if it could not be scored.
         held_out: its score on every second item, which it was not judged by; None if the score has no items.
         kept: of a single checkpoint, whether it could be scored; of a soup, whether its last member was kept.
-        failure: why it could not be scored.
     """
 
     members: tuple[str, ...]
@@ -62,9 +60,7 @@ class GreedyResult:
     """The result of a greedy soup, the content of `soup.json`.
 
     Attributes:
-        members: the checkpoints in the soup, in the order of their steps.
         trials: every soup that was scored, in order: first each checkpoint by itself.
-        objective: the figure that it was chosen by.
     """
 
     members: tuple[str, ...]
@@ -92,19 +88,7 @@ def greedy_soup(
 
     Args:
         recipe: of the uniform soup of all that are taken.
-        run: the run's checkpoints.
-        checkpoints: those that may be in the soup.
-        out: the folder.
-        make_scorer: as for a search.
-        objective: what is to be as good as possible.
-        options: how every merge is carried out.
         listen: gets a `Progress` after each that was scored.
-        most_failures: as for a search.
-
-    Raises:
-        EvaluationError: no checkpoint got a score, too many in a row got none, the objective is no figure of the score,
-            or the folder holds something else.
-        RamergeError: as `merge` raises.
     """
     soup_plan = ramerge.plan(recipe, options=options)
     if soup_plan.problems:
@@ -120,7 +104,7 @@ def greedy_soup(
                 "score": dict(scorer.about()),
             }
         )
-        # what failed is tried again
+        # failures are tried again
         finished_trials = [trial for trial in folder.trials.read() if trial.state == "complete"]
         soups = _Soups(recipe, run, {one.name: one for one in checkpoints}, options, folder.candidate)
         contest = Contest(soups, scorer, [objective], folder.trials, folder.root, False, most_failures, finished_trials)
@@ -153,12 +137,7 @@ class _SoupStep:
 
 @dataclass(frozen=True)
 class GreedySoup:
-    """The strategy of a greedy soup.
-
-    Attributes:
-        names: of the checkpoints, in the order of their steps.
-        objective: what is to be as good as possible.
-    """
+    """The strategy of a greedy soup."""
 
     names: Sequence[str]
     objective: Objective
@@ -175,7 +154,7 @@ class GreedySoup:
         return 2 * len(self.names) - 1
 
     def done(self, trials: Sequence[Standing]) -> int:
-        """How many soups are scored."""
+        """Number of scored soups."""
         return sum(step.standing is not None for step in self.steps(trials))
 
     def steps(self, trials: Sequence[Standing]) -> Iterator[_SoupStep]:
@@ -210,7 +189,7 @@ class GreedySoup:
 
 @dataclass(frozen=True)
 class _Soups:
-    """The soups that points of a greedy search stand for."""
+    """The soups of a greedy search's points."""
 
     recipe: Document
     run: Sequence[RunCheckpoint]
@@ -226,16 +205,14 @@ class _Soups:
 
 
 def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyResult:
-    """Merge the soup to `best`, and write the result.
-
-    Raises:
-        EvaluationError: no checkpoint got a score.
-    """
+    """Merge the soup to `best`, and write the result."""
     trials = {key_of(trial.point): trial for trial in contest.trials}
     pairs = [(step, trials[key_of(strategy.point(step.members))]) for step in strategy.steps(contest.standings())]
     results = tuple(_soup_trial(contest, trial, step) for step, trial in pairs)
     best = next((trial for step, trial in reversed(pairs) if step.kept and len(step.members) > 1), None)
-    best = best or _best_of(contest, [trial for step, trial in pairs if step.kept])
+    if best is None:  # a single checkpoint, by the first objective
+        kept_trials = [trial for step, trial in pairs if step.kept]
+        best = max(kept_trials, key=lambda trial: contest.gains(trial)[0], default=None)
     if best is None:
         failures = [f"{one.members[0]}: {one.failure}" for one in results[:3]]
         raise EvaluationError([f"{folder.root}: no checkpoint got a score", *failures, *folder.said_by_score()])
@@ -244,11 +221,6 @@ def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyRes
     result = GreedyResult(tuple(plan.recipe.agents), results, strategy.objective.name)
     folder.write("soup.json", result.to_json())
     return result
-
-
-def _best_of(contest: Contest, trials: Sequence[Trial]) -> Trial | None:
-    """The best of some trials, by the first objective."""
-    return max(trials, key=lambda trial: contest.gains(trial)[0], default=None)
 
 
 def _soup_trial(contest: Contest, trial: Trial, step: _SoupStep) -> SoupTrial:

@@ -13,7 +13,7 @@ from ramerge.soups.straightness import RunStraightness, judgment, rows_of
 
 
 def render(result: RunStraightness) -> str:
-    """The page of how straight a run is. The libraries of the extra `report` must be installed."""
+    """The page of a run's straightness. The libraries of the extra `report` must be installed."""
     head = ["part", "first component", "R^2", "length"]
     rows = [
         [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]

@@ -26,8 +26,6 @@ class SoupRequest:
 
     Attributes:
         recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.
-        run: the run's checkpoints.
-        checkpoints: those in the soup.
     """
 
     recipe: Document
@@ -39,15 +37,9 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     """Read the request of a soup from the words of a command line.
 
     Args:
-        run: words that name the checkpoints, as for `run.checkpoints_of`.
         flags: of the command, by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` and so on.
-
-    Raises:
-        RecipeError: the words make no sense together, or scores are missing.
-        CheckpointError: the run cannot be read.
-        EvaluationError: the logs with scores cannot be read.
     """
-    # options that would have no effect, and what a strategy lacks
+    # options without effect, and missing options of a strategy
     strategy = flags["strategy"]
     for name in ("score", "reward", "serve"):
         if strategy != GREEDY and flags.get(name) is not None:

@@ -28,8 +28,6 @@ from ramerge.soups.steps import SteppedParameters, steps_of
 
 
 class RelexParameters(SteppedParameters):
-    """Parameters of `relex`."""
-
     at: float | None = Field(
         None,
         allow_inf_nan=False,
@@ -41,7 +39,7 @@ class RelexParameters(SteppedParameters):
 
 @dataclass(frozen=True)
 class Line:
-    """The rank-one trajectory of a tensor over steps, for `relex` and for how straight a run is.
+    """The rank-one trajectory of a tensor over steps, for `relex` and a run's straightness.
 
     Attributes:
         share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.
@@ -100,8 +98,6 @@ def shares_of(parts: Sequence[Floats], lines: Sequence[Line], count: int) -> lis
 
     Args:
         parts: scalar products of the task vectors, of shape (count, count), for each tensor.
-        lines: of the same tensors.
-        count: of checkpoints.
     """
     nothing = np.zeros(count)
     each = list(zip(parts, lines, strict=True))
@@ -154,7 +150,7 @@ class Relex(CombinationMethod[RelexParameters]):
 
 
 def only(share: float, step: float) -> str:
-    """The words about the checkpoint of which the first component holds least."""
+    """The words about the checkpoint with the least share in the first component."""
     return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 
 

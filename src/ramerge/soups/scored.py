@@ -14,8 +14,6 @@ from ramerge.soups.steps import NUMBERS
 
 
 class ScoredParameters(Parameters):
-    """Parameters of `scored`."""
-
     scores: NUMBERS = Field(None, description="score of each agent, the higher the better; by default all are equal")
     temperature: float = Field(
         0.01,

@@ -20,10 +20,6 @@ def scores_in(logs: Path, checkpoints: Sequence[RunCheckpoint]) -> dict[str, dic
     """The scores of checkpoints of a run in per cent, by name and task, from a folder of logs.
 
     A model of the logs is a checkpoint if it has its folder, its name, or the last number in its name is the step.
-
-    Raises:
-        RecipeError: a checkpoint has no scores, or lacks those of a task that others have.
-        EvaluationError: the logs cannot be read.
     """
     read = feature("scores_in_logs", "--scores needs")
     by_name: dict[str, dict[str, float]] = {}

@@ -49,8 +49,8 @@ class SteppedParameters(Parameters):
 
 
 def steps_of(parameters: SteppedParameters, agents: Agents) -> tuple[float, ...]:
-    """The training step of each agent: as given, or the last number in its name, or where these do not tell all agents
-    apart, its place in the recipe, counted from 1.
+    """The training step of each agent: from the parameters, or the last number in its name, or where these do not
+    distinguish all agents, its place in the recipe, counted from 1.
 
     Example:
         >>> from ramerge.soups.steps import SteppedParameters, steps_of

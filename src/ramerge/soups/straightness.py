@@ -1,4 +1,4 @@
-"""How straight a run is: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
+"""Straightness of a run: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
 
 For each tensor, layer and the whole model: the share of the squared lengths of all task vectors that lies in the first
 component, and R^2 of the straight line through the coordinates over the steps (see `relex`).
@@ -50,12 +50,9 @@ class RunStraightness:
     """The straightness of a run, for the model and its layers.
 
     Attributes:
-        steps: of its checkpoints.
-        model: the whole model.
         layers: by name, in the model's order; tensors that are in no layer by their own names.
         tensors: by name; those that moved.
         shares: of each checkpoint's squared task vector, what lies in the first component of each tensor.
-        warnings: of the plan.
     """
 
     steps: tuple[float, ...]
@@ -71,18 +68,7 @@ class RunStraightness:
 
 
 def straightness(recipe: Document, options: Options, listen: Listener) -> RunStraightness:
-    """Count how straight a run is, in one read of its checkpoints.
-
-    Args:
-        recipe: of the method `relex`.
-        options: how the read is carried out.
-        listen: gets the progress.
-
-    Raises:
-        PlanError: the checkpoints do not fit each other.
-        WeightsError: values are not finite.
-        CheckpointError: an input cannot be read.
-    """
+    """Count a run's straightness, in one read of its checkpoints."""
     merge_plan = plan(recipe, options=options)
     if merge_plan.problems:
         raise PlanError(merge_plan.problems)
@@ -133,7 +119,7 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
 
 
 def judgment(result: RunStraightness) -> str:
-    """A sentence on what the straightness of a run means for a prediction."""
+    """A sentence on the meaning of a run's straightness for a prediction."""
     doubtful = "the run is not straight, so a checkpoint that relex predicts may be far from it"
     least = min(zip(result.shares, result.steps, strict=True))
     if least[0] < STRAIGHT:

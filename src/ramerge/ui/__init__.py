@@ -1,4 +1,4 @@
-"""`ramerge ui`: a page in the browser, made with Gradio, that runs the commands which it shows.
+"""`ramerge ui`: a page in the browser, made with Gradio, that runs commands and shows them.
 
 commands     `ramerge ui`
 start        from words to a `Desk`; called by `commands`

@@ -1,4 +1,4 @@
-"""The tab Agents of the page: base and agents are chosen, and what their headers say is shown."""
+"""The tab Agents of the page: choice of base and agents, with their headers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ _SECONDS = 300.0
 
 
 def build(desk: Desk, common: Sequence[Block]) -> None:
-    """Build the lower part of the tab Compare, which asks models; `common` is recipe, merges, server and endpoint."""
+    """Build the lower part of the tab Compare, for questions to models; `common` is recipe, merges, server and
+    endpoint.
+    """
     with gr.Accordion("Ask side by side", open=False):
         prompt = gr.Textbox("", label="Prompt", lines=3)
         with gr.Row():
@@ -64,7 +66,7 @@ def build(desk: Desk, common: Sequence[Block]) -> None:
 
 
 def check(server: str, url: str) -> None:
-    """Raise `EvaluationError` where no models can be asked."""
+    """Raise `EvaluationError` where models cannot be queried."""
     if server == ENDPOINT:
         ModelAccess(endpoint=url.strip()).check()
     elif problems := ModelServer(server).check():
@@ -72,11 +74,7 @@ def check(server: str, url: str) -> None:
 
 
 def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[str, str]:
-    """Ask one model for an answer; returns it and the command lines that ask. A server that is started ends again.
-
-    Raises:
-        EndpointError: there is no answer.
-    """
+    """Query one model; returns its answer and the command lines for the query. A server that is started ends again."""
     import httpx
 
     variable = ModelAccess().key_variable

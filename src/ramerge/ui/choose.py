@@ -1,4 +1,4 @@
-"""The tab Choose of the page: method and parameters as controls, in step with the recipe as YAML; what a plan says."""
+"""The tab Choose of the page: method and parameters as controls, in step with the YAML recipe; the plan's problems."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _plan(desk: Desk, text: str) -> tuple[str, str, str]:
 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
-    """Action of a control that sets a key of the recipe, of which the usual value is left out."""
+    """Action of a control for a key of the recipe; its usual value is left out."""
     return lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots)
 
 

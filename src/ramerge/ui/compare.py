@@ -1,4 +1,4 @@
-"""The tab Compare of the page: what merges have kept of each agent's skill, and the scores of all models."""
+"""The tab Compare of the page: each agent's skill in the merges, and the scores of all models."""
 
 from __future__ import annotations
 
@@ -75,13 +75,9 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
 
 
 def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]) -> str:
-    """Scores of the demo as HTML: what merges have kept of each task, the worst in red, and the scores of all models.
+    """Scores of the demo as HTML: the merges' share of each task, the worst in red, and the scores of all models.
 
     The specialist of a task is the agent with its best score.
-
-    Args:
-        rewards: of each item, by model and task.
-        merges: names of models that are merges.
     """
     means = {name: {task: fmean(values) for task, values in tasks.items()} for name, tasks in rewards.items()}
     agents = [name for name in rewards if name != "base" and name not in merges]
@@ -117,13 +113,7 @@ def _score(rewards: Sequence[float]) -> str:
 
 
 def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -> None:
-    """Build the part of benchmarks: `ramerge eval`, and what its logs say, by `ramerge table`.
-
-    Args:
-        desk: of the page.
-        common: recipe, merges, server and endpoint.
-        outputs: progress, table, command line and job.
-    """
+    """Build the part of benchmarks: `ramerge eval`, and the table of its logs, by `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
             tasks = gr.Dropdown(
@@ -185,7 +175,7 @@ def _evaluation(desk: Desk, common: Sequence[Block], outputs: Sequence[Block]) -
 
 
 def _specialists(desk: Desk, text: str, tasks: list[str], before: list[str]) -> object:
-    """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
+    """Each task with each agent, as `--specialist` takes them; earlier choices stay where they can."""
     agents = agents_in(text, desk.roots)
     names = [re.split("[/@]", task)[-1] for task in tasks or []]
     own_before = [each for each in before or [] if each.partition("=")[0] in names]

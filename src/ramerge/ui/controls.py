@@ -24,7 +24,7 @@ _REACH = 10
 
 @dataclass(frozen=True)
 class Control:
-    """A control of a parameter, and how the value that it gives becomes that of the parameter."""
+    """A control of a parameter, and the conversion of its value to the parameter's."""
 
     name: str
     component: gr.components.Component
@@ -32,13 +32,13 @@ class Control:
 
 
 def controls_of(method: Method, values: Mapping[str, object], agents: Sequence[str]) -> list[Control]:
-    """The controls of each parameter of a method that means anything with these values."""
+    """The controls of each parameter in effect with these values."""
     schema = method.parameters.model_json_schema()["properties"]
     return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
 
 
 def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
-    """The parameters of a method that change anything, given the values of the others."""
+    """The parameters in effect, given the values of the others."""
     fields = method.parameters.model_fields
     return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
 

@@ -30,16 +30,13 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 @dataclass
 class Desk:
-    """The desk: state of the page's server, which every tab gets.
+    """State of the page's server, shared by all tabs.
 
     Attributes:
-        roots: what may be read and written.
         options: how commands run, as the command line has them.
         limits: the same as words.
-        public: whether strangers use the page: each sees only what it has begun, and no servers are asked or started.
+        public: whether strangers use the page: each sees only their own work, and no servers are used or started.
         most_bytes: of weights that a command may read; None for any.
-        start: the recipe that the page begins with.
-        queue: runs commands, one after another.
     """
 
     roots: Roots
@@ -52,18 +49,18 @@ class Desk:
     _jobs: dict[str, list[Job]] = field(default_factory=dict)
 
     def jobs(self, request: gr.Request | None) -> list[Job]:
-        """The jobs of merges in the list of whoever asks, for the tab Merge."""
+        """The visitor's jobs of merges, for the tab Merge."""
         return self._jobs.setdefault(self._who(request), [])
 
     def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
-        """Keep this list of merges for whoever asks, the latest of too many."""
+        """Keep this list of merges for the visitor, the latest of too many."""
         self._jobs[self._who(request)] = list(jobs)[-_MOST_JOBS:]
 
     def _who(self, request: gr.Request | None) -> str:
         return str(request.session_hash) if self.public and request is not None else ""
 
     def place(self, request: gr.Request | None, name: str) -> str:
-        """The output of a name, for a merge; a stranger's is in a folder of their own, whose name is random."""
+        """The output of a name, for a merge; a visitor's is in a folder of their own with a random name."""
         if not self.public:
             return self.roots.output(name)
         own = self._who(request)
@@ -80,11 +77,7 @@ class Desk:
         return views.command([*words, *self.limits])
 
     def plan(self, recipe: Recipe, *, overwrite: bool = False, public: bool = False, **more: Any) -> Plan:
-        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`.
-
-        Raises:
-            PlanError: it has problems, or reads more than the page allows.
-        """
+        """Plan a merge that may run on this page; other keywords are those of `ramerge.plan`."""
         upload = replace(self.options.upload, public=public)
         options = replace(self.options, overwrite=overwrite, upload=upload)
         result: Plan = make_plan(recipe, options=options, **more)
@@ -121,11 +114,7 @@ def act(
     """Let an event of a control run an action of its tab.
 
     Args:
-        event: such as `button.click`.
         action: gives values for `outputs`, once or several times.
-        inputs: what the action gets.
-        outputs: what it changes.
-        problems: shows the action's errors as text, until the next action.
         more: keywords of the event, in place of those of `PRIVATE`.
     """
     places = [outputs] if isinstance(outputs, Block) else list(outputs)
@@ -147,7 +136,7 @@ def act(
 
 
 def html(label: str, value: str = "", **more: Any) -> gr.HTML:
-    """A place in a tab for HTML that `views` makes."""
+    """A place in a tab for HTML of `views`."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 
 
@@ -157,5 +146,5 @@ def problem_place(**more: Any) -> gr.HTML:
 
 
 def text_place(label: str) -> gr.HTML:
-    """A place in a tab for what `views.copyable` makes."""
+    """A place in a tab for the result of `views.copyable`."""
     return html(label, js_on_load=views.COPY)

@@ -21,22 +21,14 @@ _NO_NAME = re.compile(r"[^\w.+-]+")
 
 
 def read_draft(text: str, roots: Roots) -> Document:
-    """Read the draft as a document, in ramerge's own form; its paths must be inside of the roots.
-
-    Raises:
-        RecipeError: it is no recipe, or names something outside.
-    """
+    """Read the draft as a document, in ramerge's own form; its paths must be inside of the roots."""
     document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     roots.check(document)
     return document
 
 
 def checked_draft(text: str, roots: Roots) -> Recipe:
-    """Read and check the draft as a recipe.
-
-    Raises:
-        RecipeError: anything is wrong with it.
-    """
+    """Read and check the draft as a recipe."""
     return check(read_draft(text, roots))
 
 
@@ -45,9 +37,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
     Args:
         text: a recipe; one that cannot be read is replaced.
-        base: folder or hub id.
         agents: likewise, or NAME=MODEL; others are called what their folders are.
-        roots: what may be named.
     """
     try:
         document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)
@@ -73,7 +63,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
-    """Base and agents of the draft as texts, for `with_models`; what is no plain name is JSON."""
+    """Base and agents of the draft as texts, for `with_models`; JSON for models that are no plain names."""
     base = document.stated("base")
     texts = [value if isinstance(value, str) else json.dumps(value) for value in document.agents.values()]
     return base if isinstance(base, str) else None, texts
@@ -89,21 +79,13 @@ def agents_in(text: str, roots: Roots) -> dict[str, str]:
 
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
-    """The draft with other values of keys, of which None removes one.
-
-    Raises:
-        RecipeError: it cannot be read.
-    """
+    """The draft with other values of keys, of which None removes one."""
     document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
 def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> str:
-    """The draft with the values of controls: those that are not the method's defaults, in place of a preset.
-
-    Raises:
-        RecipeError: the text cannot be read.
-    """
+    """The draft with the values of controls: those that are not the method's defaults, in place of a preset."""
     document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
@@ -112,11 +94,7 @@ def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> st
 
 
 def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
-    """The draft's method and all values of its parameters, defaults included; wrong ones are as they are.
-
-    Raises:
-        RecipeError: there is no such method.
-    """
+    """The draft's method and all values of its parameters, defaults included; wrong ones are as they are."""
     name = document.method
     if not isinstance(name, str) or name not in METHODS:
         raise RecipeError(document.unknown(("method",), "method", str(name), list(METHODS)))

@@ -1,4 +1,4 @@
-"""The guard of the page's server: who may ask for what, by token, the page's origin, and the addresses it needs."""
+"""Access control of the page's server: by token, the page's origin, and the addresses it needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 REPORT = "/report"
 MOST_BYTES = 4 << 20
 """The most that a request may hold. Recipes, which are the longest of what the page sends, have 200,000 bytes."""
-# What the page of Gradio asks for: no uploads, no files, no proxy, no API by name.
+# Requests of Gradio's page: no uploads, no files, no proxy, no API by name.
 _SAFE_PATH = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|report)|/(assets|static)/[^?#]*"
     r"|/gradio_api/(queue/(join|data)|heartbeat/[\w-]+|startup-events|reset|cancel|theme\.css)/?"
@@ -25,7 +25,7 @@ _PAGE_POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
     "base-uri 'self'; form-action 'none'; frame-ancestors {frames}"
 )
-# A report may come with a checkpoint from a stranger: it gets an origin of its own, and asks for nothing.
+# A report may come with a checkpoint from a stranger: it gets an origin of its own, and loads nothing.
 _REPORT_POLICY = (
     "sandbox allow-scripts allow-downloads; default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
     "script-src 'unsafe-inline' 'unsafe-eval' blob:"
@@ -33,13 +33,11 @@ _REPORT_POLICY = (
 
 
 class PageGuard:
-    """Guard around Gradio: refuses requests before Gradio sees them, and tells browsers what the page may do.
+    """Guard around Gradio: refuses requests before Gradio sees them, and sends browsers the page's permissions.
 
     Args:
-        app: what is guarded.
         token: what the first address must hold; a cookie holds it from then on. None: everybody may come.
         hosts: the only values of the header Host, so that no other name leads here; None for any.
-        cookie: the cookie's name.
         frames: origins that may show the page inside of theirs.
     """
 
@@ -79,7 +77,7 @@ class PageGuard:
             await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
-        """The answer to a request that is refused; None if it is not."""
+        """The answer to a refused request; None for others."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):
@@ -118,11 +116,7 @@ class _TooLongError(Exception): ...
 
 
 async def _whole(receive: Receive) -> Receive:
-    """Receive a whole request, which may come in parts and without a length; give it again, and then what comes.
-
-    Raises:
-        _TooLongError: it holds more than `MOST_BYTES`.
-    """
+    """Receive a whole request, which may come in parts and without a length; replay it, and then later messages."""
     messages: list[Message] = []
     size = 0
     while not messages or messages[-1].get("more_body"):

@@ -29,19 +29,12 @@ _SIGNAL_CODES = 128
 
 @dataclass
 class Job:
-    """A job: a command of the page, and how far it is.
+    """A job: a command of the page, and its progress.
 
     Attributes:
-        title: what the page calls it.
-        words: behind `ramerge`.
-        folder: where it runs.
         out: the folder that it writes, if that is one.
-        state: `waiting`, `running`, `done`, `failed` or `stopped`.
         progress: the last event of the running stage; see `foundation.progress.Progress`.
-        figures: the last event with figures of an analysis.
-        lines: what it said on standard error.
-        output: its standard output, once it has ended.
-        queued: whether it was given to a queue.
+        lines: its standard error.
     """
 
     title: str
@@ -122,7 +115,7 @@ class Job:
         self._change.set()
 
     def _hear(self, line: bytes) -> None:
-        """Take a line of the job's standard error: an event, or something for people."""
+        """Take a line of the job's standard error: an event, or a text for people."""
         text = line.decode("utf-8", "replace").rstrip("\n")
         event = None
         if text.startswith('{"stage": '):
@@ -137,7 +130,7 @@ class Job:
         self._change.set()
 
     def kill(self) -> None:
-        """Kill the job with all that it has started."""
+        """Kill the job and all its processes."""
         self.stop()
         if self._process is not None:
             stop(self._process)
@@ -151,7 +144,7 @@ class JobQueue:
         self._jobs: list[Job] = []
 
     def add(self, job: Job) -> Job:
-        """Run a job as soon as those before it have ended."""
+        """Run a job after those before it."""
         self._jobs = [*(each for each in self._jobs if each.active), job]
         job.queued = True
         self._pool.submit(job.run)

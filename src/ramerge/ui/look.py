@@ -1,4 +1,4 @@
-"""The tab Look of the page: what RL changed in the agents, live while it is counted, and what to try first."""
+"""The tab Look of the page: the agents' changes by RL, live while they are counted, and the method to try first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.agent_figures import percent
 from ramerge.analysis.recommend import by_weights
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
+from ramerge.analysis.text import percent
 from ramerge.sdk.recipes import Document, words_of
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
@@ -72,7 +72,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[object, ...]]:
-    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with what they mean."""
+    """Run `ramerge analyze` as a job: figures while they are counted, then all of them with their findings."""
     draft = checked_draft(text, desk.roots)
     desk.plan(draft)
     document = portable_draft(draft)

@@ -21,11 +21,7 @@ MODEL, DELTA = "model", "delta"
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
-    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share.
-
-    Raises:
-        RamergeError: the recipe cannot be merged.
-    """
+    """The job that merges a recipe into a place that `Roots.output` has checked, for the tabs Merge and Share."""
     recipe = checked_draft(text, desk.roots)
     folder = None if is_remote(place) else desk.roots.home / place
     output = DELTA if kind == DELTA else CHECKPOINT
@@ -69,7 +65,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
             draft = checked_draft(text, desk.roots)
             words = _merge_words(desk, draft, desk.roots.output(name), as_what, overwrite=replacing)
         except RamergeError:
-            return "", ""  # the tab Choose says what is wrong
+            return "", ""  # the tab Choose shows the problems
         sentence = f"Merges {enumerated(list(draft.agents))} by {draft.method} into {name}."
         return views.block(f"<p>{views.safe(sentence)}</p>"), desk.command(words)
 
@@ -90,7 +86,7 @@ class _Runs:
         self._desk = desk
 
     def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
-        """Action of `Add to the list`: put a merge there, in place of one that had its name."""
+        """Action of `Add to the list`: put a merge there, in place of one with its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
             raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")
@@ -102,7 +98,7 @@ class _Runs:
         return _views_of_jobs(self._desk.jobs(request))
 
     def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
-        """Action of `Merge`: merge now, or as soon as what runs has ended."""
+        """Action of `Merge`: merge now, or after the running job."""
         self.add(text, name, kind, overwrite, request)
         self._desk.queue.add(self._desk.jobs(request)[-1])
         yield from self.follow(request)
@@ -180,13 +176,7 @@ def models_of(desk: Desk, text: str, merges: Sequence[str], request: gr.Request 
     """Base and agents of the draft, and finished merges, as names and folders or hub ids, for the tab Compare.
 
     Args:
-        desk: of the page.
-        text: the draft.
         merges: names of `finished`; if there are none, those of the list that are models.
-        request: of whoever asks.
-
-    Raises:
-        RecipeError: the draft names no models, or a merge is not complete or no model.
     """
     recipe = checked_draft(text, desk.roots)
     folders = finished_merges(desk, request)

@@ -15,7 +15,7 @@ _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "mo
 
 
 def build_page(desk: Desk) -> gr.Blocks:
-    """Build the page with all tabs. Nothing is read before a browser asks."""
+    """Build the page with all tabs. Nothing is read before a browser opens it."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
         page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)  # before all other events
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")

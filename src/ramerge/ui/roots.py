@@ -28,8 +28,6 @@ class Roots:
     """The folders that the page may read. Outputs are written into the first one, where commands run, too.
 
     Attributes:
-        folders: resolved.
-        remote: whether models of buckets may be named, and outputs may be remote.
         is_shared: whether several users write into the first one, so that what is in it is not listed.
     """
 
@@ -43,11 +41,7 @@ class Roots:
         return self.folders[0]
 
     def path(self, text: str) -> Path:
-        """The path of a name that the page gave, inside of the roots; relative to the first unless it is absolute.
-
-        Raises:
-            RecipeError: it is outside of the roots, also by links.
-        """
+        """The path of a name that the page gave, inside of the roots; relative to the first unless it is absolute."""
         try:
             path = self.home / Path(text).expanduser()
             inside = is_unicode(text) and any(map(Path(os.path.realpath(path)).is_relative_to, self.folders))
@@ -61,9 +55,6 @@ class Roots:
         """The text of a file inside of the roots, at most so many bytes; empty if there is none.
 
         A link is not followed, so that nothing outside is read that was put there just now.
-
-        Raises:
-            RecipeError: it is outside of the roots, or no file.
         """
         path = self.path(text)
         if not path.exists():
@@ -77,11 +68,7 @@ class Roots:
             raise RecipeError(f"{quoted(text)}: cannot be read: {reason(error)}") from error
 
     def output(self, text: str) -> str:
-        """The name of an output, checked: a folder below the first root, or a remote place.
-
-        Raises:
-            RecipeError: it is neither.
-        """
+        """The name of an output, checked: a folder below the first root, or a remote place."""
         if is_remote(text):
             if not self.remote:
                 raise RecipeError(f"{quoted(text)}: outputs are folders here; give the name of one")
@@ -93,11 +80,7 @@ class Roots:
         return f"./{name}" if name.startswith("-") else name
 
     def prompts(self, files: Mapping[str, str]) -> dict[str, str]:
-        """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out.
-
-        Raises:
-            RecipeError: some are missing or outside of the roots; all problems are listed.
-        """
+        """The names of prompts by agent, checked: each a file, or a folder of files of which none leads out."""
         paths, problems = {}, []
         for agent, text in files.items():
             try:
@@ -116,11 +99,7 @@ class Roots:
             return ""
 
     def function(self, text: str) -> str:
-        """The name of a function in a file, FILE.py:FUNCTION, checked.
-
-        Raises:
-            RecipeError: it has another form, or the file is missing or outside of the roots.
-        """
+        """The name of a function in a file, FILE.py:FUNCTION, checked."""
         file, _, name = text.strip().rpartition(":")
         if not file.endswith(".py") or not name.isidentifier():
             raise RecipeError(f"{quoted(text)}: must be FILE.py:FUNCTION")
@@ -148,14 +127,7 @@ class Roots:
         return text.replace(f"{self.home}/", "")
 
     def check(self, document: Document) -> None:
-        """Refuse a draft or recipe that names files outside of the roots.
-
-        Args:
-            document: a recipe in ramerge's own form.
-
-        Raises:
-            RecipeError: a model is outside, or the recipe allows links that lead anywhere; all problems are listed.
-        """
+        """Refuse a draft or recipe that names files outside of the roots."""
         problems: list[str] = []
         for model in names_in(document):
             for part in parts_of(model, document.folder):

@@ -67,7 +67,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
 
     def follow(text: str, lines: str) -> object:
-        """A line for each agent of the recipe, with what was typed for it."""
+        """A line for each agent of the recipe, with the user's text for it."""
         names = agents_in(text, desk.roots)
         return _lines(names, _files(lines), desk.roots) if names else gr.skip()
 
@@ -115,11 +115,7 @@ def _lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roots) ->
 def search_words(
     desk: Desk, text: str, lines: str, reward: str, count: float, longest: float, folder: str
 ) -> list[str]:
-    """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE.
-
-    Raises:
-        RecipeError: the recipe names no models, or anything is outside of the roots or not there.
-    """
+    """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE."""
     document = read_draft(text or EMPTY, desk.roots)
     prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | _files(lines))
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]

@@ -63,18 +63,14 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         head=views.styles(),
     )
     page: FastAPI = application_with_page.routes[-1].app  # type: ignore[attr-defined]
-    # such as of a function, by whoever else than the page asks
+    # such as of a function, requested by others than the page
     unknown = PlainTextResponse("There is no such function or session.\n", 404)
     page.add_exception_handler(KeyError, lambda _request, _error: unknown)
     return PageGuard(application_with_page, **guard)  # type: ignore[arg-type]
 
 
 def _read_report(desk: Desk, out: str) -> str:
-    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots.
-
-    Raises:
-        RamergeError: there is none, or it is outside of the roots.
-    """
+    """Read the page that `ramerge report` or `ramerge search` has written into a folder below the roots."""
     for name in ("report.html", "search.html"):
         if text := desk.roots.read(str(Path(out) / name), _MOST_REPORT):
             return text
@@ -92,11 +88,7 @@ class _Server(uvicorn.Server):
 
 
 def serve(desk: Desk, port: int) -> None:
-    """Serve the page on this machine until a signal ends it, and print its address.
-
-    Raises:
-        OutputError: the port is taken.
-    """
+    """Serve the page on this machine until a signal ends it, and print its address."""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -87,11 +87,7 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
 
 
 def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overwrite: bool = False) -> Job:
-    """The job that merges a finished merge's own recipe into a remote place; nothing is sent yet.
-
-    Raises:
-        RamergeError: there is no finished merge, its recipe is not allowed here, or it cannot be merged to there.
-    """
+    """The job that merges a finished merge's own recipe into a remote place; nothing is sent yet."""
     place = place.strip()
     if not is_remote(place):
         raise RecipeError(f"Destination {place!r}: must be hub:owner/name or a folder in a bucket")

@@ -20,11 +20,7 @@ from ramerge.ui.roots import Roots
 
 
 def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], options: Options) -> Desk:
-    """The desk of a user's own page.
-
-    Raises:
-        RecipeError: a root is no folder, a limit is wrong, or a model is outside of the roots.
-    """
+    """The desk of a user's own page."""
     read_limits(options.threads, options.max_memory)
     read_device(options.device)
     folders = [folder.resolve() for folder in roots or [Path()]]

@@ -41,7 +41,7 @@ element.addEventListener('mouseover', (event) => {
 
 @cache
 def styles() -> str:
-    """The styles of reports, for what stands inside of `.report`, in the colors of Gradio's theme."""
+    """The styles of reports, for the inside of `.report`, in the colors of Gradio's theme."""
     own = files("ramerge.ui").joinpath("page.css").read_text(encoding="utf-8")
     return f"<style>.report {{ {page_styles()} }}\n{own}</style>"
 
@@ -84,12 +84,12 @@ def command(*commands: Sequence[str]) -> str:
 
 
 def button(text: str, pick: str) -> Markup:
-    """A button as HTML that tells what was picked; see `PICK`."""
+    """A button as HTML that passes `pick` on to the script `PICK`."""
     return Markup('<button type="button" class="pick" data-pick="{}">{}</button>').format(pick, one_line(text))
 
 
 def listing(texts: Iterable[object], kind: str = "notes") -> str:
-    """A list of sentences as HTML: `notes`, or `warnings` for what is wrong."""
+    """A list of sentences as HTML: `notes`, or `warnings` for problems."""
     items = "".join(f"<li>{safe(text)}</li>" for text in texts)
     return f'<ul class="{kind}">{items}</ul>' if items else ""
 
@@ -154,7 +154,7 @@ def figures(charts: Iterable[Figure]) -> str:
 
 
 def headers(model_headers: Sequence[ModelHeader]) -> str:
-    """The headers of a recipe's models as HTML, with what is wrong with them."""
+    """The headers of a recipe's models as HTML, with their problems."""
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
     figures = [
         (one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in model_headers
@@ -165,7 +165,7 @@ def headers(model_headers: Sequence[ModelHeader]) -> str:
 
 
 def progress(job: Job | None) -> str:
-    """The progress of a job as HTML: a bar and what it says; nothing without one."""
+    """The progress of a job as HTML: a bar and its text; nothing without one."""
     if job is None:
         return ""
     event = job.figures if job.active and job.figures and not job.progress else job.progress

@@ -1,4 +1,4 @@
-"""The page of an analysis: one HTML file that asks for nothing from anywhere.
+"""The page of an analysis: one self-contained HTML file.
 
 write        the page as text and the figures as files; called by `command_output`
 page         the page's template and what fills it, for `write`; its findings alone, for `ui/look`

@@ -1,4 +1,4 @@
-"""The page of an analysis as HTML: its template and what fills it; its findings, as a part of the tab Look."""
+"""The page of an analysis as HTML: its template and values; its findings, as a part of the tab Look."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import itables
 from ruamel.yaml import YAML
 
-from ramerge.analysis.agent_figures import agent_figures, effective_with_error, percent
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import page_figures
 from ramerge.analysis.report.rows import Values
+from ramerge.analysis.text import agent_figures, effective_with_error, percent
 from ramerge.core.foundation.text import visible
 from ramerge.report.page import FILTERS, environment, scripted_page
 

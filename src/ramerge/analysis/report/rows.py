@@ -89,7 +89,7 @@ def ulps(analysis: Values) -> list[Row]:
 
 
 def pairs(analysis: Values) -> list[Row]:
-    """Rows of the table of pairs: each two agents, with how many times what chance would give they share."""
+    """Rows of the table of pairs: each two agents, with their overlap as a multiple of chance."""
     return [
         {
             "first": pair["agents"][0],
@@ -144,7 +144,7 @@ def epsilon_label(epsilon: float) -> str:
 
 
 def fates(analysis: Values) -> list[Row]:
-    """Rows of the chart of fates: each agent's active elements, by what a merge leaves of them."""
+    """Rows of the chart of fates: each agent's active elements, by their fate in a merge."""
     return [
         {
             "agent": agent["name"],
@@ -162,7 +162,7 @@ def fates(analysis: Values) -> list[Row]:
 
 
 def precision(analysis: Values) -> list[Row]:
-    """Rows of the table of dtypes: every model's, and what rounding to the output's does to an agent's updates."""
+    """Rows of the table of dtypes: every model's, and the effect of rounding to the output's on an agent's updates."""
     rounding = analysis.get("rounding", {})
     unknown = dict.fromkeys(
         ("erased", "erased_share", "grown_share", "nominal_lambda", "effective_lambda", "effective_error")
@@ -174,7 +174,7 @@ def precision(analysis: Values) -> list[Row]:
 
 
 def tensors(analysis: Values) -> Row:
-    """The table of tensors for the page: columns as arrays, shares as the integers they are made of, to stay small."""
+    """The table of tensors for the page: columns as arrays, shares as their integer counts, to stay small."""
     # layer 2 before layer 10
     table = sorted(
         analysis["tensors"],

@@ -1,6 +1,6 @@
-"""The page of an analysis as text, and its figures as files for a paper; called by the commands.
+"""The page of an analysis as text, and its figures as files for a paper, for the commands.
 
-`rows` turns the analysis into rows of numbers, `charts` says how each figure shows them (Altair), `page` puts page and
+`rows` turns the analysis into rows of numbers, `charts` draws each figure of them (Altair), `page` puts page and
 libraries into one file (Jinja2, Vega, DataTables). Names of agents and tensors come from strangers: they reach the page
 as JSON data or through Jinja2's escaping, never as markup or code.
 """
@@ -25,17 +25,8 @@ def render(
     """The page of an analysis, as the text of one HTML file.
 
     Args:
-        analysis: the values of `Analysis.to_dict()`.
         record: the values of `ramerge.json`, if there was a merge.
         recipe: the recipe's YAML text; by default what the analysis holds of it.
-        listen: notified when drawing begins and when the page is made, which takes seconds.
-        advice: the lines of `recommend` for these agents.
-
-    Returns:
-        HTML, to be written as UTF-8.
-
-    Raises:
-        RecipeError: a library is missing.
     """
     require_extra()
     listen(Progress("drawing", 0, 1, "pages"))

@@ -103,7 +103,7 @@ def read_inputs(
 
 
 def _as_flags(paths: Sequence[str]) -> str:
-    """How models are named, where their folders were given as words."""
+    """Flags for models, where their folders were given as words."""
     base, *agents = [path for path in paths if _is_model(path)] or [""]
     words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
     return f"; models are named by options: --base {base} {words}" if agents else ""

@@ -37,7 +37,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
-    """Flags of a command line that say what a recipe says.
+    """A recipe as flags of a command line.
 
     Args:
         recipe: in ramerge's own form.

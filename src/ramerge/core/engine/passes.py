@@ -20,7 +20,7 @@ from ramerge.core.engine.executors.executor import in_runs
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
-from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.foundation.threads import one_blas_thread
 from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.methods.base import Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, Run, share_of

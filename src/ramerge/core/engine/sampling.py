@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.threads import map_in_threads
 from ramerge.core.kernels.convert import convert
 from ramerge.core.planning.model import TensorPlan
 from ramerge.core.storage.location import is_far

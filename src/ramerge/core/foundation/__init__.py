@@ -19,9 +19,9 @@ A process:
 
 process     handlers of signals, the message of a stopped process, standard streams: for `cli/main`, before all imports
 signals     delayed signals: `Guard` and `held` for outputs, which must be whole; `raise_dropped` for long loops
-pool        tasks side by side in threads, with results in order: for `engine/sampling` and features
+threads     tasks side by side, with results in order: for `engine/sampling` and features; BLAS held to one thread:
+            for `engine/passes`
 progress    `Progress`, the events of long work, and their listeners
-blas        BLAS held to one thread: for `engine/passes`
 
 The machine:
 

@@ -1,4 +1,4 @@
-"""Where torch computes: the device that a text names."""
+"""torch devices, by their names."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ _GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # drivers of NVIDIA, AMD, and 
 
 
 def read_device(text: str) -> str:
-    """Check the name of a device, such as `auto` or `cuda:1`, without looking whether the device is there.
-
-    Raises:
-        RecipeError: no device has such a name.
-    """
+    """Check the name of a device, such as `auto` or `cuda:1`, without looking whether the device is there."""
     if not isinstance(text, str) or not _WORDS.fullmatch(text):
         raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
     return text

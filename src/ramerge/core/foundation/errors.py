@@ -1,4 +1,4 @@
-"""Everything that `ramerge` raises on purpose.
+"""All errors that `ramerge` raises on purpose.
 
     RamergeError                 exit code 1
     ├── InputError               exit code 2: what the user gave cannot be merged
@@ -73,7 +73,7 @@ def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str,
 
 
 class StoppedError(BaseException):
-    """A signal asked the process to end.
+    """A signal for the process to end.
 
     Attributes:
         finished: as keys, in order: all folders and files that this process has completed and put in place.
@@ -105,7 +105,7 @@ class PluginWarning(UserWarning):
     """A plug-in cannot be used, and is left out of a list."""
 
 
-# What to do about errors of the operating system whose messages do not say so.
+# Remedies for errors of the operating system whose messages have none.
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.EBADF: "it is closed; send it to a file, or to /dev/null",
@@ -123,7 +123,7 @@ _ADVICE = {
 
 
 def reason(error: OSError, where: str = "") -> str:
-    """The operating system's message, `where`, and what to do about it if the message does not say so."""
+    """The operating system's message, `where`, and a remedy if the message has none."""
     description = f"{error.strerror or error}{where}"
     advice = _ADVICE.get(error.errno) if error.errno is not None else None
     return f"{description}; {advice}" if advice else description
@@ -167,7 +167,7 @@ class CheckpointError(InputError):
 
 @contextmanager
 def collect(problems: list[str]) -> Iterator[None]:
-    """Add what is wrong with a checkpoint to `problems`, so that the rest of it is looked at, too."""
+    """Add a checkpoint's error to `problems`, so that the rest of it is checked, too."""
     try:
         yield
     except CheckpointError as error:

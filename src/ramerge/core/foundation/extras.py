@@ -1,4 +1,4 @@
-"""Packages that not every user installs: the command that installs an extra, what is absent, and data frames."""
+"""Optional packages: the command that installs an extra, missing packages, and data frames."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def install(extra: str) -> str:
 
 
 def _libraries(extra: str) -> list[str]:
-    """Requirements of extras, such as `eval,torch`, without what other versions of Python need."""
+    """Requirements of extras, such as `eval,torch`, without those of other versions of Python."""
     requirements = (text.partition("; ") for text in distribution("ramerge").requires or ())
     conditions = {f"extra == '{name}'" for name in extra.split(",")}
     return sorted({library for library, _, condition in requirements if condition in conditions})
@@ -53,7 +53,7 @@ def _shell_quote(text: str) -> str:
 
 
 def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
-    """A sentence for what cannot be imported, with the command that installs all of it; or nothing.
+    """A sentence on missing packages, with the command that installs all of them; or nothing.
 
     Args:
         extras: by extra, top-level names of modules, none of which is imported here.
@@ -69,11 +69,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
 
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """Make a pandas data frame: for `frame` of records and of analyses.
-
-    Raises:
-        RecipeError: pandas is not installed.
-    """
+    """Make a pandas data frame: for `frame` of records and of analyses."""
     try:
         import pandas as pd
     except ImportError as error:

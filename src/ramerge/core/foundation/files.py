@@ -74,11 +74,7 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
-    """Make or replace files, each completely. If one cannot be written, all stay as they are.
-
-    Raises:
-        OutputError: as for `write_file`, or two of them are the same file.
-    """
+    """Make or replace files, each completely. If one cannot be written, all stay as they are."""
     places = Counter(path.resolve() for path, _ in contents)
     if twice := [path for path, count in places.items() if count > 1]:
         raise OutputError(f"{path}: two outputs have this name; choose another place for one" for path in twice)
@@ -111,7 +107,7 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def _remove(folders: Iterable[Path]) -> None:
-    """Remove those that are empty, the innermost first."""
+    """Remove the empty ones, the innermost first."""
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         with suppress(OSError):
             folder.rmdir()
@@ -169,12 +165,7 @@ def lock(path: Path, *, wait: bool) -> int:
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder in which another user may have put files, or may change them.
-
-    Raises:
-        OutputError: it is no folder, belongs to another user, or others can write to it.
-        OSError: it cannot be looked at.
-    """
+    """Refuse a folder to which another user can write, or may have written."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")

@@ -53,7 +53,7 @@ RECORD = JsonLimits(size=32_000_000, signs=2_000_000)
 
 
 class Readable(Protocol):
-    """A `Path`, or what names a remote file."""
+    """A `Path`, or the name of a remote file."""
 
     def is_file(self) -> bool:
         """Whether it is there, and is a regular file."""
@@ -68,7 +68,7 @@ Pairs = list[tuple[str, object]]
 
 
 class _NotANumber(float):
-    """The NaN of JSON, which equals itself, so that what was read from one text is equal. `!=` is that of floats."""
+    """The NaN of JSON, which equals itself, so that values read from one text are equal. `!=` is that of floats."""
 
     @override
     def __eq__(self, other: object) -> bool:

@@ -21,7 +21,6 @@ class ResourceLimits:
 
     Attributes:
         threads: worker threads; None for one for each processor, and two more because threads wait for disks.
-        memory: bytes that the process must not exceed; None for no limit.
     """
 
     threads: int | None

@@ -21,9 +21,6 @@ def check_limits() -> None:
     """Refuse a limit of the address space (`ulimit -v`) under which numba, LLVM or OpenBLAS would hang or abort.
 
     Under any limit, set the number of OpenBLAS threads to what fits.
-
-    Raises:
-        PlanError: the limit is too low.
     """
     limit = address_space()
     if limit is None:
@@ -54,9 +51,9 @@ def memory() -> int:
 
 @cache
 def boot() -> str:
-    """This machine, since it was started: what was written before is in its memory or on its disk.
+    """Identity of the machine's current boot: files written during it are in its memory or on its disk.
 
-    Where a system does not tell, it is another one for each process.
+    Where a system has none, it is another one for each process.
     """
     with suppress(OSError):
         return f"{platform.node()} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
-    """Make `handler` the handler of the signals that ask the process to end.
+    """Make `handler` the handler of the signals that end the process.
 
     Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
     background of a script.
@@ -32,7 +32,7 @@ def ignore() -> None:
 
 
 def interruption(number: int, outcome: str) -> str:
-    """The message of a process that a signal has stopped. `outcome` says which outputs are left."""
+    """The message of a process stopped by a signal. `outcome` names the outputs that are left."""
     return f"error: stopped by {signal.Signals(number).name}; {outcome}"
 
 
@@ -40,7 +40,7 @@ def fill_streams() -> None:
     """Open the null device in place of closed standard streams.
 
     Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
-    What is asked for on standard output would be lost there, so writing to it fails, as on a full disk.
+    Output on standard output would be lost there, so writing to it fails, as on a full disk.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a stage: `done` of `total` are done, in bytes unless `unit` says otherwise.
+    """Progress of a stage: `done` of `total`, in bytes unless `unit` names another unit.
 
     Bytes count when their block is done. Of a method that solves for whole matrices, a block is a matrix, so `done` may
     stand still for as long as one takes.

@@ -90,10 +90,6 @@ def note_dropped() -> None:
 
 
 def raise_dropped() -> None:
-    """Raise the stop of a signal that arrived where Python drops exceptions. Call it in every loop that may take long.
-
-    Raises:
-        StoppedError: such a signal has arrived.
-    """
+    """Raise the stop of a signal that arrived where Python drops exceptions. Call it in every long loop."""
     if _pending_signals:
         raise StoppedError(_pending_signals.pop())

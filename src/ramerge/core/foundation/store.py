@@ -52,9 +52,6 @@ def entry(path: Path) -> Iterator[None]:
 
     Args:
         path: in the folder of a kind; named after a digest. The block makes it.
-
-    Raises:
-        OutputError: it cannot be written, or another user may have put files into it.
     """
     try:
         _make(path.parent)

@@ -72,11 +72,11 @@ write_at: Callable[[int, memoryview, int], int] = getattr(os, "pwrite", _write_a
 # --- disks -----------------------------------------------------------------------------------------------------------
 
 sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
-"""Bring a file's content to the disk, and of its metadata only what reading needs where the system can tell."""
+"""Bring a file's content to the disk, and of its metadata only what reading needs where the system has such a call."""
 
 
 def will_need(descriptor: int, position: int, nbytes: int) -> None:
-    """Tell the system that bytes are read soon, where it can be told."""
+    """Announce reads of bytes to the system, where it has a call for that."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, position, nbytes, os.POSIX_FADV_WILLNEED)
 
@@ -131,7 +131,7 @@ def _lock_byte(descriptor: int, wait: bool) -> None:
 
 
 def user_id() -> int:
-    """The user whose files a process makes; 0 where files have no owner, as `os.stat` says there."""
+    """The owner of files that a process makes; 0 where files have no owner, as in `os.stat` there."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
@@ -169,7 +169,7 @@ _UNKNOWN_MEMORY = 8 << 30
 
 
 def machine_memory() -> int:
-    """The machine's memory in bytes; 8 GiB where no call tells."""
+    """The machine's memory in bytes; 8 GiB if it is unknown."""
     if hasattr(os, "sysconf"):
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return _windows_memory() if sys.platform == "win32" else _UNKNOWN_MEMORY

@@ -79,7 +79,7 @@ def one_line(text: str) -> str:
 
 
 def brief(text: str, most: int = MOST) -> str:
-    """Text of about `most` characters. A longer text loses its middle, and says how long that was."""
+    """Text of about `most` characters. A longer text loses its middle and names its full length."""
     if len(text) <= most:
         return text
     half = most // 2
@@ -114,7 +114,7 @@ def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:
 
 
 def decimals(value: float, digits: int) -> str:
-    """A number with so many decimals; what rounds to zero has no sign."""
+    """A number with so many decimals; without a sign where it rounds to zero."""
     return f"{round(value, digits) + 0.0:.{digits}f}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,12 +18,7 @@ _MOST_PROBLEMS = 5
 T = TypeVar("T")
 
 
-def _same(values: Any) -> Any:
-    """Plain values as they are."""
-    return values
-
-
-def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold: Callable[[Any], Any] = _same) -> T:
+def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str) -> T:
     """The dataclass `kind` that a JSON file holds.
 
     Args:
@@ -31,13 +26,12 @@ def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold:
         kind: a dataclass. Its annotations say what the file's values must be. Keys that it does not have are ignored.
         limits: the largest file to accept.
         what: what the file should be, for the message.
-        unfold: changes the file's values to the values of the dataclass's fields.
 
     Raises:
         RecipeError: the file cannot be read, or is not of this kind.
     """
     try:
-        return to_model(unfold(read_object(path, limits, constants=False)), kind)
+        return to_model(read_object(path, limits, constants=False), kind)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:

@@ -12,7 +12,7 @@ elementwise      a method's formula for every element: for `methods/formula`; hi
 ram              RAM's loops: for `methods/ram`
 sums             sums of terms and of products over segments: for `methods/sums`
 fixed            sums of floats as integers, in any order: for `methods/sums` and analysis
-weighted         weighted means of many models: for `tensors/weighted` and `methods/many`
+weighted         weighted means of many models: for `tensors/weighted` and `methods/formula`
 lowrank          products of thin matrices, and norms, for LoRA and DoRA: for `tensors/lowrank`
 convert          one format of floats to another, for every room; counts of values that are NaN, Inf or negative
 dequantize       codes and scales to float32, and `Grid`, where scales belong: for `tensors/scaled` and encodings

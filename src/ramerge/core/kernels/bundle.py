@@ -2,7 +2,7 @@
 
 A bundle is a ZIP file for one system and one level of processors; `scripts/bundle_kernels.py` makes it for a release.
 An entry is what the store would keep. Its name is a digest that does not depend on the versions of Python, NumPy and
-numba. The comment says which sources the code was made from: a bundle of other sources is not used.
+numba. The comment names the sources of the code: a bundle of other sources is not used.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ class Level:
     """Processors that run the same machine code.
 
     Attributes:
-        name: of the bundle.
         triple: how the name of the system begins and ends, as LLVM writes it.
         processor: what is compiled for, as LLVM calls it.
-        features: what such a processor has, as LLVM calls it.
     """
 
     name: str
@@ -59,12 +57,8 @@ LEVELS = (
 
 
 def find(key: str, triple: str, features: str) -> bytes | None:
-    """The machine code under a digest, for a processor; None if no bundle has it.
-
-    Args:
-        key: `KernelSource.portable_key`.
-        triple: the system.
-        features: of the processor, with commas between them.
+    """The machine code under a digest, for a processor; None if no bundle has it. `key` is `KernelSource.portable_key`,
+    `features` has commas between names.
     """
     level = next((level for level in LEVELS if level.fits(triple, features)), None)
     bundle = level and _open_zip(FOLDER / f"{level.name}.zip")
@@ -75,11 +69,7 @@ def find(key: str, triple: str, features: str) -> bytes | None:
 
 
 def write(path: Path, entries: Mapping[str, bytes]) -> None:
-    """Write a bundle of machine code by its keys.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Write a bundle of machine code by its keys."""
     with ZipFile(path, "w", ZIP_DEFLATED) as bundle:
         for key, code in sorted(entries.items()):
             bundle.writestr(key, code)

@@ -25,7 +25,7 @@ _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u6
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
 # Kernels allocate nothing. Without `_nrt`, numba does not count references and then remove what counts them.
 _OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True, "_nrt": False}
-# what is compiled into a kernel; only the kernel is called from outside
+# callees are compiled into a kernel; only the kernel is called from outside
 _INSIDE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -67,7 +67,7 @@ _widest: Any = intrinsic(_in_widest)
 
 
 def _print_values(*values: Any) -> None:
-    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in what the function calls."""
+    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in a called function."""
     print(*values)
 
 
@@ -78,17 +78,9 @@ _NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "
 def compile_kernel(source: KernelSource, features: str) -> Any:
     """Compile; see `native.load`.
 
-    Args:
-        source: what to compile.
-        features: of the processor, as LLVM calls them.
-
     Returns:
         numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
         array, and numbers.
-
-    Raises:
-        RamergeError: numba's settings switch it off.
-        numba.core.errors.NumbaError: the source cannot be compiled.
     """
     if config.DISABLE_JIT:  # functions that a kernel calls would stay plain Python
         raise RamergeError(

@@ -44,14 +44,14 @@ _EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F64": 0x7FF0000
 
 
 def count_non_finite(format: str, words: Words, elements: int) -> int:
-    """How many of the first `elements` elements are NaN or Inf."""
+    """Count NaN and Inf among the first `elements` elements."""
     bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
     exponent = bits.dtype.type(_EXPONENTS[format])
     return int(np.count_nonzero((bits & exponent) == exponent))
 
 
 def count_negative(format: str, words: Words, elements: int) -> int:
-    """How many of the first `elements` elements lie below 0 and are finite."""
+    """Count negative finite numbers among the first `elements` elements."""
     bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
     top = 1 << (8 * bits.itemsize - 1)
     return int(np.count_nonzero((bits > bits.dtype.type(top)) & (bits < bits.dtype.type(top | _EXPONENTS[format]))))

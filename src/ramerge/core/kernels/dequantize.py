@@ -22,7 +22,7 @@ from ramerge.core.kernels.native import Kernel
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the scales of a tensor belong.
+    """Layout of a tensor's scales.
 
     Of a tensor of more than two dimensions, `rows` are those of one matrix: it is a stack of matrices, each with its
     own scales. Blocks at the lower and right edges may be smaller than `block_rows` by `block_columns`.
@@ -140,13 +140,9 @@ def dequantize(
     """Write elements `first : first + out.size` of a tensor, in row-major order, to `out`.
 
     Args:
-        codes: format of the codes, a key of `CODES`.
         code_bytes: the codes of these elements; where two lie in a byte, it begins with the byte of the first.
-        scales: format of the scales, a key of `SCALES`.
         scale_bytes: aligned for the format: the scales `grid.scales_of(first, first + out.size)`.
-        grid: where scales belong.
         first: index of the first element.
-        out: 1-D, contiguous.
         factor: every scale is multiplied by it first, in float32 (the second scale of ModelOpt's NVFP4).
         divisor: every scale is divided by it first, in float32 (the global scale of compressed-tensors' NVFP4).
     """

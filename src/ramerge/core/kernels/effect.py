@@ -2,7 +2,7 @@
 
 The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
 in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk
-takes some 0.1 ms, most of it for calls, so more chunks would cost more than they tell.
+takes some 0.1 ms, most of it for calls, so more chunks would cost more than they add.
 
 With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
 output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:
@@ -35,7 +35,7 @@ CHUNK = 1 << 12
 
 # What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
 COUNTS = ("sampled", "grown", "alone")
-# What is summed over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
+# Sums over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
 # square of their difference.
 SUMS = ("size", "nominal", "effective", "missed")
 # A sum has two integers, of which each is added up in two halves of 32 bits.
@@ -62,7 +62,7 @@ def measure(
 ) -> None:
     """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
 
-    All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `stored_base` is the base as it
+    All arrays are 1-D of one length, float32 or float64 by `format` (F32 or F64). `stored_base` is the base as it
     would be stored, `result` the merge before it is rounded, and `stored_result` after that. `beyond` has one
     number for each agent, or only one: it has moved an element where |agent - base| > beyond.
     """
@@ -71,7 +71,7 @@ def measure(
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
-    """Figures of each agent: what rounding did to its update in the sample, from counts of shape (ROWS, N).
+    """Figures of each agent's update in the sample after rounding, from counts of shape (ROWS, N).
 
     `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
     moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.

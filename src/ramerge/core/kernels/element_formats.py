@@ -1,4 +1,4 @@
-"""How floating-point numbers lie in machine words.
+"""Layout of floating-point numbers in machine words.
 
 A kernel reads *words*. Where all formats of a loop are the same, a 16-bit format packs two elements in a 32-bit word,
 and the other formats one element a word: every lane of a vector register holds a 32-bit (or 64-bit) value from load to
@@ -25,8 +25,6 @@ class ElementFormat:
     There is one object of each. So they are compared as objects, which makes keys of caches of kernels cheap.
 
     Attributes:
-        name: the dtype in safetensors' spelling.
-        itemsize: bytes of one element.
         word: the integer type that kernels load and store.
         real: the type in which the format is computed with (float32, or float64 for F64).
         lanes: functions from a word to its elements, in memory order.
@@ -137,7 +135,7 @@ class Loop:
         return [f"{form.word_code}[]" for form in self.inputs]
 
     def element(self, place: int, part: int, word: str) -> str:
-        """Source of an element of a word of the input at `place`."""
+        """Source of lane `part` in a word of the input at `place`."""
         return f"{self.inputs[place].lanes[part]}({word})"
 
     def arrays(self, inputs: Sequence[Words], elements: int) -> list[Words]:

@@ -63,7 +63,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Which inputs there are, in this order: the base, where there are task vectors; agents; their importances."""
+    """The inputs of a loop, in this order: the base, where there are task vectors; agents; their importances."""
 
     agents: int
     base: bool = True
@@ -89,7 +89,6 @@ class ElementFormula:
             are then the agents themselves.
         given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
             and flags, for whose values the loop is compiled.
-        inputs: which inputs it takes.
         beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
             rounding.
     """
@@ -108,7 +107,7 @@ def merge(
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
 ) -> bool:
-    """Write what a formula gives for every element to `out`.
+    """Write the formula's value for every element to `out`.
 
     Args:
         formula: see there.
@@ -144,7 +143,7 @@ def merge(
     )
 
 
-# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+# Bits of a loop's findings: a result overflows, or an importance is wrong; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 _EACH, _COMMON = "each", "common"
 _NOTHING = np.empty(0, np.int64)
@@ -165,17 +164,11 @@ def histogram(
     share.
 
     Args:
-        value: a plain function of an agent's number, and of all task vectors.
-        loop: formats of the inputs.
-        inputs: as for `merge`.
-        which: what the inputs are.
         counts: shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, of shape
             (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin of the first
             count.
         bins: see `counts`.
         common: numbers, rounded to the loop's real type.
-        drop: as for `merge`.
-        rows: for how many agents to count.
 
     Returns:
         True if an input or a task vector is not finite.
@@ -291,7 +284,7 @@ def _histogram(
     return native.load("loop", source, tuple(types), "u32", scope)
 
 
-# Counting cannot be vectorized, but what is counted can: magnitudes of a chunk go through a small array.
+# Counting cannot be vectorized, but computing can: magnitudes of a chunk go through a small array.
 _CHUNK_WORDS = 512
 _COUNTING = """
 def loop({arguments}):

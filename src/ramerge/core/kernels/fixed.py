@@ -1,4 +1,4 @@
-"""Sums of floats as integers, so that what is added first does not matter.
+"""Sums of floats as integers, independent of the order of addition.
 
 Elements are added in float64 over chunks of `CHUNK` elements, counted from a tensor's first one, in an order that is
 the same on every processor. The sum of a chunk is added exactly to those of others.

@@ -266,7 +266,7 @@ def _word_at(_typing: Any, data: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
-    """Which of the 64 elements from `start` on differ between two arrays of a type: bit i is set where element i does.
+    """Set of bits for the 64 elements from `start` on: bit i is set where element i of two arrays of a type differs.
 
     Compilers do not find these instructions in a loop.
     """
@@ -280,7 +280,7 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
-    """Which of the 64 elements from `start` on of an array of integers are not 0, as a set of bits."""
+    """Set of bits for the 64 elements from `start` on of an array of integers: bit i is set where it is not 0."""
 
     def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         vector = _loaded_64(context, b, signature.args[0], *values)
@@ -313,8 +313,8 @@ _u8, _u16, _u32, _u64 = types.uint8, types.uint16, types.uint32, types.uint64
 _f32, _f64 = types.float32, types.float64
 _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 
-# Types of the result and the arguments, and what writes the code. Names with `low` and `high` take apart a word of two
-# elements, those with `whole` one of a single element; `pack` and `round` make such words.
+# Types of the result and the arguments, and the generator of the code. Names with `low` and `high` take apart a word of
+# two elements, those with `whole` one of a single element; `pack` and `round` make such words.
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _c(16)), F32)),
     "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _c(0xFFFF0000)), F32)),

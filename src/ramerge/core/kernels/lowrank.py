@@ -1,4 +1,4 @@
-"""Adds a product of two thin matrices to part of a matrix, and scales rows or columns: what LoRA and DoRA do.
+"""Adds a product of two thin matrices to part of a matrix, and scales rows or columns, for LoRA and DoRA.
 
 An element of the product is summed over the rank from its first to its last term, each with one fused multiplication
 and addition, whatever is computed around it. Norms are sums of float64 in an order that is written out. So the bytes
@@ -110,12 +110,10 @@ def add_product(
     Args:
         values: elements `start:start + values.size` of a matrix with `width` columns, row by row; changed in place.
         start: number of its first element.
-        width: columns of the matrix.
         left: float32, the matrix (rows, rank), row by row.
         right: float32, the matrix (rank, columns), row by row.
         rows: the first row, and how many, that `left` has. Only their elements change.
         columns: the first column, and how many, that `right` has. Only their elements change.
-        rank: at least 1.
         scaling: is rounded to float32.
         sums: float32, 4 * `TILE` elements of memory.
     """
@@ -170,12 +168,8 @@ add_squares = native.defer("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
 
 
 def scale_columns(values: Reals, start: int, factors: Reals) -> None:
-    """Multiply elements of a matrix in float32 by the factor of their column, in place.
-
-    Args:
-        values: float32, elements `start:start + values.size` of a matrix, row by row.
-        start: number of the first element.
-        factors: float32, one for each column.
+    """Multiply elements of a matrix in float32 by the factor of their column, in place. `values` are elements
+    `start:start + values.size` of the matrix, row by row.
     """
     head = min(-start % factors.size, values.size)
     rows = (values.size - head) // factors.size

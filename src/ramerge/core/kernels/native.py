@@ -46,7 +46,7 @@ _SCALARS: dict[str, Any] = {
 }
 _DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8", "u16")}
 
-# The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
+# The source of the compiler's own modules. It is read when this module is imported, so that it is the running code.
 _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
 
 FORMULAS = (
@@ -80,7 +80,7 @@ class KernelSource:
 
     @property
     def portable_key(self) -> str | None:
-        """SHA-256 of what it is, whatever compiles it; None if it calls functions that a bundle does not know."""
+        """SHA-256 of the source alone, whatever compiles it; None if it calls functions unknown to a bundle."""
         try:
             callees = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
         except ValueError:
@@ -99,12 +99,10 @@ def load(
     """The function `name` that `source` defines, compiled for this processor.
 
     Args:
-        name: of the function.
         source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
             must not allocate and must not raise: it is called as a C function.
         arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
             arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
-        returns: type of the result, a number.
         scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
             modules, types, numbers, strings and further such functions of their own module.
 
@@ -171,7 +169,6 @@ def fill(template: str, /, **parts: str | float | Sequence[str]) -> str:
     """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
 
     Args:
-        template: source.
         parts: a sequence of lines for a line of its own, and text or numbers for what stands inside of a line.
     """
     lines: list[str] = []
@@ -230,9 +227,6 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
 
     Returns:
         numba's function, and what another process links: the symbol, a zero byte and an object file; None if it cannot.
-
-    Raises:
-        numba.core.errors.NumbaError: the source cannot be compiled.
     """
     from ramerge.core.kernels.compiler import compile_kernel, object_code
 
@@ -243,7 +237,7 @@ def compile_source(source: KernelSource) -> tuple[Any, bytes | None]:
 
 
 def _from_bundle(source: KernelSource) -> bytes | None:
-    """Bundle that the installation brought along, unless numba's settings ask for something else."""
+    """The installation's bundled machine code, unless numba's environment variables are set."""
     key = None if _numba_settings() else source.portable_key
     return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
 
@@ -293,7 +287,7 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
     return int(array.ctypes.data)
 
 
-# --- what a kernel depends on ----------------------------------------------------------------------------------------
+# --- dependencies of a kernel ----------------------------------------------------------------------------------------
 
 
 @cache
@@ -317,18 +311,17 @@ def _processor() -> tuple[str, str]:
 
 
 def can_expand() -> bool:
-    """Whether kernels are compiled for a processor that spreads bytes over a vector, as a set of bits says, at once."""
+    """Whether kernels are compiled for a processor with one instruction that spreads bytes over a vector by a set of
+    bits.
+    """
     return "+avx512vbmi2" in _processor()[1]
 
 
 def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
     """Meaning of a function, as text: its code, and the values of what it takes from its module.
 
-    The module's file would not do: what was imported from it may be older than what it holds now.
-
-    Args:
-        function: the function.
-        say: what stands for its code.
+    The module's file would not do: what was imported from it may be older than what it holds now. `say` gives what
+    stands for its code.
     """
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"{function!r} is not a plain function of a module")
@@ -339,7 +332,7 @@ def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Names of everything global that code mentions, and what is defined inside it."""
+    """Names of all globals in code and in the functions inside it."""
     own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
     return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
 
@@ -350,11 +343,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 
 
 def _place(code: CodeType) -> tuple[str, str, int]:
-    """Where code stands in the sources of bundles.
-
-    Raises:
-        ValueError: it stands in none of them.
-    """
+    """Position of code in the sources of bundles."""
     path = Path(code.co_filename).relative_to(bundle.PACKAGE)
     if path.parts[0] not in bundle.SOURCES:
         raise ValueError(path)

@@ -19,7 +19,7 @@ from ramerge.core.kernels.stochastic import round_stochastically
 Numbers: TypeAlias = NDArray[Any]
 """float32 or float64."""
 _NO_SCRATCH = np.empty((0, 0), np.uint8)
-# formats, inputs, output, where to count what rounding erases -> whether something is not finite
+# formats, inputs, output, counts of erased updates -> whether something is not finite
 PieceKernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
 
 
@@ -28,7 +28,7 @@ def words_of(format: str, elements: int) -> int:
 
 
 def arithmetic(formats: Collection[str]) -> str:
-    """The format to compute in what lies in several formats: F64 if any input is, else F32."""
+    """The format for computing with several formats: F64 if any input is, else F32."""
     return "F64" if "F64" in formats else "F32"
 
 
@@ -39,7 +39,7 @@ def result_format(formats: Collection[str], out_format: str, *, stochastic: bool
 
 
 def rounding_counts(agents: int) -> Counts:
-    """Zeros to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+    """Zeros for counts of rounding for so many agents: rows as `kernels.rounding` and `kernels.effect`."""
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
@@ -135,13 +135,13 @@ class Piece:
         return self.out.view(FORMATS[self.out_format].real).reshape(shape)
 
     def unrounded(self, result: PieceResult) -> Iterator[Piece]:
-        """Inputs to merge once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
+        """Inputs to merge once more, in `arithmetic`, for measuring: the sample of a kernel's rounded elements."""
         if self.counts is not None and result.rounded_by_kernel:
             for begin, end in self._sample_ranges():
                 yield self._sample(begin, end, None)
 
     def measure(self, sample: Piece, result: PieceResult) -> None:
-        """Count what rounding did to a sample that `unrounded` gave, and that is merged now."""
+        """Count the effect of rounding on the merged sample of `unrounded`."""
         first = sample.start - self.start
         stored_numbers = self._numbers(self.out_format, self.out, first, first + sample.elements)
         self._measure(sample, stored_numbers, result.beyond)
@@ -154,7 +154,7 @@ class Piece:
         return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
 
     def count_stored(self, stored: NDArray[np.float32], result_of_piece: PieceResult) -> None:
-        """Count what became of a float32 result of which `stored` is read back; float64 inputs are not counted."""
+        """Count the effect of storing a float32 result, read back as `stored`; float64 inputs are not counted."""
         if self.counts is not None and "F64" not in self.formats:
             result, words = self.out[: self.elements], stored.view(np.uint32)
             self._count(*self._loop_and_inputs("F32"), result, "F32", words, result_of_piece.beyond, self.counts)
@@ -192,7 +192,7 @@ class Piece:
         return kernel(*self._loop_and_inputs(self.formats[0]))
 
     def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
-        """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
+        """Call `kernel(loop, inputs, result)` with the earlier result."""
         loop, inputs = self._loop_and_inputs(
             result_format(self.formats, self.out_format, stochastic=self.seed is not None)
         )
@@ -225,7 +225,7 @@ class Piece:
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
     def round_result(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
-        """Round a result to the output, and count what that does; True if something is not finite."""
+        """Round a result to the output, and count the effect; True if something is not finite."""
         real, target = loop.out.name, self.out_format
         if self.seed is not None and is_narrowing(loop.out.real, target):
             is_nonfinite = round_stochastically(
@@ -256,7 +256,7 @@ class Piece:
         beyond: tuple[float, ...],
         counts: Counts,
     ) -> None:
-        """Count what storing a result did to the agents' updates: exactly, and more in a sample.
+        """Count the effect of storing a result on the agents' updates: exactly, and more in a sample.
 
         `stored_words` is what is read back, one element a word of the format `target`.
         """

@@ -3,9 +3,9 @@
 The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
 the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
 `tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
-or up to a power of two, as also where the model says that its scales are powers of two (`scale_fmt: ue8m0`).
+or up to a power of two, as also where the model's scales are powers of two by its configuration (`scale_fmt: ue8m0`).
 
-A block that is, bit for bit, what the old codes and scale say keeps both: quantizing numbers once more would change
+A block that equals, bit for bit, the old codes times the scale keeps both: quantizing numbers once more would change
 scales in their last place.
 """
 
@@ -22,7 +22,7 @@ from ramerge.core.kernels.native import Kernel
 
 # The intrinsic that makes a code, and the largest number that has one.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
-# How a scale is stored; afterwards `scale` is what a reader will see.
+# Rounding of a scale to its stored format; afterwards `scale` is a reader's value.
 STORES = {
     "F32": "scales[at] = scale",
     "BF16": """word = bf16_pack(scale, scale)
@@ -80,7 +80,7 @@ def {name}(
 """
 
 
-# Scales of groups of float4 codes, and what they become: of NVFP4, the second scale stays as it is; those of MXFP4 are
+# Scales of groups of float4 codes, and their new values: of NVFP4, the second scale stays as it is; those of MXFP4 are
 # powers of two (OCP Microscaling Formats, section 6.3).
 GROUPS = {
     "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",
@@ -136,16 +136,12 @@ def survive(
     factor: float = 1.0,
     divisor: float = 1.0,
 ) -> None:
-    """Write what numbers are once they are quantized to float4 (e2m1) and read again. Nothing is stored.
+    """Write numbers as they read after quantization to float4 (e2m1). Nothing is stored.
 
     Args:
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
         values: 1-D: whole rows of a matrix.
         old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
-        group: numbers in a group.
-        columns: of the matrix.
-        out: of the same size; written.
-        factor, divisor: by which scales are multiplied and divided, as in `dequantize`.
     """
     if values.size:
         _survive(scales)(values, old, out, group, columns, factor, divisor)
@@ -187,13 +183,9 @@ def quantize(
         codes: format of the codes, a key of `CODES`.
         scales: format of the scales: F32, BF16 or F8_E8M0.
         values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
-        old: of the same size: the numbers that `old_codes` and `old_scales` say.
+        old: of the same size: the numbers of `old_codes` and `old_scales`.
         old_codes: one for each number.
-        old_scales: the bytes of the blocks' scales.
-        grid: where scales belong.
         first: index of the first element; it begins a row of blocks.
-        new_codes: written; as `old_codes`.
-        new_scales: written; as `old_scales`, aligned for the format.
         powers: whether every new scale is rounded up to a power of two.
     """
     if values.size:

@@ -51,11 +51,9 @@ class _RamLoop:
     """Kind of a loop over a base and agents.
 
     Attributes:
-        loop: formats.
         epsilons: their number, 1 if all agents have the same.
         merges: a key of `SHARED`, to store the merged elements; if empty, only count.
         rescales: unique elements times lambda.
-        counts: count active and unique elements.
         rounds: count what storing them in the format erases.
         allow_nonfinite: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it
             reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does not reach the
@@ -144,11 +142,9 @@ def _kernel(task: _RamLoop) -> Kernel:
 
 
 def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts: Counts) -> bool:
-    """Add to `counts` how many elements each agent moved, and how many only it moved (equations 1 and 2).
+    """Add to `counts` the moved and the unique elements of each agent (equations 1 and 2).
 
     Args:
-        loop: formats of the inputs.
-        inputs: base and N agents, 1-D arrays of these formats' words, of equal length.
         epsilons: one for each agent, or only one: an element has moved where |agent - base| > epsilon, compared in the
             loop's real type.
         counts: int64 array of shape (2, N): elements moved, elements that only this agent moved.

@@ -4,7 +4,7 @@ An agent's *updates* are the elements that it moved and that the merge changes. 
 once rounded to the output's dtype, is what the base would be there: the output does not show that it was learned.
 
 Loops that round on the way (16-bit formats) count on the way, with `Counters`; where the result is there in float32 or
-float64 before it is rounded, `survey` counts it. `kernels.effect` says more, of a sample.
+float64 before it is rounded, `survey` counts it. `kernels.effect` measures more, on a sample.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def rounded(form: ElementFormat, target: str, value: str) -> str:
 
 
 def kept_base(loop: Loop, target: str) -> str:
-    """Source of what is stored in `target` of the base `b`, the loop's first input."""
+    """Source of the base `b`, the loop's first input, as stored in `target`."""
     return "b" if loop.inputs[0].name == target else rounded(loop.out, target, "b")
 
 
@@ -139,7 +139,6 @@ def survey(
     Args:
         loop: formats of the inputs, and of the result: F32 or F64.
         inputs: words of the base and the agents; as long as the result, or longer.
-        result: words of the merge.
         target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
         stored_words: words of `target`, one element a word: what is read back of the result.
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.

@@ -53,12 +53,7 @@ def round_stochastically(
 
     Args:
         source: F32 or F64, the format of `words`.
-        words: 1-D, of any type of integers.
         target: the format of `out`, a key of `FORMATS` that is shorter.
-        out: as `words`.
-        elements: how many to write.
-        seed: any integer.
-        tensor: name of the tensor that the numbers are elements of.
         start: index in that tensor of the first element.
         base: format and words of the base, if there is one: numbers that equal it are rounded to nearest.
 

@@ -1,4 +1,4 @@
-"""Sums over segments of a tensor of what formulas give, and of products of that: norms and dot products.
+"""Sums over segments of a tensor of formulas' values and of their products: norms and dot products.
 
 Terms are float64. A segment of 16,384 elements or more is added up in 1024 lanes: element i goes to lane i % 1024, in
 order. Then the upper half of the lanes is added to the lower one, until one is left. Shorter segments have fewer lanes.
@@ -57,14 +57,10 @@ def sums(
     Args:
         value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
             the agent's own numbers.
-        loop: formats of the inputs.
-        inputs: 1-D arrays of these formats' words, of equal length, as `which` says.
         which: what the inputs are; without a base, task vectors are the agents themselves.
         terms: whose values are multiplied and summed, as numbers of agents; the number of agents itself stands for 1.
         segment: elements of a segment; the last one may be shorter.
-        elements: how many elements there are.
         each: tuples of one number an agent, rounded here to the loop's real type.
-        common: numbers, rounded alike.
 
     Returns:
         float64 of shape (segments, terms), and whether an input or a value is not finite.

@@ -1,4 +1,4 @@
-"""Loops for weighted means of models that follow one another: they add up what each changes of the one before it."""
+"""Loops for weighted means of consecutive models: they add up each model's changes of its predecessor."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ def finish(total, out):
 
 
 def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]) -> None:
-    """Add to `total` what each of some models has changed of the one before it, times its weight, one after another.
+    """Add to `total` each model's changes of its predecessor, times its weight, one after another.
 
     Args:
-        format: of the models' elements, a key of `kernels.element_formats.FORMATS`.
         models: 1-D arrays of equal length: one more than there are weights, at most `GROUP` more than one.
-        weights: rounded here to the type of `total`.
         total: float32, or float64 for F64, of the models' length.
     """
     form = ELEMENTS[format]
@@ -62,14 +60,9 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
 def add_weighted(
     format: str, base: Words | None, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]
 ) -> None:
-    """Add to `total` each of some models, or its difference from a base, times its weight, one after another.
-
-    Args:
-        format: of the elements of all, a key of `kernels.element_formats.FORMATS`.
-        base: 1-D; None to add the models themselves.
-        models: 1-D arrays, at most as many as a kernel takes.
-        weights: rounded here to the type of `total`.
-        total: float32, or float64 for F64, as long as the models.
+    """Add to `total` each of some models, or its difference from a base, times its weight, one after another. Models
+    are 1-D; weights are rounded here to the type of `total`: float32, or float64 for F64. Without a base, the models
+    themselves are added.
     """
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]

@@ -150,7 +150,7 @@ def _refine(symmetric: Array) -> tuple[NDArray[np.float64], Array] | None:
         distances = values[None, :] - values[:, None]
         diagonalized_matrix += missing * values[None, :]  # 0 for exact vectors, except on the diagonal
         diagonalized_matrix.reshape(-1)[:: len(diagonalized_matrix) + 1] = 0
-        close = abs(distances) <= 2 * float(abs(diagonalized_matrix).max())  # too close to be told apart yet
+        close = abs(distances) <= 2 * float(abs(diagonalized_matrix).max())  # too close to be separated yet
         distances += close
         diagonalized_matrix /= distances
         diagonalized_matrix[close] = missing[close] / 2

@@ -1,4 +1,4 @@
-"""Coefficients of task vectors that keep what each of them does in its core, its leading singular directions.
+"""Coefficients that keep each task vector's effect in its core, its leading singular directions.
 
 Of N task vectors d_j of shape (m, n), d_i has the core U_i diag(s_i) V_i^T, and d_j does in it
 
@@ -34,9 +34,7 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
     """Compute the core of a task vector: its leading singular triples, by a randomized range finder.
 
     Args:
-        tau: shape (m, n), float32 or float64; not 0.
         rank: how many; fewer if the matrix has a lower rank, and more where the last ones are equal.
-        iterations: of subspace iteration.
         key: of the random draws (`kernels.threefry`).
     """
     if min(tau.shape) <= max(_EXACT, rank + _OVERSAMPLED):
@@ -55,13 +53,7 @@ def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
 
 
 def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Array:
-    """The coefficients of task vectors that keep their cores: float64, shape (N,), from 0 to 1.
-
-    Args:
-        taus: N arrays of shape (m, n).
-        cores: those of each.
-        power: of the metric; see above.
-    """
+    """The coefficients of task vectors that keep their cores: float64, shape (N,), from 0 to 1."""
     if len(taus) == 1:
         return np.ones(1)
     overlap, target = _quadratic(taus, cores, power)
@@ -69,12 +61,7 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
 
 
 def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
-    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j.
-
-    Args:
-        taus: N arrays of shape (m, n).
-        cores: those of each, of k singular triples.
-        power: of the metric; see above.
+    """For each core i its metric g_i, and the effect of all task vectors in it: M_ij of every j.
 
     Yields:
         g_i and a list of N matrices M_ij, NumPy arrays of shape (k, k).

@@ -68,7 +68,6 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
     Args:
         taus: N arrays of shape (m, n), at least one of them not 0.
         start: c_t of each task vector.
-        filter: see there.
     """
     nonzero_taus = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
     solver = _by_columns if len(nonzero_taus) * len(taus[0]) < taus[0].shape[1] else _by_rows
@@ -188,7 +187,7 @@ def _parts(rows: int, agents: int) -> list[slice]:
 
 
 def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
-    """A A^T by blocks of two agents, of which those below the diagonal are those above it; and the norms of agents."""
+    """A A^T by blocks of two agents, where those below the diagonal mirror those above it; and the norms of agents."""
     parts = _parts(len(taus[0]), len(taus))
     products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
     for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):
@@ -298,7 +297,7 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
     return result
 
 
-# --- what it takes ---------------------------------------------------------------------------------------------------
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 def workspace(shape: tuple[int, ...], agents: int) -> int:

@@ -1,4 +1,4 @@
-"""Where a matrix is solved for: here by NumPy, or by torch on a GPU.
+"""Solves for matrices: here by NumPy, or by torch on a GPU.
 
 A device is shared by the threads of a process. Two of them may hold matrices there: while one is solved for, the next
 one arrives and the last one leaves, and meanwhile further threads read and write. What a device cannot
@@ -33,10 +33,9 @@ _TOLERANCES = {"float32": 1e-4, "float64": 1e-10}
 
 @dataclass(frozen=True)
 class Solver:
-    """Where the matrices of a tensor are solved for.
+    """The device on which a tensor's matrices are solved for.
 
     Attributes:
-        device: `cpu`, or a device as torch names it.
         notify: gets a warning, once for a device, when a matrix is solved for here instead.
     """
 

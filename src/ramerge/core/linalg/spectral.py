@@ -94,7 +94,7 @@ def scale_columns(x: Array, factors: NDArray[np.float64]) -> Array:
 
 
 def rank(values: Values, noise: float, least: float = 0.0) -> int:
-    """How many of the descending eigenvalues of a Gram matrix are not null.
+    """Number of the descending eigenvalues of a Gram matrix that are not null.
 
     `least` is the size of a matrix from which the present one was computed with cancellation, if that is larger.
     """
@@ -120,7 +120,7 @@ def even(symmetric: Array) -> bool:
 
 
 def resolve_rank(values: Values, choose: Callable[[Values], int]) -> int | None:
-    """How many eigenvalues in float32 `choose` takes; None where their rounding could change that, or what is kept."""
+    """Number of eigenvalues in float32 that `choose` takes; None where rounding could change it or the subspace."""
     off = _ROUNDING * values[0]
     k = choose(values)
     if not 0 < k <= len(values) or values[k - 1] < _LEAST * values[0]:
@@ -155,7 +155,6 @@ def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, ex
     """The leading singular triples of a matrix of shape (m, n).
 
     Args:
-        x: the matrix.
         choose: how many, given the squares of its singular values.
         least: in squares, as for `rank`.
         exact: in float64, even if float32 would resolve them: where near-null directions of several agents together
@@ -193,7 +192,7 @@ class InverseRoot:
     basis: Array | None
 
     def projection(self, part: slice) -> Array | None:
-        """The part of the projector on what is not null in some rows and columns; None for the identity."""
+        """The projector on non-null directions in some rows and columns; None for the identity."""
         return None if self.basis is None else arrays.gram(self.basis[part])
 
 
@@ -236,7 +235,7 @@ def squares(x: Array) -> float:
 
 
 def inner(x: Array, y: Array) -> float:
-    """The sum of the products of the elements of two matrices of one shape, in float64."""
+    """The sum of the elementwise products of two matrices, in float64."""
     return sum(float((wide(x[:, columns]) * wide(y[:, columns])).sum()) for columns in blocks(x))
 
 

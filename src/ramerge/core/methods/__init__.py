@@ -5,7 +5,8 @@ What a method is, and all of them:
 registry         all methods by entry point, for recipes, commands and features; a method as plain values
 base             `Method`, `Statistic`, `Parameters` and types that planning and the engine know; fields of parameters
 define           `merge_method`: a method from an annotated formula of one element, for our own and for plug-ins
-formula          methods that are a formula of one element: `ElementMethod`, and `CountedMethod` with statistics
+formula          methods that are a formula of one element: `ElementMethod`, and `CountedMethod` with statistics;
+                 weighted sums of more agents than a kernel takes: for `gram`, linear and task_arithmetic
 rows             methods that merge whole rows, and how long rows are
 gram             methods that combine models linearly, by lengths and angles: the statistic `Gram`, and cosines
 matrices         methods that solve for whole matrices; which tensors are such matrices, for planning, too
@@ -19,7 +20,6 @@ sums             sums over segments of tensors: for `gram`, `moved`, breadcrumbs
 moved            when an agent has moved an element: epsilons, absolute or relative, and advice about them for
                  `planning/explain` and `engine/warn`
 drop_mask        random draws that drop elements, and their keys: for `formula`, `trim`, dare and della
-many             weighted sums of more agents than a kernel takes: for `gram`, linear and task_arithmetic
 other_result     another method's result as the `Start` of a method: for regmean, svc and aim
 
 Papers. Formulas of one element, most of them with statistics:

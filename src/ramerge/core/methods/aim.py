@@ -34,8 +34,6 @@ from ramerge.core.methods.other_result import Start
 
 
 class AimParameters(ScaledParameters):
-    """Parameters of `aim`."""
-
     keep: float = Field(
         0.2, ge=0, le=1, description="what stays of an update that meets the input with the largest activation"
     )
@@ -55,7 +53,7 @@ class Aim(Method[AimParameters, Start]):
     side: SideInput | None = INPUTS
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-        """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
+        """The remaining share of each input, (d,), or (d, 1) for a stored transpose; None if all are 0."""
         means = np.mean([each.weights @ np.abs(each.inputs) for each in records], 0)
         largest = float(means.max(initial=0.0))
         if not largest:

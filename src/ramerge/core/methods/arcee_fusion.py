@@ -25,7 +25,7 @@ from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8
-# Rows are taken in groups of so many elements, so that what is made of them is small.
+# Rows are taken in groups of so many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 
@@ -85,7 +85,7 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
         return (rank_statistic(Quartiles()),)
 
     def prepare(self, parameters: ArceeFusionParameters, agents: Agents, results: Results) -> np.float32:
-        """The least importance of what is merged."""
+        """The least importance that is merged."""
         lower, median, upper = (rank.value for rank in results[rank_statistic(Quartiles())][0])
         with np.errstate(over="ignore"):
             return np.float32(median + 1.5 * (upper - lower))

@@ -1,6 +1,6 @@
 """The base class of methods: paper, parameters, statistics, and pure functions on pieces of tensors.
 
-A method is an object of a class of one of these kinds, which says what it must define:
+A method is an object of a class of one of these kinds, with these members to define:
 
     Method[P, R]             prepare(parameters, agents, results) -> R; merge(piece, R, ...)
       ElementMethod[P]       element(base, taus, *numbers), compiled; numbers(parameters, agents, results)
@@ -44,13 +44,13 @@ class Parameters(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def in_effect(self) -> dict[str, object]:
-        """Those that change anything, as plain values: without fields whose `only` is not met."""
+        """Those in effect, as plain values: without fields whose `only` is not met."""
         values = self.model_dump()
         return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}
 
 
 def only(**conditions: str) -> dict[str, Any]:
-    """Metadata of a field that has a meaning only where others have these values."""
+    """Metadata of a field that counts only where other fields have these values."""
     return {"only": conditions}
 
 
@@ -120,7 +120,7 @@ def weights_field() -> Any:
 
 
 def total_weight(weights: PerAgentNumber) -> float:
-    """The sum of weights that are given by agent, or the one that all agents share."""
+    """The sum of weights by agent, or the one weight of all agents."""
     return sum(weights.values()) if isinstance(weights, Mapping) else weights
 
 
@@ -157,7 +157,7 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
 
 
 def names_method(parameters: type[BaseModel], name: str) -> str | None:
-    """The parameter that names the method whose parameters this one holds; None for an ordinary parameter."""
+    """The parameter with the name of the method whose parameters this one holds; None for an ordinary parameter."""
     name_of_method = _extra(parameters, name).get("of_method")
     return str(name_of_method) if name_of_method else None
 
@@ -203,7 +203,7 @@ class Statistic(ABC, Generic[S]):
 
     @abstractmethod
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
+        """Add the tallies of a piece to `counts`, given the result of `after`; True if a task vector is not finite."""
 
     @property
     def reads(self) -> int:
@@ -227,7 +227,7 @@ def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+    """A reported figure of each agent: its key in the record, its heading, its format, and the meaning of None.
 
     One that is `optional` is shown where it is reported. `of` is the key of a further figure that stands behind it.
     """
@@ -243,7 +243,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """View of a tensor for a method that states what it needs.
+    """View of a tensor for a method that states its needs.
 
     Attributes:
         name: the tensor's name.
@@ -261,7 +261,7 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """How many inputs a linear layer has."""
+        """Inputs of a linear layer."""
         return self.shape[0] if self.transposed else self.shape[-1]
 
     @property
@@ -275,9 +275,6 @@ class SideInput:
     """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
 
     Attributes:
-        key: the agent's key, and with two dashes the flag.
-        plural: what messages call them.
-        advice: how to make it for the agent `{name}` of a checkpoint.
         in_memory: how to give it for an agent that is a state dict.
         by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
             for some tensors, which are read whole.
@@ -396,7 +393,7 @@ class Method(ABC, Generic[P, R]):
 
     @abstractmethod
     def merge(self, piece: Piece, prepared: R, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Write the result of a piece, and say what was found.
+        """Write the result of a piece, and return its findings.
 
         Args:
             piece: what to merge.
@@ -419,7 +416,7 @@ class Method(ABC, Generic[P, R]):
         return ()
 
     def reported(self, parameters: P, agents: Agents) -> Statistic | None:
-        """The statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way."""
+        """The statistic of the record. If it is none of `statistics`, `merge` counts it on the way."""
         return None
 
     def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
@@ -437,14 +434,14 @@ class Method(ABC, Generic[P, R]):
     # --- needs of a tensor ---
 
     def unit(self, layer: Layer, parameters: P) -> int:
-        """How many elements that follow one another it needs at once: blocks begin at multiples of that.
+        """Number of consecutive elements needed at once: blocks begin at multiples of it.
 
         1: it works on elements by themselves; all of a tensor's: on the tensor as a whole.
         """
         return 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes that it takes besides inputs and result; not 0 where it solves for a whole matrix."""
+        """Bytes besides inputs and result; not 0 where it solves for a whole matrix."""
         return 0
 
     def solves(self, layer: Layer, parameters: P) -> bool:
@@ -469,11 +466,11 @@ class Method(ABC, Generic[P, R]):
         return None
 
     def noted(self, parameters: P) -> bool:
-        """Whether plans say `differs`, because mergekit's results with these parameters are so different."""
+        """Whether plans show `differs`, because mergekit's results with these parameters differ much."""
         return False
 
     def harms_adapters(self, parameters: P) -> str:
-        """Harm that these parameters do to LoRA adapters, and what helps; empty for nothing."""
+        """Harm of these parameters to LoRA adapters, and a remedy; empty for none."""
         return ""
 
     def takes(self, count: int) -> str:

@@ -40,7 +40,7 @@ class BreadcrumbsParameters(WeightedParameters):
 
 @dataclass(frozen=True)
 class KeptRange(Values):
-    """Magnitudes of task vectors, and the ranks of the smallest and the largest that are kept."""
+    """Magnitudes of task vectors, and the ranks of the smallest and the largest kept ones."""
 
     densities: Each
     gammas: Each
@@ -63,7 +63,7 @@ class KeptRange(Values):
 
 @dataclass(frozen=True)
 class KeptMagnitudes(Sums[Floats]):
-    """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
 
     after: RankStatistic = field(kw_only=True)
     spoiled = True
@@ -78,7 +78,7 @@ class KeptMagnitudes(Sums[Floats]):
 
 
 def _bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
-    """Each agent's smallest magnitude that is kept, and its largest."""
+    """Each agent's smallest and largest kept magnitude."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
@@ -91,7 +91,7 @@ def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
 
 
 def ratios(whole: Floats, part: Floats) -> Each:
-    """Factors that give what is kept the norm of the whole; 1 where nothing is kept."""
+    """Factors that give the kept elements the norm of the whole; 1 where nothing is kept."""
     with np.errstate(all="ignore"):
         return tuple(np.where(part == 0, 1.0, whole / part).tolist())
 
@@ -112,7 +112,7 @@ class _BreadcrumbsMethod(CountedMethod[BreadcrumbsParameters]):
         return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
-        """Weights, factors, and the smallest and the largest magnitudes that are kept."""
+        """Weights, factors, and the smallest and the largest kept magnitudes."""
         values = [results[statistic] for statistic in self.statistics(parameters, agents)]
         low, high = _bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
         factors = ratios(*values[1]) if parameters.rescale and values else (1.0,) * len(agents)

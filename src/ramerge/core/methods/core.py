@@ -36,8 +36,6 @@ _SMALLEST_OF_STACK = 16
 
 
 class CoreParameters(ScaledParameters):
-    """Parameters of `core`."""
-
     rank: int = Field(16, ge=1, le=256, description="how many leading directions of a task vector are its core")
     power: float = Field(0.75, ge=0, le=2, description="how much more the first directions count")
     iterations: int = Field(2, ge=0, le=16, description="subspace iterations of the randomized range finder")
@@ -45,8 +43,6 @@ class CoreParameters(ScaledParameters):
 
 
 class CorePlusParameters(CoreParameters):
-    """Parameters of `core+`."""
-
     time: float = Field(1.0, ge=0, le=1e4, description="how long the flow runs from the core coefficients")
 
 
@@ -64,9 +60,6 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
     """Merge a matrix by core coefficients: its task vector, not scaled. At least one agent's must not be 0.
 
     Args:
-        tensor: its name.
-        taus: shape (m, n).
-        parameters: see there.
         time: of the flow that follows.
     """
     factors = core_factors(tensor, taus, parameters)
@@ -90,11 +83,8 @@ def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters)
 
 def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
     """Compute the core of each task vector of a matrix: `rank` leading singular triples, with fields `u`, `s` and `v`.
-
-    Args:
-        tensor: its name, on which the random draws of the range finder depend.
-        taus: task vectors of shape (m, n), none of which may be 0.
-        parameters: rank, iterations and seed.
+    None of the task vectors, of shape (m, n), may be 0; the random draws of the range finder depend on the tensor's
+    name.
     """
     key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
     return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
@@ -104,7 +94,7 @@ CoreP = TypeVar("CoreP", bound=CoreParameters)
 
 
 class _CoreMethod(Method[CoreP, CoreParameters]):
-    """Core coefficients of every matrix, followed by the flow where parameters say for how long."""
+    """Core coefficients of every matrix, followed by the flow for the time in the parameters."""
 
     family = "spectral"
 

@@ -1,7 +1,7 @@
 """DARE: drop elements of task vectors at random, rescale the others (Yu et al. 2024, arXiv 2311.03099).
 
 Every element of tau_t is dropped with probability p, and multiplied by 1 / (1 - p) otherwise. Task Arithmetic (`dare`)
-or TIES (`dare_ties`) then merges what is left. `drop_mask` says which elements are dropped.
+or TIES (`dare_ties`) then merges what is left. `drop_mask` chooses the dropped elements.
 """
 
 from __future__ import annotations

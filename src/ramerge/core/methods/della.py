@@ -40,15 +40,13 @@ from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 
-# Rows are taken in groups of so many elements, so that what is made of them is small.
+# Rows are taken in groups of so many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 Rescale = Literal["l1", "probability", "none"]
 
 
 class DellaLinearParameters(WeightedParameters):
-    """Parameters of `della_linear`."""
-
     normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
     density: FRACTIONS = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
     epsilon: FRACTIONS = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
@@ -73,8 +71,6 @@ class DellaLinearParameters(WeightedParameters):
 
 
 class DellaParameters(DellaLinearParameters):
-    """Parameters of `della`."""
-
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
 
 
@@ -97,7 +93,7 @@ class Dropping:
     by_chance: bool
 
     def groups(self, piece: Piece) -> Iterator[tuple[slice, Numbers, list[Numbers], list[Numbers]]]:
-        """For some whole rows after others: which, the base, task vectors, and what is kept of these."""
+        """Groups of whole rows in order: the slice, the base, task vectors, and these after dropping."""
         width = row_of(piece.shape)
         base, *agents = piece.numbers((-1, width))
         step = max(_GROUP // width, 1)
@@ -111,7 +107,7 @@ class Dropping:
             yield rows, base[rows], taus, rescaled_taus
 
     def _survivors(self, t: int, tau: Numbers, piece: Piece, start: int) -> Numbers:
-        """Rows of a task vector, with 0 for what is dropped."""
+        """Rows of a task vector, with 0 for dropped elements."""
         if self.densities[t] >= 1:
             return tau
         if self.densities[t] <= 0:
@@ -146,7 +142,7 @@ def _ascending(rows: Numbers) -> NDArray[np.intp]:
 
 
 def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
-    """Values that belong to ranks, where the entries of these ranks are."""
+    """Values by rank, moved to the entries of these ranks."""
     result = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(result, order, np.broadcast_to(by_rank, order.shape), -1)
     return result
@@ -154,7 +150,7 @@ def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
 
 @dataclass(frozen=True)
 class RowMagnitudes(Sums[Floats]):
-    """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
 
     dropping: Dropping = field(kw_only=True)
     chunk = 1  # rows are summed, of which blocks hold whole ones
@@ -180,7 +176,7 @@ class RowMagnitudes(Sums[Floats]):
 
 @dataclass(frozen=True)
 class PreparedDella:
-    """Arguments of merging: what is kept, by agent weights and factors of it, and how it is summed."""
+    """Arguments of merging: kept elements, agents' weights and factors, and how they are summed."""
 
     dropping: Dropping
     weights: Each

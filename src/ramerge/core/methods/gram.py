@@ -21,9 +21,8 @@ from ramerge.core.kernels.elementwise import ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
 from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic
-from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import Formula, merge_many
 from ramerge.core.methods.formula import merge as merge_formula
-from ramerge.core.methods.many import merge_many
 from ramerge.core.methods.rows import row_of, row_unit
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.trim import every
@@ -128,7 +127,7 @@ class CombinationMethod(Method[P, Combination]):
 
 
 class CombinationByPart(CombinationMethod[P]):
-    """A linear combination whose parameters say whether tensors, rows or columns have coefficients of their own."""
+    """A linear combination with coefficients for tensors, rows or columns, as its parameters choose."""
 
     @abstractmethod
     def per(self, parameters: P) -> Per: ...
@@ -141,7 +140,7 @@ class CombinationByPart(CombinationMethod[P]):
         return row_unit(layer) if per == "row" else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
+        """Bytes for a whole tensor with columns turned to rows: inputs, sums, and the result."""
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 

@@ -24,15 +24,13 @@ from ramerge.core.methods.matrices import Shape
 
 
 class IsoCtsParameters(WeightedParameters):
-    """Parameters of `iso_cts`."""
-
     common_space_fraction: float = Field(
         0.8, ge=0, le=1, description="share of the directions that are those of the sum"
     )
 
 
 def _own_directions(r: int, agents: int, fraction: float) -> int:
-    """How many of `r` directions each agent has for itself; half to even, as in the authors' code."""
+    """Number of each agent's own directions among `r`; half to even, as in the authors' code."""
     return min(round((r - int(r * fraction)) / agents), r // agents)
 
 

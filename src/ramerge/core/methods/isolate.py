@@ -33,8 +33,6 @@ _REGIONS = {"active": 0.0, "unique": 1.0, "shared": 2.0}
 
 
 class IsolateParameters(ScaledParameters):
-    """Parameters of `isolate`."""
-
     agent: str | None = agent_field("whose region; by default the first agent's")
     region: Literal["unique", "shared", "active"] = Field(
         "unique", description="elements that only it moved, that others moved too, or both"

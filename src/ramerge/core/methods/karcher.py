@@ -19,8 +19,6 @@ from ramerge.core.methods.sums import Floats
 
 
 class KarcherParameters(Parameters):
-    """Parameters of `karcher`."""
-
     max_iter: int = Field(10, ge=0, le=100_000, description="steps at most")
     tol: float = Field(1e-5, gt=0, le=1, description="steps and distances in radians below which nothing moves")
 

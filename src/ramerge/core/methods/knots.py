@@ -20,8 +20,6 @@ from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class KnotsParameters(WeightedParameters):
-    """Parameters of `knots`."""
-
     scale: float = Field(0.5, allow_inf_nan=False, description="factor of the merged task vector")
     density: float = Field(
         1.0, ge=0, le=1, description="share of each agent's coordinates that is kept, of each matrix by itself"
@@ -42,7 +40,7 @@ def _shared_basis(taus: Sequence[Array]) -> Array:
 
 
 def _trim(coordinates: Array, density: float) -> Array:
-    """Coordinates without the smallest; those that equal the least that is kept stay."""
+    """Coordinates without the smallest; those that equal the least kept one stay."""
     count = math.prod(coordinates.shape)
     if density >= 1 or not count:
         return coordinates
@@ -54,7 +52,7 @@ def _trim(coordinates: Array, density: float) -> Array:
 
 
 def elect(values: Sequence[Array]) -> Array:
-    """The mean of those coordinates in the shared basis that have the sign of their sum; 0 where that is 0."""
+    """The mean of the coordinates with the sign of their sum in the shared basis; 0 where that is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:

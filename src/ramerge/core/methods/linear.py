@@ -11,8 +11,7 @@ from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, Agents, Counts, for_each, total_weight
 from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
-from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.many import merge_many
+from ramerge.core.methods.formula import Formula, merge_many
 
 
 def _is_a_mean(parameters: Any) -> None:

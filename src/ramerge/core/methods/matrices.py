@@ -57,12 +57,12 @@ def is_matrix(layer: Layer) -> bool:
 
 
 def orient(matrix: Numbers, transposed: bool) -> Numbers:
-    """A linear weight as (out, in), from how it is stored; or what it is stored as, from one as (out, in)."""
+    """A linear weight as (out, in), from its stored orientation; or the stored orientation, from (out, in)."""
     return np.ascontiguousarray(matrix.T) if transposed else matrix
 
 
 def oriented_bytes(layer: Layer) -> int:
-    """Bytes of what `oriented` holds at once: a task vector or the result, next to its copy."""
+    """Bytes that `oriented` holds at once: a task vector or the result, next to its copy."""
     return 2 * layer.itemsize * math.prod(layer.shape) if layer.transposed else 0
 
 
@@ -120,7 +120,7 @@ class MatrixMethod(Method[P, PreparedMatrices]):
 
 
 class SpectralMethod(MatrixMethod[ScaledP]):
-    """A method that takes matrices apart, and takes the mean of the weighted task vectors of other tensors.
+    """A method that decomposes matrices, and takes the mean of the weighted task vectors of other tensors.
 
     Of the task vectors that `solve` gets, which are weighted, at least one is not 0, and the largest element lies
     between 1/2 and 1; its result is not scaled yet.

@@ -2,8 +2,8 @@
 
     merged = sum_t w_t a_t        sum_t w_t = 1
 
-Such a method says only the weights. The mean is computed while the agents are read (`tensors.weighted`), so there may
-be many of them, and what reaches a kernel is the mean itself: of a sweep, the means of all points.
+Such a method defines only the weights. The mean is computed while the agents are read (`tensors.weighted`), so there
+may be many of them, and what reaches a kernel is the mean itself: of a sweep, the means of all points.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramerge.core.methods.formula import Formula, merge
 
 
 class MeanMethod(Method[P, Formula]):
-    """A weighted mean of the agents. `merge` gets one input for each mean that is asked for."""
+    """A weighted mean of the agents. `merge` gets one input for each requested mean."""
 
     family = "soups"
     needs_base = False

@@ -20,8 +20,6 @@ from ramerge.core.methods.sums import Floats
 
 
 class ModelStockParameters(Parameters):
-    """Parameters of `model_stock`."""
-
     per: Literal["tensor", "row"] = Field("tensor", description="what has a t of its own: each tensor, or each row")
 
 

@@ -137,7 +137,6 @@ def thresholds(factor: float, sizes: Each | None) -> Each:
     """Return the threshold of each agent; only one number if all agents share it.
 
     Args:
-        factor: the number of an epsilon, as `factor` gives it.
         sizes: the root mean square of each agent's task vector for a relative epsilon; None for an absolute one.
     """
     return (factor,) if sizes is None else tuple(factor * size for size in sizes)

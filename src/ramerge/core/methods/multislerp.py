@@ -26,8 +26,6 @@ _RESOLUTION = 1e-7
 
 
 class MultislerpParameters(Parameters):
-    """Parameters of `multislerp`."""
-
     weights: WEIGHTS = weights_field()
     normalize: bool = Field(True, description="divide weights by their sum")
     eps: float = Field(1e-8, ge=0, le=1, description="directions cancel out if their weighted sum is shorter than this")
@@ -76,11 +74,7 @@ class Multislerp(CombinationMethod[MultislerpParameters]):
         return _mean_direction(gram, weights, parameters.eps)
 
     def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Merge a piece; see `Method.merge`.
-
-        Raises:
-            WeightsError: the agents' directions cancel out, or squares of their elements overflow.
-        """
+        """Merge a piece; see `Method.merge`."""
         if np.isnan(prepared.coefficients).any() and not allow_nonfinite:
             raise WeightsError(
                 f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel "

@@ -20,10 +20,10 @@ SUMS = ("sum", "mean", "zero")
 _COPIES = 24  # bytes of an element: the result that is not rounded, its task vector, and what is made of it
 
 
-def name_field(default: str, description: str) -> Any:
-    """A parameter that is one of `SUMS` or the name of another method."""
+def name_field(description: str) -> Any:
+    """A parameter that is one of `SUMS` or the name of another method; by default the sum."""
     extra: dict[str, Any] = {"range": f"{', '.join(SUMS)}, or a method that merges task vectors"}
-    return Field(default, json_schema_extra=extra, description=description)
+    return Field("sum", json_schema_extra=extra, description=description)
 
 
 def parameters_field(of: str) -> Any:
@@ -33,11 +33,7 @@ def parameters_field(of: str) -> Any:
 
 
 def _checked_name(name: str) -> str:
-    """One of `SUMS`, or the name of a method that can be started from.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """One of `SUMS`, or the name of a method that can be a start."""
     from ramerge.core.methods.registry import METHODS  # which imports the methods
 
     if name in SUMS:
@@ -88,9 +84,6 @@ class Start:
     """Start of a method: the sum of the task vectors or another method's result, times a factor.
 
     Attributes:
-        agents: how many there are.
-        factor: of the sum, or of the other method's merged task vector.
-        method: the other method; None for the sum.
         prepared: what its `merge` takes.
     """
 
@@ -113,7 +106,7 @@ class Start:
         return np.asarray((result - base) * base.dtype.type(self.factor))
 
     def merge(self, piece: Piece, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Merge a piece into what is started from."""
+        """Merge a piece into the starting point."""
         if self.method is None:
             return merge_formula(piece, self._sum)
         if self.factor == 1:
@@ -128,12 +121,7 @@ class Start:
 
 @dataclass(frozen=True)
 class OtherResult:
-    """A choice of `SUMS` or of another method, as parameters name it.
-
-    Attributes:
-        name: one of `SUMS`, or the other method's.
-        parameters: the other method's, as in recipes.
-    """
+    """A choice of `SUMS` or of another method, as parameters name it."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -143,7 +131,7 @@ class OtherResult:
         return _method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
-        """The merge that a method starts from, `share` times, for `prepare`."""
+        """The starting merge of a method, `share` times, for `prepare`."""
         if (other := self._method) is None:
             return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
         method, parameters = other
@@ -155,7 +143,7 @@ class OtherResult:
         return other[0].statistics(other[1], agents) if other is not None else ()
 
     def unit(self, share: float, layer: Layer) -> int:
-        """How many elements the other method needs at once; more than one where its result is scaled."""
+        """Number of elements that the other method needs at once; more than one where its result is scaled."""
         other = self._method
         return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
 

@@ -22,8 +22,6 @@ from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class PsaParameters(WeightedParameters):
-    """Parameters of `psa`."""
-
     energy: float = Field(
         0.9, gt=0, le=1, description="share of a task vector's squared norm that the kept directions hold"
     )
@@ -34,7 +32,7 @@ def _gram_of(x: Array) -> Array:
 
 
 def _holding(squares: Array, energy: float) -> int:
-    """How many leading singular values hold a share of the sum of squares."""
+    """Number of leading singular values that hold a share of the sum of squares."""
     total = squares.sum()
     return int(np.count_nonzero(np.cumsum(squares) < energy * total)) + 1 if total > 0 else 0
 

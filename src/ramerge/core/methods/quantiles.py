@@ -1,7 +1,7 @@
 """Values of given ranks, such as thresholds and quantiles, found exactly by counting.
 
 A value is the magnitude of a float32, whose bits order as the numbers do. A first read counts the upper 15 bits of all
-values, which tells the bins of the ranks; a second one counts the lower 16 bits of the values in these bins. All counts
+values, which gives the bins of the ranks; a second one counts the lower 16 bits of the values in these bins. All counts
 are integers, so the values depend neither on blocks nor on threads, and a tensor is never held.
 """
 
@@ -28,7 +28,7 @@ class Values(ABC):
 
     @property
     def rows(self) -> int:
-        """How many values an element has."""
+        """Number of values of an element."""
         return 1
 
     @property
@@ -53,7 +53,7 @@ class Values(ABC):
 
 @dataclass(frozen=True)
 class _Bin:
-    """Where a value lies: in a bin of the first count, the `rank`-th largest there, below `above` others."""
+    """Place of a value: in a bin of the first count, the `rank`-th largest there, below `above` others."""
 
     index: int
     rank: int
@@ -65,11 +65,8 @@ class Rank:
     """Thresholds of a rank.
 
     Attributes:
-        value: the value of that rank.
-        target: the rank.
         survivors: how many values are not 0 and at least as large: more than `target` where several equal
             `value`, which formats of few bits make many.
-        elements: elements that were counted.
     """
 
     value: float
@@ -127,7 +124,7 @@ class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
 
 
 def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | None = None) -> RankStatistic:
-    """The statistic of the values of all that one result is counted over, where `after` may be required first."""
+    """The statistic of values over a whole scope, where `after` may be required first."""
     return RankStatistic(scope, _CoarseRanks(scope, after, values=values))
 
 

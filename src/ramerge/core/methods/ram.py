@@ -92,8 +92,6 @@ class AgentCounts:
 
 
 class RamParameters(Parameters):
-    """Parameters of `ram`."""
-
     rescales: ClassVar[bool] = False
 
     epsilon: EPSILON = epsilon_field()
@@ -122,8 +120,6 @@ class RamParameters(Parameters):
 
 
 class RescaledParameters(RamParameters):
-    """Parameters of `ram+s`."""
-
     rescales: ClassVar[bool] = True
 
     r: float = Field(0.1, ge=0, le=10, allow_inf_nan=False, description="strength of the rescaling of unique elements")
@@ -141,8 +137,6 @@ class RescaledParameters(RamParameters):
 
 
 class ClippedParameters(RescaledParameters):
-    """Parameters of `ram+`."""
-
     alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
 
     def rescaling(self, counts: AgentCounts) -> float:
@@ -152,7 +146,7 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic[tuple[AgentCounts, ...]]):
-    """Counts of what each agent moved, and what only it moved (equations 1 and 2); gives `AgentCounts` by agent.
+    """Counts of moved and unique elements of each agent (equations 1 and 2); gives `AgentCounts` by agent.
 
     Attributes:
         epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.
@@ -197,7 +191,7 @@ class PreparedRam:
 
 
 def _trim_statistic(parameters: RamParameters, agents: Agents) -> RankStatistic | None:
-    """The thresholds of `shared: ties`, if it is asked for and trims anything."""
+    """The thresholds of `shared: ties`, if it trims anything."""
     if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
@@ -247,7 +241,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
     )
 
     def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
-        """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes; RAM nothing."""
+        """Lambdas need counts, `shared: ties` thresholds, relative epsilons the agents' sizes; RAM nothing."""
         counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
         return present(measured(parameters.epsilon), counts, _trim_statistic(parameters, agents))
 

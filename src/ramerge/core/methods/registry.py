@@ -1,4 +1,4 @@
-"""All methods, and what is said of each."""
+"""All methods and their descriptions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ramerge.core.methods.base import Method, conditions
 from ramerge.core.registry import Registry
 
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
-"""All methods by name. A method's module is imported when it is asked for: all of them take a tenth of a second."""
+"""All methods by name. A method's module is imported at its first use: all of them take a tenth of a second."""
 
 FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")
 """The order in which methods are listed; those of plug-ins come last."""
 
 
 def listed() -> dict[str, Method]:
-    """All methods that can be used, by family."""
+    """All usable methods, by family."""
 
     def place(method: Method) -> int:
         return FAMILIES.index(method.family) if method.family in FAMILIES else len(FAMILIES)
@@ -26,7 +26,7 @@ def listed() -> dict[str, Method]:
 
 
 def unknown_method(name: str) -> str:
-    """The message about a method that does not exist, with the one whose name or title is most like it."""
+    """The message about an unknown method, with the one of the closest name or title."""
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
     titles = {_letters(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)}
@@ -57,7 +57,7 @@ def all_parameters() -> frozenset[str]:
 
 
 def complete(method: Method, preset: str | None, values: Mapping[str, object]) -> dict[str, object]:
-    """The parameters of a preset, with those that are given in their place."""
+    """The parameters of a preset, replaced by those that are given."""
     return {**(method.presets[preset] if preset else {}), **values}
 
 

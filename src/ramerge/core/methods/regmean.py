@@ -50,11 +50,7 @@ _LEAST = 1e-10
 
 
 class RegMeanParameters(Parameters):
-    """Parameters of `regmean`."""
-
-    towards: OtherName = name_field(
-        "sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result"
-    )
+    towards: OtherName = name_field("the prior: the sum or the mean of the task vectors, zero, or a method's result")
     prior: Annotated[dict[str, Any], fits("towards")] = parameters_field("towards")
     share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
     ridge: float = Field(
@@ -72,7 +68,7 @@ class RegMeanParameters(Parameters):
 
 @dataclass(frozen=True)
 class Operator:
-    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there.
+    """From task vectors of some rows of a weight, each of shape (rows, d), to the addition to the prior there.
 
     Attributes:
         maps: for each agent G_t A, with A = (sum_t G_t + mu I)^-1, as factors, multiplied one after another: the
@@ -205,7 +201,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
 
     def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
-        """Bytes of an operator, of what it is made of, and of a group of rows."""
+        """Bytes of an operator, its factors, and a group of rows."""
         prior = parameters.other.scratch(layer, agents)
         if not layer.rows:
             return prior

@@ -35,8 +35,6 @@ _EQUAL = 1e-9
 
 
 class ResmergeParameters(ScaledParameters):
-    """Parameters of `resmerge`."""
-
     rank_topk: int = Field(1, ge=1, description="singular triples of a head")
     src_beta_min: float = Field(0.7, ge=0, allow_inf_nan=False, description="exponent of c where residuals agree")
     src_beta_max: float = Field(1.0, ge=0, allow_inf_nan=False, description="exponent of c where they do not")
@@ -50,7 +48,7 @@ class ResmergeParameters(ScaledParameters):
 
 @dataclass(frozen=True)
 class _Split:
-    """Head and residual of a task vector, float64, and their norms; 0 for what is rounding."""
+    """Head and residual of a task vector, float64, and their norms; 0 for rounding noise."""
 
     head: Array
     residual: Array

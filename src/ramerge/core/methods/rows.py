@@ -23,7 +23,7 @@ class RowMethod(Method[P, R]):
 
 
 def row_of(shape: tuple[int, ...]) -> int:
-    """How many elements a row has; a scalar counts as a row of one."""
+    """Number of elements of a row; a scalar counts as a row of one."""
     return max(shape[-1], 1) if shape else 1
 
 

@@ -27,8 +27,6 @@ LEAST_WEIGHT = cast(float, np.float32(1e-6))
 
 
 class SceParameters(Parameters):
-    """Parameters of `sce`."""
-
     select_topk: float = Field(
         1.0, ge=0, le=1, description="share of a tensor's elements with any variance that is selected; 1: all elements"
     )
@@ -53,7 +51,7 @@ class Variances(Values):
 
 @dataclass(frozen=True)
 class SquareMeans(Sums[tuple[Floats, float]]):
-    """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
+    """Each agent's sum of squares over the selected elements, `after` its bound or of all: float64, shape (agents,)."""
 
     terms = staticmethod(squares)
 
@@ -61,7 +59,7 @@ class SquareMeans(Sums[tuple[Floats, float]]):
         return [Summand(_selected_square, common=(_bound(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
-        """The sums, and the bound of what is selected."""
+        """The sums, and the bound of the selection."""
         return self.read(total), _bound(required)
 
 

@@ -27,14 +27,10 @@ _NO_WEIGHT = 1e-6
 
 
 class SlerpParameters(Parameters):
-    """Parameters of `slerp`."""
-
     t: float = Field(0.5, ge=0, le=1, description="how far to go from the first agent (0) to the second one (1)")
 
 
 class NuslerpParameters(Parameters):
-    """Parameters of `nuslerp`."""
-
     weights: WEIGHTS = weights_field()
     per: Per = Field("tensor", description="what has an angle of its own: each tensor, row (last axis) or column")
 

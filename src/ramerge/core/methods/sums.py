@@ -37,9 +37,6 @@ class Sums(Statistic[S]):
     """Sums over a part of the model: of `kernels.sums` over chunks, which are added as fixed-point integers.
 
     Their last row counts chunks whose sums are out of range.
-
-    Attributes:
-        kinds: how many summands there are.
     """
 
     chunk = CHUNK

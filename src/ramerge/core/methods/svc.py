@@ -32,11 +32,7 @@ _NULL = 1e-12
 
 
 class SvcParameters(ScaledParameters):
-    """Parameters of `svc`."""
-
-    start: OtherName = name_field(
-        "sum", "what is calibrated: the sum or the mean of the task vectors, or a method's result"
-    )
+    start: OtherName = name_field("what is calibrated: the sum or the mean of the task vectors, or a method's result")
     start_parameters: Annotated[dict[str, Any], fits("start")] = parameters_field("start")
     alpha: float = Field(
         1.0, gt=0, le=1000, description="the least s that counts; with 1, no direction of the sum grows"

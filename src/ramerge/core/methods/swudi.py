@@ -6,7 +6,7 @@ With g_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0, WUDI's objective has the cu
     tau = scale * [theta_0 + (D - theta_0 C) V diag(f(lambda) / lambda) V^T]
 
 f = 1 - exp(-time lambda) is what gradient descent from theta_0 reaches after that time, f = 1 the minimum. f is 0
-outside of the K leading directions: a share of all for `swudi`, and what their spectrum says for `aswudi`. The trace of
+outside of the K leading directions: a share of all for `swudi`, and by their spectrum for `aswudi`. The trace of
 C is the number of agents that moved, so times and spectra mean the same for small and large task vectors.
 """
 
@@ -41,8 +41,6 @@ class FilteredParameters(ScaledParameters):
 
 
 class SwudiParameters(FilteredParameters):
-    """Parameters of `swudi`."""
-
     filter_type: Literal["exponential", "none"] = Field(
         "exponential", description="f: what gradient descent reaches in a time, or the minimum"
     )
@@ -57,8 +55,6 @@ class SwudiParameters(FilteredParameters):
 
 
 class AswudiParameters(FilteredParameters):
-    """Parameters of `aswudi`."""
-
     auto_rank_method: Literal[
         "participation_sqrt",
         "participation",
@@ -90,12 +86,10 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
 
 
 def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
-    """How many leading directions `aswudi` solves for by `auto_rank_method`, at least 1.
+    """Number of leading directions that `aswudi` solves for by `auto_rank_method`, at least 1.
 
     Args:
-        method: see `AswudiParameters`.
         values: eigenvalues of C of shape (n, n), descending, those that are null as 0; those that are missing are 0.
-        shape: of the matrix, (m, n).
     """
     if not values.size or not values[0]:
         return 1

@@ -12,8 +12,7 @@ from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, NO_RESULTS, Agents, Counts, for_each
 from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
-from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.many import merge_many
+from ramerge.core.methods.formula import Formula, merge_many
 
 
 def divisor_of(weights: Each) -> float:
@@ -76,7 +75,7 @@ def task_arithmetic(
 
 
 def weighted_sum(weights: Each, scale: float, divisor: float | None = None) -> Formula:
-    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
+    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): how other methods merge some tensors."""
     agents = tuple(map(str, range(len(weights))))
     formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, NO_RESULTS)
     return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

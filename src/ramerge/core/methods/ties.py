@@ -32,13 +32,11 @@ from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.quantiles import Rank, RankStatistic
 from ramerge.core.methods.trim import least_magnitudes, trimming
 
-# What is kept beyond what was asked for is worth a word from here on.
+# The least excess over the requested share that gets a remark.
 _MUCH_MORE = 1.05
 
 
 class TiesParameters(WeightedParameters):
-    """Parameters of `ties`."""
-
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
     trim: Literal["model", "tensor"] = Field(
         "model", description="what the largest entries are chosen from: the whole model (the paper), or each tensor"
@@ -103,7 +101,7 @@ class TrimmedElection(Election[TiesP]):
     def report(
         self, parameters: TiesP, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents
     ) -> list[dict[str, Figure]]:
-        """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
+        """Each agent's threshold, where all of it has one, and the kept and the requested share."""
         if not parts:
             return [{} for _ in agents]  # nothing is trimmed
         rows: list[dict[str, Figure]] = []
@@ -122,7 +120,7 @@ class TrimmedElection(Election[TiesP]):
         return rows
 
     def remarks(self, figures: Figures) -> str:
-        """Say so where equal magnitudes make much more of an agent stay than was asked for."""
+        """Notes where equal magnitudes keep much more of an agent than requested."""
         share, target_share = figures.get("kept_share", 0), figures.get("asked_share", 0)
         if not math.isfinite(figures.get("threshold") or 0.0):
             return "has no threshold, because too many of its numbers are NaN or Inf"

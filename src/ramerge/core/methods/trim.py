@@ -22,7 +22,6 @@ class Magnitudes(Values):
     """Magnitudes of task vectors, and the rank of each agent's threshold.
 
     Attributes:
-        densities: the part that each agent keeps.
         drop_mask: drops elements first (DARE); what is dropped has magnitude 0.
         shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
             in units of what is measured of each agent, if that is required first.

@@ -27,8 +27,6 @@ from ramerge.core.methods.task_arithmetic import weighted_sum
 
 
 class WudiParameters(Parameters):
-    """Parameters of `wudi`."""
-
     proximity: float = Field(
         1e-5,
         ge=1e-12,
@@ -62,7 +60,7 @@ class Wudi(MatrixMethod[WudiParameters]):
         return weighted_sum((1.0,) * len(agents), parameters.scale)
 
     def memory(self, layer: Layer, parameters: WudiParameters, agents: int) -> int:
-        """Task vectors in the arithmetic's type, the result, and what the solver takes."""
+        """Task vectors in the arithmetic's type, the result, and the solver's memory."""
         out, width = layer.shape
         vectors = (agents + 2) * out * width * 8
         return vectors + kernel.scratch_bytes((out, width), agents)

@@ -1,4 +1,4 @@
-"""Outputs: where one may be, and how it appears complete or not at all.
+"""Outputs: their places, and how they appear complete or not at all.
 
 targets        what OUT may be: a folder, a bucket, a repository of the hub; whether it may be written or replaced
 lifecycle      opens, completes, discards and tidies an output, local or remote; called by `engine.outputs`, `api`,

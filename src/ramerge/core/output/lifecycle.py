@@ -15,7 +15,7 @@ from ramerge.core.output.targets import OutputTarget
 
 
 def output_dir(out: OutputTarget) -> OutputDir:
-    """The folder in which an output is built, and what depends on where the output will be."""
+    """The folder in which an output is built, for its kind of place."""
     return OutputDir(out) if isinstance(out, Path) else RemoteOutputDir(out)
 
 
@@ -75,15 +75,12 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
 
 
 def discard(out: OutputTarget) -> list[str]:
-    """Remove what interrupted runs have left, and put back an old output that they had moved.
+    """Remove the remains of interrupted runs, and put back an old output that they had moved.
 
     Of a remote output, what runs of other machines have left at the place is removed too.
 
     Returns:
         What was done, as sentences; nothing if nothing was there.
-
-    Raises:
-        OutputError: a process on this machine writes `out`, or what is there cannot be removed.
     """
     output = output_dir(out)
     with held():
@@ -94,7 +91,7 @@ def discard(out: OutputTarget) -> list[str]:
 
 
 def tidy(out: OutputTarget | None) -> None:
-    """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
+    """Remove the remains of a run that was killed after it had put its output in place, and warn that this is complete.
 
     Called where the next run is refused because of that output. Remote outputs are left alone, because nothing is ever
     at the path next to their hidden folder.

@@ -29,19 +29,16 @@ _SHARDS = 3
 
 
 def _local_folder(upload: UploadTarget) -> Path:
-    """The folder of the staging directory alongside which the hidden one lies."""
+    """The hidden folder's neighbor in the staging directory."""
     address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
 
 
 class RemoteStagingDir(StagingDir):
-    """The folder of a remote output: a complete shard is uploaded before the others are made.
+    """The folder of a remote output: each complete shard is uploaded before the next ones are made.
 
     Args:
-        folder: the folder.
         kept: files that an earlier run has made.
-        upload: where they are uploaded to.
-        run: what has arrived there.
     """
 
     sends = True
@@ -123,7 +120,7 @@ class RemoteOutputDir(OutputDir):
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Upload what is left here, which completes the model there."""
+        """Upload the remaining files, which completes the model there."""
         assert self._staging is not None
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
@@ -131,7 +128,7 @@ class RemoteOutputDir(OutputDir):
         self.is_in_place = True
 
     def _remove(self) -> None:
-        """Remove what is no longer needed, at the place first, because the log says what is there."""
+        """Remove files that are no longer needed, at the place first, because the log lists its contents."""
         if self._run.name and not self.is_in_place:
             self._upload.abort(self._run)
         super()._remove()

@@ -79,16 +79,14 @@ class ResumePolicy(Protocol):
 
 
 class StagingDir:
-    """A folder that is being built. It may contain only files that were written through this object.
+    """A folder under construction. It may contain only files that were written through this object.
 
     Args:
-        folder: the folder.
         kept: files of it that an earlier run has made.
         reserves: whether large files get all of their disk at the beginning.
 
     Attributes:
         needs_index: whether a model of one shard needs an index, too.
-        sends: whether shards are uploaded, each as soon as it is complete.
     """
 
     needs_index = False
@@ -105,20 +103,12 @@ class StagingDir:
         return {**self.__dict__, "_files": files}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Make a file of the output; text is written as UTF-8.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Make a file of the output; text is written as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
         self._fill(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
-        """Make a file of the output that holds the same bytes as `source`.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Make a file of the output that holds the same bytes as `source`."""
         with source.open("rb") as file:
             self._fill(name, iter(lambda: file.read(_PIECE), b""))
 
@@ -133,7 +123,7 @@ class StagingDir:
             os.close(descriptor)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
+        """A descriptor of a new or kept file. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = NO_LINK if name in self._names_to_keep else os.O_CREAT | os.O_EXCL
@@ -142,11 +132,7 @@ class StagingDir:
         return descriptor
 
     def reopen(self, name: str) -> int:
-        """Another descriptor of a file that `create` has made.
-
-        Raises:
-            OSError: the file is not there any more.
-        """
+        """Another descriptor of a file that `create` has made."""
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
         device, inode = _identity(os.fstat(descriptor))
@@ -161,17 +147,13 @@ class StagingDir:
         self._files[name] = self._files[name][0], size
 
     def remove(self, name: str) -> None:
-        """Remove a file of the output that is not needed any more.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Remove a file of the output that is not needed any more."""
         (self.folder / name).unlink()
         del self._files[name]
 
     @property
     def arrived(self) -> Collection[str]:
-        """Shards that have been uploaded, and are not here any more."""
+        """Uploaded shards, which are not here any more."""
         return ()
 
     def upload(self, name: str) -> None:
@@ -204,11 +186,9 @@ class OutputDir:
     """OUT, and the hidden folder alongside it.
 
     Attributes:
-        label: OUT for messages.
         work: the hidden folder.
         sends: whether what is built is uploaded.
         is_in_place: whether the folder that was built is at OUT; None if that is unknown.
-        notices: what the user should know besides the result.
     """
 
     sends = False
@@ -230,12 +210,12 @@ class OutputDir:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the folder to build in has been made."""
+        """Whether the folder to build in exists."""
         return self._inode is not None
 
     @property
     def _uploaded_files(self) -> Collection[str]:
-        """Files that were uploaded, and are not here any more."""
+        """Uploaded files, which are not here any more."""
         return ()
 
     # --- before the merge ---------------------------------------------------------------------------------------------
@@ -244,9 +224,7 @@ class OutputDir:
         """All problems with the output.
 
         Args:
-            inputs: files and folders that are read.
             size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
-            overwrite: whether what is there would be replaced.
         """
         return folder_problems(self._out, inputs, size, overwrite=overwrite)
 
@@ -338,7 +316,7 @@ class OutputDir:
             raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
     def _refuse_immovable(self) -> None:
-        """Refuse what is at OUT now if it cannot be moved at the end, such as a folder of an overlay's lower layer.
+        """Refuse an old output that cannot be moved at the end, such as a folder of an overlay's lower layer.
 
         A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
         """
@@ -410,7 +388,7 @@ class OutputDir:
                     folder.rmdir()
 
     def discard(self) -> list[str]:
-        """Do what every run does before it begins, and say what was there."""
+        """Clean up as every run does before it begins, and report what was there."""
         if not os.path.lexists(self.work):
             return []
         self._lock = self._own()
@@ -425,10 +403,10 @@ class OutputDir:
         notes = [f"{self._out}: has been moved back from {self._old}"] if back else []
         return [*notes, f"{self.work}: removed"] if left or not back else notes
 
-    # --- what is on the disk ------------------------------------------------------------------------------------------
+    # --- state of the disk --------------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Put back, and remove what is not kept. Return whether an old output was moved back."""
+        """Put back, and remove files that are not kept. Return whether an old output was moved back."""
         back = self._put_back()
         if not self._is_resumable:
             self._remove()
@@ -451,7 +429,7 @@ class OutputDir:
         return False
 
     def _remove(self) -> None:
-        """Remove what is no longer needed; the journal first, because it speaks of the others."""
+        """Remove files that are no longer needed; the journal first, because it lists the others."""
         for path in (self.work / name for name in _LEFT):
             if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
                 path.unlink()
@@ -473,20 +451,20 @@ class OutputDir:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def words(self, why: str) -> str:
-        """The message about an error of the operating system, and what it means for the output."""
+        """The message about an error of the operating system, and the fate of the output."""
         if self.is_in_place:
             return f"{self.label}: is the new one and complete, but the file system reported an error: {why}"
         return f"{self.label}: cannot be written: {why}; {self.fate()}"
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system, with what is free now if the disk is full."""
+        """An error of the operating system, with the free space if the disk is full."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             with suppress(OSError):
                 return f"the disk is full ({free_bytes(self._out):,} bytes free)"
         return reason(error, f": {error.filename}" if error.filename else "")
 
     def fate(self) -> str:
-        """A phrase that says what is at OUT now."""
+        """A phrase for the state of OUT now."""
         if self.is_in_place:
             return f"{self.label} is the new one and complete"
         try:

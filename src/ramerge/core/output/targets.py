@@ -1,4 +1,4 @@
-"""Where an output may be: local folder or remote place, conflicts with other files, permissions, free disk space."""
+"""Places for an output: local folder or remote place, conflicts with other files, permissions, free disk space."""
 
 from __future__ import annotations
 
@@ -39,14 +39,8 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     """The output that a path or an address such as `s3://bucket/model` names: a local folder, or an upload.
 
     Args:
-        path: as it was given.
         staging: of remote outputs, the local folder in which files lie until they are uploaded; by default in
             the user's cache folder.
-        public: whether anyone may see a repository of the hub.
-
-    Raises:
-        RecipeError: it is not a possible path, or an option has no meaning for it.
-        CheckpointError: it is not a possible place.
     """
     text = os.fspath(path)
     if not text:
@@ -159,7 +153,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
 
 
 def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
-    """Refuse a folder whose files a command writes and reads again, if it has to do with what the run reads.
+    """Refuse a folder for files that a command writes and reads again, if it overlaps the run's inputs.
 
     Args:
         out: the folder, which may be there.
@@ -227,7 +221,7 @@ def claim_files(
 
 
 def _is_own_file(path: Path) -> bool:
-    """Whether a file begins as pages and numbers do that ramerge writes, or is empty."""
+    """Whether a file begins like ramerge's own pages and numbers, or is empty."""
     with path.open("rb") as file:
         begin = file.read(4096)
     return not begin or any(mark in begin for mark in _OWN_MARKS)

@@ -127,7 +127,7 @@ class Writer:
             view, offset = view[nbytes:], offset + nbytes
 
     def sync(self) -> bool:
-        """Bring what was written so far to the disk. Returns whether there was anything.
+        """Bring all written data to the disk. Returns whether there was anything.
 
         Raises:
             OSError: the disk fails.
@@ -142,7 +142,7 @@ class Writer:
         return bool(dirty)
 
     def check(self) -> None:
-        """Raise what has kept the separate thread from bringing data to the disk.
+        """Raise the error of the separate thread that brings data to the disk.
 
         Raises:
             OSError: the disk is full or fails.

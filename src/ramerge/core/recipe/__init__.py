@@ -1,8 +1,8 @@
 """Recipes: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
 
-read          opens a recipe in any form, for `api`: the document in ramerge's own form
+read          opens a recipe in any form, for `api`: the document in ramerge's own form; forms of other programs, found
+              by entry point, with advice on their options, for `cli.main`
 document      `Document`: plain values, and the line or flag of each, for messages; reads YAML
-dialects      forms of recipes of other programs, found by entry point; advice on their options, for `cli.main`
 points        `Point`, one merge: recipe, method and parameters; one for each combination of varied values, with the
               names of a sweep's folders; made by `api`
 checks        from a document to a checked `Recipe`: methods, parameters, names of agents; called by `points` and `api`

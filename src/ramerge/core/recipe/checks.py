@@ -23,7 +23,7 @@ from ramerge.core.recipe.sentences import ADD_BASE, describe
 
 
 def check(document: Document) -> Recipe:
-    """The recipe that a document in ramerge's own form holds.
+    """The recipe of a document in ramerge's own form.
 
     Raises:
         RecipeError: structure, method or parameters are wrong; all problems are listed.
@@ -54,11 +54,7 @@ def check_unchosen(document: Document) -> None:
 
 
 def advice_on_auto(agents: Iterable[str]) -> str:
-    """Advice where nothing chooses in place of `auto`.
-
-    Args:
-        agents: names of those to merge; may be empty.
-    """
+    """Advice where no prompts choose in place of `auto`."""
     prompts = shlex.join(word for name in agents for word in ("--prompts", f"{name}=FILE")) or "--prompts NAME=FILE"
     return (
         f"auto chooses with prompts of each agent's task: run `ramerge merge --method auto {prompts} ...`, or name a "
@@ -214,11 +210,7 @@ def models_only(document: Document) -> Recipe:
 
 
 def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> None:
-    """Refuse keys of a recipe that a conversion of one model cannot have.
-
-    Raises:
-        RecipeError: there are some; all are listed.
-    """
+    """Refuse keys of a recipe that a conversion of one model cannot have."""
     reasons = dict.fromkeys(
         ("agents", "method", "prompts"), "a conversion is of one model and merges nothing; use `ramerge merge`"
     )
@@ -229,12 +221,10 @@ def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> N
 
 
 def note_unused(document: Document, keys: Iterable[str], command: str) -> list[str]:
-    """A note on keys of a recipe that a command has no use for; none if it states none of them.
+    """A note on keys of a recipe without effect in a command; none if it states none of them.
 
     Args:
-        document: the recipe.
         keys: of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
-        command: the command's name.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     extras = []
@@ -253,7 +243,7 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
-    """Side inputs that agents lack, and those that the method does not take."""
+    """Missing side inputs of agents, and those that the method does not take."""
     problems = []
     for side in SIDE_INPUTS:
         holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}

@@ -50,7 +50,7 @@ DEFAULT_METHOD = "ram+"
 
 @dataclass
 class Document:
-    """A recipe as plain values, and where each was written.
+    """A recipe as plain values, with the place of each.
 
     Its nested dicts, lists and scalars are private to this room: others read a key as it is `stated`, and get a changed
     copy from `with_values`, `replacing`, `without`, or `for_method` (`other_method`).
@@ -185,7 +185,7 @@ class Document:
         return copy
 
     def replacing(self, values: Mapping[str, object]) -> Document:
-        """A copy with other values of keys, told as what the recipe itself says; None removes a key."""
+        """A copy with other values of keys, with the places of the recipe's own; None removes a key."""
         remaining = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
         return self.rewritten(remaining)
 
@@ -194,7 +194,7 @@ class Document:
         return self.replacing(dict.fromkeys(keys))
 
     def rewritten(self, values: Mapping[str, Any]) -> Document:
-        """A document with copies of these values, which is told with the same lines and flags."""
+        """A document with copies of these values, and the same lines and flags in messages."""
         return replace(self, _values=deepcopy(dict(values)), flags=dict(self.flags), notes=[*self.notes])
 
 
@@ -205,13 +205,7 @@ _LIST_ENTRIES = {"rules": "rule", "rename": "rename"}
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
-    """The recipe of a single model, which by default rewrites it.
-
-    Args:
-        model: a folder or hub id.
-        label: what messages call it.
-        method: the method; None for the default.
-    """
+    """The recipe of a single model, which by default rewrites it."""
     document = Document({"method": method} if method is not None else {})
     document.set(("agents", "model"), model, label)
     return document
@@ -221,11 +215,11 @@ _FORM = "a recipe is a mapping with the keys method, base and agents"
 
 
 def read_document(path: str | Path, form: str = _FORM) -> Document:
-    """Read the file of a recipe, or of something else that is a mapping of values.
+    """Read a recipe, or another file that is a mapping of values.
 
     Args:
         path: the file.
-        form: what is said of a file that holds no mapping.
+        form: the message about a file that holds no mapping.
 
     Raises:
         RecipeError: the file does not exist, is not YAML, or holds no mapping.
@@ -251,13 +245,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     """The document in a YAML text.
 
     Args:
-        data: YAML, as UTF-8.
-        source: what messages call it.
-        folder: relative paths start there.
-        form: what is said of a text that holds no mapping.
-
-    Raises:
-        RecipeError: it is not YAML, or holds no mapping.
+        form: the message about a text that holds no mapping.
     """
     # such texts would take long to parse; signs inside of strings and comments count too
     if len(data) > _MAX_BYTES:
@@ -311,7 +299,7 @@ def _at_line(source: str | None, number: int, message: str, text: Sequence[str])
 
 # A line that would be a key with a value if a space stood after its colon; addresses are values.
 _UNSPACED = re.compile(r"\s*(?:- )?[A-Za-z_][\w.+-]*:(?!//)[^\s:]+(?:\s+#.*)?$")
-# What YAML's library says of an error, what is said of it here, and whether the line is the one where that began.
+# Beginnings of messages of YAML's library, our messages, and whether the line is the one where the error began.
 _YAML_ERRORS = (
     ("single document", _SEVERAL, False),
     ("simple key", "a colon is missing between a key and its value", True),
@@ -325,7 +313,7 @@ _YAML_ERRORS = (
 
 
 def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
-    """The line of an error in YAML, and what is wrong with it."""
+    """The line of an error in YAML, and its cause."""
     for mark in (error.context_mark, error.problem_mark):
         # a colon without a space makes text of a key with its value: seen there, or only at what follows it
         for number in (mark.line, mark.line - 1) if mark else ():

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from ramerge.core.recipe.layers import layer_of, parse_layers
 
-# Names that tell which part of a pattern is rare.
+# Number of names by which the rarest part of a pattern is chosen.
 _SAMPLE = 64
 
 
@@ -19,7 +19,6 @@ class Glob(NamedTuple):
 
     Attributes:
         parts: the texts between its special characters, which are in every name that it matches.
-        matches: whether it matches a name.
     """
 
     parts: tuple[str, ...]

@@ -36,7 +36,7 @@ class LayerId(NamedTuple):
         return f"{self.stack}.{self.number}" if self.stack else str(self.number)
 
 
-@lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
+@lru_cache(maxsize=1 << 16)  # every rule needs the layers of the same names
 def layer_of(name: str) -> LayerId | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     match = _NUMBER.search(name)
@@ -44,11 +44,7 @@ def layer_of(name: str) -> LayerId | None:
 
 
 def parse_layers(text: str) -> set[int]:
-    """The numbers of layers in a text such as `0-7` or `3, 10-12`.
-
-    Raises:
-        ValueError: the text is something else.
-    """
+    """The numbers of layers in a text such as `0-7` or `3, 10-12`."""
     layers: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)

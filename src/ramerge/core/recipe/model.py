@@ -201,7 +201,7 @@ class Rule(_Strict):
         return self.keep is None and self.take is None
 
     def catches(self, name: str) -> bool:
-        """Whether the rule is for a tensor of this name. Plans ask `Recipe.rules_of`, for all names at once."""
+        """Whether the rule is for a tensor of this name. For all names at once, plans use `Recipe.rules_of`."""
         return catches_any(self, [name])
 
     def __str__(self) -> str:

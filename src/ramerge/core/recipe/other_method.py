@@ -1,4 +1,4 @@
-"""A recipe with another method: what belongs to the method before is left out."""
+"""A recipe with another method, without the parts of the method before."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ramerge.core.recipe.document import Document
 
 
 def change_method(document: Document, name: str, flag: str) -> Document:
-    """A recipe in ramerge's own form with another method, and a note on what of it only the method before takes.
+    """A recipe in ramerge's own form with another method, and a note on the keys that only the method before takes.
 
     Args:
-        document: the recipe.
-        name: the new method. A recipe that has it already keeps what it says.
-        flag: how messages call what asks for it, such as `--method`.
+        name: the new method. A recipe that has it already keeps its keys.
+        flag: its source in messages, such as `--method`.
     """
     before = document.method
     copy, left_out = _fit(document, name) if name != before else (document.with_values({}), [])
@@ -32,8 +31,6 @@ def for_method(document: Document, name: str, *, keep_shared: bool = False) -> D
     """A recipe in ramerge's own form with another method: parameters, preset and side inputs of others are left out.
 
     Args:
-        document: the recipe.
-        name: the new method.
         keep_shared: whether parameters and presets stay whose names the new method has, too.
     """
     copy, _ = _fit(document, name, keep_shared=keep_shared)
@@ -41,7 +38,7 @@ def for_method(document: Document, name: str, *, keep_shared: bool = False) -> D
 
 
 def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
-    """A recipe without what belongs to the method before, and what was left out, in the words of a recipe."""
+    """A recipe without the parts of the method before, and these parts in the words of a recipe."""
     values = document.as_dict()
     method = METHODS.get(name)
     parameters = method.parameters.model_fields if method is not None and keep_shared else {}
@@ -64,7 +61,7 @@ def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[D
 
 
 def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The entries of a list, counted from 1, or of a mapping, that are mappings, each with what messages call it."""
+    """The mappings in a list, counted from 1, or in a mapping, each with its name in messages."""
     numbered_entries = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
     labelled_entries = entries.items() if isinstance(entries, dict) else numbered_entries
     yield from ((f"{what} {name}", entry) for name, entry in labelled_entries if isinstance(entry, dict))

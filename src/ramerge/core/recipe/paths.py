@@ -45,7 +45,7 @@ def prompts_of(recipe: Recipe, paths: PathStyle) -> dict[str, str]:
 
 
 def as_relative(model: str, folder: Path, paths: PathStyle) -> str:
-    """A model as it was typed, but for paths that are absolute, or that a published file must not show."""
+    """A model as it was typed, except for paths that are absolute, or that a published file must not show."""
     names = [
         paths.of(part.path)
         if part.path and (paths.names_only or Path(part.written).expanduser().is_absolute())
@@ -87,7 +87,7 @@ def _path_text(model: str | None, folder: Path, paths: PathStyle) -> Any:
 
 
 def names_in(document: Document) -> Iterator[str]:
-    """Everything that a recipe names models with, those of soups included, whether the recipe is right or wrong."""
+    """All names of models in a recipe, those of soups included, whether the recipe is right or wrong."""
     for entry in [document.stated("base"), *document.agents.values()]:
         soup = entry.get("soup") if isinstance(entry, Mapping) else None
         if isinstance(soup, Mapping):

@@ -15,11 +15,7 @@ _TOO_SLOW = "takes too long; remove repetitions inside of repetitions, such as (
 
 
 def check_template(pattern: str, to: str) -> None:
-    """Check that a replacement names only groups that the pattern has.
-
-    Raises:
-        ValueError: it names others.
-    """
+    """Check that a replacement names only groups that the pattern has."""
     from regex import error as problem  # here and below, because importing it takes 14 ms
 
     try:
@@ -32,9 +28,7 @@ def replace_all(pattern: str, to: str, name: str, deadline: float) -> str:
     """The name with every match of a pattern replaced, as by `re.sub`.
 
     Args:
-        pattern: a regular expression.
         to: the text in place of a match; `\\1` is what the first group matched.
-        name: the name.
         deadline: the value of `time.monotonic` at which to stop.
 
     Raises:

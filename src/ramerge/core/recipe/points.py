@@ -1,4 +1,4 @@
-"""The merges that a recipe asks for: one, or with varied parameters one for each combination."""
+"""The merges of a recipe: one, or with varied parameters one for each combination."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Point:
         return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
 
     def mean(self, rule: int) -> tuple[float, ...] | None:
-        """The weights of the agents whose mean the tensors of a rule become; None if the method is no mean."""
+        """The weights of the agents in the mean of a rule's tensors; None if the method is no mean."""
         if not isinstance(self.method, MeanMethod):
             return None
         return self.method.weights(self.parameters[rule], tuple(self.recipe.agents))
@@ -71,12 +71,12 @@ class Point:
 
 
 def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
-    """The means that the tensors of a rule become, each once; empty if the method is no mean."""
+    """The means of a rule's tensors, each once; empty if the method is no mean."""
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
 def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None = None) -> tuple[Point, ...]:
-    """The points of a recipe, each of them checked.
+    """The points of a recipe, each checked.
 
     Args:
         document: the recipe, in ramerge's own form.
@@ -109,11 +109,7 @@ def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
 
 
 def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
-    """Check what `vary` names, whatever the method.
-
-    Raises:
-        RecipeError: a key cannot vary, or has no values, or a value twice; or there are too many points.
-    """
+    """Check the keys and values of `vary`, whatever the method."""
     if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []

@@ -85,7 +85,7 @@ def not_text(key: object) -> str:
 
 
 def _unknown_key(key: str, known_keys: Sequence[str], document: Document) -> str:
-    """Key that may be meant by an unknown one: one of its level, or a parameter, first of the method in use."""
+    """The known key closest to an unknown one: one of its level, or a parameter, first of the method in use."""
     name = str(document.method)
     own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
     near = None if key in own else nearest(key, known_keys)

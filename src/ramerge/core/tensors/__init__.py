@@ -1,6 +1,6 @@
-"""Tensors, and how their blocks are read. Nothing here knows of formats or of merging.
+"""Tensors, and reads of their blocks, independent of formats and merging.
 
-tensor        a tensor: name, dtype, shape, and an `Origin`, which says where the elements come from
+tensor        a tensor: name, dtype, shape, and an `Origin`, the source of the elements
 checkpoint    a model that was opened: its tensors, files and configuration, as formats make it
 header        headers of safetensors files, read without trust: for `formats/safetensors`, `dcp` and deltas; and
               encoded: for `output/write`

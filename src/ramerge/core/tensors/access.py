@@ -1,4 +1,4 @@
-"""Access to files and folders, on this machine or remote: what reading asks of them besides the methods of `Path`."""
+"""Access to files and folders, on this machine or remote: what readers need besides the methods of `Path`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class FileIdentity:
     """Distinguishes a file from every other file, and from itself after a write.
 
     Attributes:
-        device: number of its file system.
-        inode: its number in the file system.
-        nbytes: its size.
-        modified_ns: time of the last write, in nanoseconds.
         changed_ns: time of the last change of content, name, owner or permissions. No program can set it.
         sample: digest of some pages, because a write through a memory map may leave the times as they were. It belongs
             into the key of what is kept for later runs. Empty where only this run is concerned, and not compared.
@@ -64,11 +60,7 @@ class LocalAccess:
     path: Path
 
     def version(self) -> Identity:
-        """The identity of a file, without a sample.
-
-        Raises:
-            CheckpointError: it cannot be opened.
-        """
+        """The identity of a file, without a sample."""
         with self._descriptor() as descriptor:
             return identity_of(descriptor)
 
@@ -112,7 +104,7 @@ class LocalAccess:
         return not any(map(real_path.is_relative_to, (home, *caches)))
 
     def absence(self) -> str:
-        """The message about a folder that is not there."""
+        """The message about a missing folder."""
         return no_such_folder(self.path)
 
     @contextmanager
@@ -128,7 +120,7 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """As `LocalAccess`, remote: there are no links, and every read is bound to the version that was found."""
+    """As `LocalAccess`, remote: there are no links, and every read is bound to the identified version."""
 
     path: Remote
 

@@ -24,9 +24,9 @@ def room(size: int) -> int:
 
 
 class Arena:
-    """Memory that is handed out in order.
+    """Memory allocated in order.
 
-    If more is asked for than planned, arrays of their own are allocated, and `excess_count` tells how many.
+    If more is taken than planned, arrays of their own are allocated, and `excess_count` is their number.
     """
 
     def __init__(self, nbytes: int = 0) -> None:
@@ -49,7 +49,7 @@ class Arena:
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """Free at the end what is taken inside."""
+        """Free at the end all memory taken inside."""
         used_bytes = self._used_bytes
         try:
             yield

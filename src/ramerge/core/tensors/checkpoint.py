@@ -1,4 +1,4 @@
-"""A model that was opened: its tensors, and what else its folder says."""
+"""An opened model: its tensors, and the rest of its folder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass(frozen=True)
 class Quantized:
-    """How a checkpoint whose weights are decoded is stored.
+    """Storage of a checkpoint whose weights are decoded.
 
     Attributes:
-        title: the encoding, human-readable.
         names: of the decoded tensors.
         dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantized.
         extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
@@ -72,19 +71,16 @@ class Contents:
 
     @cached_property
     def orientation(self) -> Orientation:
-        """How the model stores its linear weights."""
+        """Orientation of the model's linear weights."""
         return orientation_of({name: tensor.shape for name, tensor in self.tensors.items()}, self.config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Contents):
-    """A model that was opened.
+    """An opened model.
 
     Attributes:
         directory: the folder that was named.
-        format: the name of its format.
-        title: its format, human-readable, with the quantization of its weights.
-        needs_base: whether the folder holds changes of another model.
         outside_links: whether its files may be links that lead out of their folder.
     """
 
@@ -96,5 +92,5 @@ class Checkpoint(Contents):
 
     @property
     def companion_folders(self) -> tuple[Location, ...]:
-        """The folders of the files that belong to the model; tokenizer files of later ones replace earlier ones."""
+        """The folders of the model's other files; tokenizer files of later ones replace earlier ones."""
         return (self.metadata_folder, *self.tokenizers)

@@ -19,12 +19,12 @@ EMBEDDINGS = (
     "embed_in.weight",
 )
 _HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed_out.weight"}
-# Classes of transformers with output embeddings. They tie them unless config.json says otherwise.
+# Classes of transformers with output embeddings. They tie them unless config.json has another value.
 _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
 
 def is_tied(config: Mapping[str, object]) -> bool:
-    """Whether `config.json` says that input and output embeddings are one tensor."""
+    """Whether input and output embeddings are one tensor by `config.json`."""
     return any(part.get("tie_word_embeddings") for part in text_configs(config))
 
 
@@ -61,7 +61,7 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def untie(config: dict[str, object]) -> None:
-    """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
+    """Mark input and output embeddings as two tensors in a configuration, also for its text model."""
     config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
 
 

@@ -89,11 +89,7 @@ def read_header(path: Location) -> Header:
 
 
 def header_bytes(path: Location) -> bytes:
-    """The first bytes of a safetensors file, up to its tensors.
-
-    Raises:
-        CheckpointError: as for `read_header`.
-    """
+    """The first bytes of a safetensors file, up to its tensors."""
     header = read_header(path)
     start = header.entries[0].begin if header.entries else header.file_bytes
     with readable(path), path.open("rb") as file:
@@ -104,13 +100,7 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
     """Check the text of a header.
 
     Args:
-        path: of its file, for messages.
-        text: JSON.
         data_start: where the tensors begin in the file.
-        file_bytes: the size of the file.
-
-    Raises:
-        CheckpointError: it violates the format; all problems that can be found are listed.
     """
     parsed = _parsed if len(text) <= _MOST_KEPT_BYTES else _parsed.__wrapped__
     try:
@@ -198,7 +188,7 @@ def _no_counts(shape: object, offsets: object) -> str:
 
 
 def _bits(shape: Sequence[int], width: int) -> int:
-    """The size of a tensor in bits. Beyond the limit some number above it, because a huge product would take long."""
+    """The size of a tensor in bits; beyond the limit some number above it, because a huge product would take long."""
     if len(shape) <= _FEW:
         return width * math.prod(shape)
     bits = 0 if 0 in shape else width
@@ -233,7 +223,6 @@ def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metada
 
     Args:
         entries: (name, dtype, shape, bytes) in the order of their data, which has no holes.
-        metadata: strings to strings.
     """
     document: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0

@@ -19,7 +19,7 @@ _SECOND = 1_000_000_000
 
 
 def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
-    """Whether a file that two machines see is the same for all that can be told.
+    """Whether a file that two machines see is the same, as far as its identity shows.
 
     Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
     write are kept with the file.
@@ -63,11 +63,7 @@ def _state(identity: Identity) -> str:
 
 
 def check_unchanged(files: Mapping[Location, Identity]) -> None:
-    """Refuse files that have changed. Remote files are not asked for: every read of them was bound to a version.
-
-    Raises:
-        CheckpointError: files were written to, replaced or removed since they were identified; all are listed.
-    """
+    """Refuse files that have changed. Remote files are not looked at: every read of them was bound to a version."""
     if problems := [has_changed(path) for path, identity in files.items() if not access(path).is_still(identity)]:
         raise CheckpointError(problems)
 

@@ -63,7 +63,7 @@ class Factor:
     first: int = 0
 
     def panel(self, length: int, rank: int) -> int:
-        """How many of `length` rows or columns are read at a time."""
+        """Number of `length` rows or columns that are read at a time."""
         return max(1, min(length, _PANEL // max(self.index, rank)))
 
     def scratch(self, count: int, rank: int) -> int:
@@ -100,14 +100,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it.
-
-    Attributes:
-        first: the number of the first one.
-        step: from one to the next.
-        count: how many.
-        is_columns: whether they are columns.
-    """
+    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it."""
 
     first: int
     step: int
@@ -122,13 +115,7 @@ class LowRank(Origin):
     The tensor is one matrix, or one for each expert in its first dimension, or a vector, which is a matrix of one row.
 
     Attributes:
-        base: of the same shape.
         left: (rows, rank); None for ones, with rank 1.
-        right: (rank, columns).
-        ranks: the rank of the product.
-        scaling: of the product.
-        magnitude: one for each row, or for each column; None without DoRA.
-        by_column: whether magnitudes are those of columns.
         region: where the product belongs if it is not the whole matrix; not with DoRA.
         places: for each matrix, the number of its product, or -1 if it has none; by default, each has its own.
     """
@@ -231,7 +218,7 @@ class LowRank(Origin):
 
     @staticmethod
     def _panel_of(region: Region, columns: int) -> tuple[int, int]:
-        """How many rows of a region are computed at a time, and how wide they are."""
+        """Rows of a region that are computed at a time, and their width."""
         width = region.count if region.is_columns else columns
         return max(1, _PANEL // width), width
 
@@ -337,10 +324,8 @@ class OtherRows(Origin):
     """A matrix in float32 in which some rows are those of another one: embeddings with other values for some tokens.
 
     Attributes:
-        base: of the same shape.
         rows: the numbers of those rows, ascending.
         places: for each of them, its row in `values`.
-        values: a matrix of as many columns.
     """
 
     base: Tensor

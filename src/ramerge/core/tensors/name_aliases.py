@@ -12,11 +12,9 @@ from ramerge.core.tensors.text_config import text_configs
 
 @dataclass(frozen=True)
 class Renaming:
-    """Names of which a part, a regular expression, may be replaced.
+    """An alternative for a part of names, a regular expression.
 
     Attributes:
-        pattern: what is replaced.
-        text: by what.
         why: who writes such names.
     """
 

@@ -1,7 +1,7 @@
 """Linear weights that are stored as (in, out) instead of (out, in): those of GPT-2, and many of experts in one tensor.
 
 Libraries keep a projection of all experts in one tensor, of shape (experts, out, in) or (experts, in, out), under the
-same names. No header says which; the shapes of the projections of a module say it together.
+same names. No header has it; it follows from the shapes of a module's projections.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_P
 
 @dataclass(frozen=True)
 class Orientation:
-    """How a model stores its linear weights.
+    """Orientation of a model's linear weights.
 
     Attributes:
         is_conv1d: whether those of numbered layers are (in, out), as in the GPT-2 family; its heads are not.
@@ -54,10 +54,9 @@ class Orientation:
 
 
 def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orientation:
-    """Tell from shapes and `config.json` how a model stores its linear weights.
+    """The orientation of a model's linear weights, from shapes and `config.json`.
 
     Args:
-        shapes: of its tensors, by name.
         config: its `config.json`. Without one, as in memory, shapes tell what is of the GPT-2 family; some stacks of
             experts need the hidden size.
 

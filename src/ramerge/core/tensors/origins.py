@@ -25,9 +25,7 @@ class Box:
 
     Attributes:
         row: its first row in the matrix.
-        rows: how many rows it has.
         column: its first column in the matrix.
-        columns: how many columns it has.
         width: columns of the matrix.
     """
 
@@ -102,7 +100,7 @@ class _Rearrangement(Origin):
 
 @dataclass(frozen=True)
 class Pieces(_Rearrangement):
-    """Boxes of the same dtype that together make up a tensor, none twice; formats check this."""
+    """Boxes of the same dtype that together make up a tensor without overlap; formats check this."""
 
     pieces: tuple[PlacedPiece, ...]
 
@@ -313,7 +311,7 @@ def stack(name: str, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str | None:
-    """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if nothing is."""
+    """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if there is none."""
     for offsets, sizes in boxes:
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             return f"a piece has {len(sizes)} dimensions, the tensor {len(shape)}"

@@ -20,11 +20,10 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass
 class Stack:
-    """Tensors that begin alike.
+    """Tensors with a common prefix.
 
     Attributes:
         shapes: by what follows the number of the layer, with other numbers left out: the shapes of such tensors.
-        layers: the numbers of its layers.
     """
 
     shapes: dict[str, set[Shape]] = field(default_factory=dict)
@@ -38,7 +37,7 @@ def stack_of(name: str) -> str:
 
 
 def _stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
-    """The stacks of a model, by what their names begin with."""
+    """The stacks of a model, by their prefix."""
     stacks: dict[str, Stack] = {}
     for name, shape in shapes.items():
         if (parts := _NUMBERED_NAME.fullmatch(name)) is not None:
@@ -100,7 +99,7 @@ def align(
 def _pairs_of_stacks(
     ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferences: Collection[str]
 ) -> dict[str, str]:
-    """The stacks that belong together: each with the one that it has most in common with, if it is the only one."""
+    """Pairs of stacks: each with the one that it has most in common with, if there is only one."""
 
     def likeness(old: str, new: str) -> tuple[int, ...]:
         one, other = ours[old], theirs[new]
@@ -135,7 +134,7 @@ def _around(old: str, new: str) -> tuple[str, str]:
 
 
 def _shorter(old: str, new: str) -> Iterable[tuple[str, str]]:
-    """Two prefixes, and these without what both end in: what is next to a stack has the same prefix."""
+    """Two prefixes without their common end: neighbors of a stack have the same prefix."""
     while True:
         yield old, new
         head, tail = old.rstrip(".").rpartition(".")[::2]
@@ -150,7 +149,7 @@ def _shortest(old: str, new: str) -> tuple[str, str]:
 
 
 def _end(name: str) -> str:
-    """The last two modules and the parameter of a name, which are enough to know it by; empty if it has fewer."""
+    """The last two modules and the parameter of a name, which identify it; empty if it has fewer."""
     parts = name.split(".")
     return ".".join(parts[-3:]) if len(parts) > 2 else ""
 

@@ -38,7 +38,7 @@ from ramerge.core.tensors.tensor import Stored, Tensor
 _MOST_OPEN = 128
 _MOST_SECONDS = 2
 _REQUESTS = 16
-# Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
+# Of a remote file: bytes between pieces of one request; bytes of such a request; kept answers.
 _GAP = 1 << 20
 _AHEAD = 4 << 20
 _ANSWERS = 2
@@ -55,9 +55,6 @@ def threads_for(files: Iterable[Location]) -> int:
     """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
 
     Remote requests take so long that many must be under way, and threads that wait cost little.
-
-    Args:
-        files: what is read.
     """
     remote = any(is_far(path) for path in files)
     return max(processors() + 1, _REQUESTS if remote else 0)
@@ -90,7 +87,7 @@ class _Extent(NamedTuple):
 
 
 class _Ahead:
-    """Extents of a remote file, each asked for as a whole when the first piece of it is needed."""
+    """Extents of a remote file, each requested as a whole when the first piece of it is needed."""
 
     def __init__(self, extents: Iterable[_Extent]) -> None:
         self._extents = list(extents)
@@ -215,7 +212,7 @@ class Files:
 
 
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
-    """Where elements `start:stop` of a tensor lie; None if that is here, or if they are computed."""
+    """The position of elements `start:stop` of a tensor in files; None if that is here, or if they are computed."""
     origin, width = tensor.origin, itemsize(tensor.dtype)
     if not isinstance(origin, Stored) or not is_far(origin.path):
         return None

@@ -23,10 +23,7 @@ class Scaling(Origin):
 
     Attributes:
         codes: the tensor of codes, in the same row-major order.
-        format: format of the codes, a key of `kernels.dequantize.CODES`.
         scales: the tensor of scales, a grid for each matrix.
-        scale_format: format of the scales, a key of `kernels.dequantize.SCALES`.
-        grid: where scales belong.
         factor: a tensor of one float32 number, or one for each matrix; every scale is multiplied by it first.
         divisor: a tensor of one float32 number; every scale is divided by it first.
         dtype: in which the model had the tensor before it was quantized.
@@ -98,7 +95,7 @@ class Scaling(Origin):
 
     @staticmethod
     def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
-        """A number by which scales are changed: the only one, or that of a matrix; 1 if there is none."""
+        """A scalar factor of scales: the only one, or that of a matrix; 1 if there is none."""
         if tensor is None:
             return 1.0
         place = place if tensor.elements > 1 else 0
@@ -107,7 +104,7 @@ class Scaling(Origin):
         return float(one.view(np.float32)[0])
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
-        """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
+        """Bytes of codes and scales for elements `start:stop`, in memory of the reader's arena."""
         per = len(dequantize.CODES[self.format])
         first, last = start // per, -(-stop // per)
         codes = reader.arena.take(last - first)
@@ -127,7 +124,7 @@ def requantizable(tensor: Tensor) -> Scaling | None:
 
 
 def recountable(tensor: Tensor) -> Scaling | None:
-    """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
+    """The codes and scales of a tensor if the effect of storing results in the same way can be counted."""
     origin = tensor.origin
     if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None
@@ -152,21 +149,14 @@ def scratch_of(origin: Scaling, elements: int) -> int:
 def requantize(
     origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> tuple[Bytes, Bytes]:
-    """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
+    """Quantize elements `start:stop` of a tensor as it is stored. Unchanged blocks keep their stored codes.
 
     Args:
-        origin: from `requantizable`.
-        reader: reads what is stored, and has the memory for the result.
         start: a multiple of `unit_of`.
         stop: another one, or the end of the tensor.
-        values: float32, 1-D: the new numbers.
-        old: float32, 1-D: the numbers that are stored.
 
     Returns:
         The bytes of their codes, and of their scales.
-
-    Raises:
-        CheckpointError: a file ends early, cannot be read, or has changed.
     """
     old_codes, old_scales = origin.read_parts(reader, start, stop)
     codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
@@ -217,5 +207,5 @@ def reread(
 
 
 def decode_parts(origin: Scaling, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
-    """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
+    """Decode bytes of codes and scales, from element `start` on; `out` is float32, 1-D."""
     dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

@@ -1,4 +1,4 @@
-"""A tensor of a checkpoint: name, dtype, shape, and where its elements come from.
+"""A tensor of a checkpoint: name, dtype, shape, and the origin of its elements.
 
 A trainer may store a tensor whole, in shards, as an adapter on a base, or as codes and scales. Each of these is an
 `Origin`: an expression over stored extents. Formats build origins; a reader composes them into the block that is asked
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Origin(ABC):
-    """Where the elements of a tensor come from. Subclasses are frozen dataclasses of files, numbers and tensors."""
+    """Origin of a tensor's elements. Subclasses are frozen dataclasses of files, numbers and tensors."""
 
     @property
     def encoding(self) -> str:
@@ -39,7 +39,7 @@ class Origin(ABC):
 
     @property
     def parts(self) -> Sequence[Tensor]:
-        """The tensors that it is made of. If it is computed in a wider dtype, the last one has that of the model."""
+        """The tensors that it consists of. If it is computed in a wider dtype, the last one has that of the model."""
         return ()
 
     def usual_dtype(self, tensor: Tensor) -> str:
@@ -62,11 +62,11 @@ class Origin(ABC):
         return None
 
     def is_change_of(self, other: Tensor) -> bool:
-        """Whether it stores what was changed of this tensor, in one step or several, which `add_changes` reads."""
+        """Whether it stores changes of this tensor, in one step or several, which `add_changes` reads."""
         return False
 
     def changes_of(self, other: Tensor) -> Iterator[Stored]:
-        """The stored extents of what was changed of this tensor."""
+        """The stored extents of the changes of this tensor."""
         yield from ()
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
@@ -185,7 +185,7 @@ class Tensor:
 
     @property
     def path(self) -> Location:
-        """A file that holds it, or a part of it; the adapter's for what an adapter changes."""
+        """A file that holds it, or a part of it; for tensors changed by an adapter, the adapter's."""
         return next(self.origin.leaves()).path
 
     @property

@@ -1,4 +1,4 @@
-"""Which part of `config.json` is about which part of a model: a text model may be all of it, or lie in a larger one."""
+"""Parts of `config.json` for parts of a model: a text model may be all of it, or lie in a larger one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Config = Mapping[str, object]
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 # Mappings that are about something else than a part of the model.
 _NO_PART = re.compile(r"(quantization|compression|sparsity|generation|attn|ffn|rope|router|moe)_config")
-# What older configurations say of towers, without a mapping for each part.
+# Keys of older configurations for towers, without a mapping for each part.
 _OF_TOWERS = re.compile(r"(mm_)?(vision|visual|audio|img|image|speech)(_\w+)?|embd_layer")
 _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_layers")
 
@@ -37,7 +37,7 @@ def part_configs(config: Config) -> dict[str, Config]:
 
 
 def has_more_than_text(config: Config) -> bool:
-    """Whether a configuration is that of a model with towers, or does not say, as it is empty."""
+    """Whether a configuration is that of a model with towers, or is empty and so leaves it open."""
     return not config or bool(part_configs(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
 
 
@@ -54,6 +54,6 @@ def path_to(config: Config, kind: object) -> tuple[str, ...]:
 
 
 def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:
-    """A configuration in which `change` has made another mapping of it and of those of its text models."""
+    """A configuration whose own mapping, and those of its text models, `change` has replaced."""
     result = dict(change(config))
     return result | {key: map_text(part, change) for key in _TEXT if isinstance(part := result.get(key), Mapping)}

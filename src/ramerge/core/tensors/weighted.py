@@ -28,7 +28,7 @@ from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
 
 class _Step(NamedTuple):
-    """From a term to the next: the factor of what changes, and whether that is what the next one stores."""
+    """From a term to the next: the factor of its changes, and whether the next one stores these."""
 
     before: Tensor
     term: Tensor
@@ -37,7 +37,7 @@ class _Step(NamedTuple):
 
 
 def _together(steps: Sequence[_Step]) -> int:
-    """How many terms are held at once."""
+    """Number of terms that are held at once."""
     runs = [len(list(group)) for is_change, group in groupby(steps, attrgetter("is_change")) if not is_change]
     return 1 + min(max(runs, default=0), kernels.GROUP)
 
@@ -80,7 +80,7 @@ class WeightedSum(Origin):
 
     @override
     def leaves(self) -> Iterator[Stored]:
-        """The stored extents of all terms; what several of them change is listed once."""
+        """The stored extents of all terms; shared extents are listed once."""
         first, *others = self.terms
         yield from first.origin.leaves()
         for before, term in zip(self.terms, others, strict=False):
@@ -111,7 +111,7 @@ class WeightedSum(Origin):
         ]
 
     def held_dtype(self, real: str) -> str:
-        """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
+        """The dtype in which elements are held: the stored one, if all are stored alike; else that of the mean."""
         dtypes = {term.dtype for term in self.terms}
         return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
 
@@ -172,13 +172,8 @@ class WeightedSum(Origin):
 
 
 def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean of tensors of one shape, in the arithmetic that all of them ask for. Those of weight 0 are not
-    read.
-
-    Args:
-        name: of the mean.
-        tensors: at least one.
-        weights: one for each; they add up to 1.
+    """The weighted mean of tensors of one shape, in their common arithmetic. Those of weight 0 are not read. Weights
+    add up to 1.
     """
     terms_with_weights = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
     terms, factors = zip(*terms_with_weights, strict=True)

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 
 from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.threads import map_in_threads
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.storage.own_files import BLOCK
 from ramerge.core.tensors.checkpoint import Checkpoint

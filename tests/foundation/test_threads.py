@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import numpy as np
 import threadpoolctl
 
-from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.foundation.threads import one_blas_thread
 
 
 def threads() -> list[int]:
