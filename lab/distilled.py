@@ -12,7 +12,7 @@ from typing import Any
 
 import altair as alt
 
-from lab.prompted import CONFIRMING, KINDS, kinds, reward_of
+from lab.prompted import KINDS, reward_of
 from lab.results import FIRST_BASE, MODELS, RESULTS
 from lab.tables import table
 
@@ -35,6 +35,7 @@ class Curve:
         tokens: sampled until each of these.
         rewards: mean reward after each, in per cent.
         losses: reverse KL per token in each step.
+        agents: mean reward of the agents on their own tasks, in per cent.
     """
 
     situation: str
@@ -47,6 +48,7 @@ class Curve:
     tokens: tuple[int, ...]
     rewards: tuple[float, ...]
     losses: tuple[float, ...]
+    agents: float
 
     @property
     def training(self) -> str:
@@ -59,9 +61,12 @@ class Curve:
         notes = [f"{self.warmup} steps of warm-up" if self.warmup else "", "with rewards" if self.reward else ""]
         return ", ".join([self.start, f"{self.rate:g}", *filter(None, notes)])
 
-    def reached(self, agents: float) -> int | None:
+    @property
+    def reached(self) -> int | None:
         """Tokens sampled until the student was first near its agents; None if it never was."""
-        return next((n for n, reward in zip(self.tokens, self.rewards, strict=True) if reward >= agents - NEAR), None)
+        return next(
+            (n for n, reward in zip(self.tokens, self.rewards, strict=True) if reward >= self.agents - NEAR), None
+        )
 
 
 def curves() -> list[Curve]:
@@ -69,11 +74,6 @@ def curves() -> list[Curve]:
     path = RESULTS / "distill.json"
     runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return [_curve(run) for run in runs]
-
-
-def agents_of(situation: str, seed: int) -> float:
-    """Mean reward of the agents on their own tasks, in per cent."""
-    return next(kind.agents for kind in kinds(CONFIRMING) if (kind.name, kind.seed) == (situation, str(seed)))
 
 
 def text() -> str:
@@ -100,12 +100,11 @@ python lab/real/distill.py --situation SFT --seed 71 --start "regmean 0.01" --ra
 def _tables(kept: Sequence[Curve]) -> Iterator[str]:
     for training in dict.fromkeys(curve.training for curve in kept):
         members = [curve for curve in kept if curve.training == training]
-        agents = agents_of(members[0].situation, members[0].seed)
         steps = sorted({step for curve in members for step in curve.steps})
         rows = []
         for curve in members:
             rewards = dict(zip(curve.steps, curve.rewards, strict=True))
-            tokens = curve.reached(agents)
+            tokens = curve.reached
             rows.append(
                 [
                     f"`{curve.start}`" + curve.label.removeprefix(curve.start),
@@ -120,7 +119,7 @@ def _tables(kept: Sequence[Curve]) -> Iterator[str]:
             f"sampled tokens until within {NEAR:g} of the agents",
             "KL x 1,000, first and last step",
         ]
-        yield f"\n## {training}\n\nAgents on their own tasks: {agents:.1f}.\n\n{table(head, rows)}"
+        yield f"\n## {training}\n\nAgents on their own tasks: {members[0].agents:.1f}.\n\n{table(head, rows)}"
 
 
 def chart() -> alt.FacetChart | None:
@@ -134,7 +133,7 @@ def chart() -> alt.FacetChart | None:
             "start": curve.label,
             "tokens": tokens,
             "reward": reward,
-            "agents": agents_of(curve.situation, curve.seed),
+            "agents": curve.agents,
         }
         for curve in plain
         for tokens, reward in zip(curve.tokens, curve.rewards, strict=True)
@@ -165,4 +164,5 @@ def _curve(run: dict[str, Any]) -> Curve:
         tuple(point["tokens"] for point in points),
         tuple(reward_of(point["rewards"]) for point in points),
         tuple(run["losses"]),
+        reward_of(run["agents"]),
     )

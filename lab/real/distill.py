@@ -14,7 +14,7 @@ import copy
 import importlib.util
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -111,11 +111,12 @@ def load_trainer(place: Path) -> Any:
     return module.MultiTeacherTrainer
 
 
-def rewards_of(model: PreTrainedModel, tokenizer: Any, prompts: int) -> dict[str, str]:
-    """Greedy rewards of the student in bfloat16, by task one digit a test prompt, in quarters."""
+def rewards_of(model: PreTrainedModel, tokenizer: Any, prompts: int, tasks: Sequence[str] = ()) -> dict[str, str]:
+    """Greedy rewards of a model in bfloat16, by task one digit a test prompt, in quarters; by default of all tasks."""
     student = copy.deepcopy(model).to(torch.bfloat16).eval()
     digits = {}
-    for name, task in TASKS.items():
+    for name in tasks or TASKS:
+        task = TASKS[name]
         examples = task.examples("test", 0, prompts)
         texts = replies_to(student, tokenizer, task, examples, 40)
         rewards = [task.reward(text, each.answer) for text, each in zip(texts, examples, strict=True)]
@@ -236,10 +237,15 @@ def distill(given: argparse.Namespace) -> dict[str, Any]:
     )
     scores = Scores(trainer, tokenizer, given.prompts)
     trainer.add_callback(scores)
+    agents = {}
+    for name, path in teachers.items():
+        agent = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
+        agents |= rewards_of(agent, tokenizer, given.prompts, [name.partition("-")[0]])
     start = time.perf_counter()
     trainer.train()
     losses = [round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry]
-    return {"seconds": round(time.perf_counter() - start), "curve": scores.curve, "losses": losses}
+    seconds = round(time.perf_counter() - start)
+    return {"seconds": seconds, "agents": agents, "curve": scores.curve, "losses": losses}
 
 
 def read_runs(path: Path) -> list[dict[str, Any]]:
