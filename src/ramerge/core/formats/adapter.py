@@ -35,11 +35,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open an adapter over `opening.base`.
-
-    Raises:
-        CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
-    """
+    """Open an adapter over `opening.base`."""
     base = opening.require(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
     if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):

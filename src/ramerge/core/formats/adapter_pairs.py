@@ -78,7 +78,6 @@ class AdaptedParameter:
     """A parameter that PEFT targets by name.
 
     Attributes:
-        name: of the parameter, as PEFT knows it.
         shape: (experts, rows, columns), or (rows, columns).
         parts: the base's tensors that make it up: names with expert, None for all experts, and first row.
     """

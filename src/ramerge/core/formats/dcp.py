@@ -61,11 +61,7 @@ def _shards(folder: Location) -> Iterator[str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors.
-
-    Raises:
-        CheckpointError: a file is missing or wrong, pieces overlap or leave holes; all problems are listed.
-    """
+    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors."""
     shards = list(_shards(folder))
     if shards:
         contents = _in_safetensors(folder, shards, opening)
@@ -93,10 +89,7 @@ class TensorDescription:
     """A tensor as `.metadata` describes it.
 
     Attributes:
-        key: its name there.
         path: the keys of the nested dictionaries that it was in.
-        dtype: in safetensors' spelling.
-        shape: the whole tensor's.
         pieces: offsets and sizes, without those that are empty.
     """
 
@@ -108,16 +101,7 @@ class TensorDescription:
 
     @staticmethod
     def of(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
-        """Read torch's `TensorStorageMetadata`.
-
-        Args:
-            key: the tensor's name.
-            value: what `.metadata` says of it.
-            paths: the keys of the dictionaries that tensors were in, by their names, as far as the writer says so.
-
-        Raises:
-            RefusedError: it is something else.
-        """
+        """Read torch's `TensorStorageMetadata`."""
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
         dtype = properties.get("dtype") if isinstance(properties, Stub) else None
@@ -147,11 +131,7 @@ class DcpMetadata:
 
 
 def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
-    """Read `.metadata`. For `modules` see `torchfile.load`.
-
-    Raises:
-        CheckpointError: it is missing, damaged, or does not describe tensors.
-    """
+    """Read `.metadata`. For `modules` see `torchfile.load`."""
     path = folder / METADATA
     if not path.is_file():
         raise CheckpointError(
@@ -220,11 +200,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
 def in_distcp(
     folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
 ) -> ShardedModel:
-    """The tensors of `*.distcp` files that are wanted, under the names that are wanted.
-
-    Raises:
-        CheckpointError: a file is missing, or leads out of the folder.
-    """
+    """The tensors of `*.distcp` files that are wanted, under the names that are wanted."""
     problems: list[str] = []
     by_file: dict[str, list[tuple[int, int, TensorDescription, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
     for tensor in tensors.values():

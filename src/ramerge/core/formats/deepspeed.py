@@ -54,12 +54,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find every parameter in ZeRO's partitions of all ranks.
-
-    Raises:
-        CheckpointError: the file of a rank is missing, partitions are not of the same model or too short, or the model
-            is parallel in ways that are not read; all problems are listed.
-    """
+    """Find every parameter in ZeRO's partitions of all ranks."""
     try:
         optimizer, model = _files(folder)
         opening.check_files(folder, [*optimizer, *model], in_index=False)
@@ -131,12 +126,8 @@ class _Part:
     """Contents of an optimizer's file.
 
     Attributes:
-        path: the file.
-        stage: of ZeRO.
-        ranks: how many partitions there are.
         groups: this rank's partition of each group of parameters, of one dimension.
         paddings: for each group, the elements that lie behind each parameter; empty if the file does not say.
-        step: how many steps the optimizer has taken; None if the file does not say.
     """
 
     path: Path
@@ -220,9 +211,6 @@ class _State:
     """Contents of a model's file.
 
     Attributes:
-        path: the file.
-        groups: names and shapes of the parameters of each group, in order.
-        frozen_shapes: names and shapes of the parameters that were not trained.
         fragments: what this rank has of these.
         whole: tensors that the partitions do not hold, and this file does: buffers, in stages 1 and 2 also frozen ones.
         aliases: names of parameters that are another parameter too.

@@ -90,10 +90,8 @@ class About:
     """Configuration of a model whose trainer does not write a `config.json` next to its weights.
 
     Attributes:
-        config: `config.json`; empty if there is none.
         metadata_folder: its folder, which has the tokenizer too.
         files: the identity of `config.json`, if it was read here.
-        notes: where it is from.
     """
 
     config: Mapping[str, object]
@@ -103,11 +101,7 @@ class About:
 
 
 def about_model(folder: Location, places: Iterable[Location], opening: Opening) -> About:
-    """The `config.json` of the first of the places that has one, otherwise the base's.
-
-    Raises:
-        CheckpointError: as for `read_json`, and if it links to a file outside of its folder.
-    """
+    """The `config.json` of the first of the places that has one, otherwise the base's."""
     for place in places:
         if (place / "config.json").is_file():
             opening.check_files(place, ["config.json"], in_index=False)
@@ -121,11 +115,7 @@ def about_model(folder: Location, places: Iterable[Location], opening: Opening) 
 
 
 def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
-    """The weight files that an index names, sorted, and its map of tensors to files.
-
-    Raises:
-        CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
-    """
+    """The weight files that an index names, sorted, and its map of tensors to files."""
     return indexed_files(path, read_json(path).get("weight_map"), suffix)
 
 

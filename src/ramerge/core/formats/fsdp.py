@@ -43,11 +43,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read what every rank of FSDP says of its shards, and check that they make up whole tensors.
-
-    Raises:
-        CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
-    """
+    """Read what every rank of FSDP says of its shards, and check that they make up whole tensors."""
     files = _of_one_world(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
@@ -158,11 +154,7 @@ class _ParameterParts:
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
 
     def add(self, part: ShardedPart, rank: int) -> None:
-        """Add what a rank has.
-
-        Raises:
-            RefusedError: it contradicts what others have.
-        """
+        """Add the part of a rank, which must agree with the parts of others."""
         self.ranks += 1
         first = self.first
         if (part.shape, part.dtype) != (first.shape, first.dtype):

@@ -48,11 +48,7 @@ class Sizes:
 
     @staticmethod
     def of(config: Mapping[str, object]) -> Sizes:
-        """Read Megatron's sizes from `config.json`.
-
-        Raises:
-            ValueError: the architecture is not one that is read, or a number is missing.
-        """
+        """Read Megatron's sizes from `config.json`."""
         kind = config.get("model_type")
         if kind not in _MODELS:
             raise ValueError(f"is of a {quoted(kind)} model; those of Megatron that are read are {', '.join(_MODELS)}")
@@ -122,7 +118,6 @@ class _Row:
 
     Attributes:
         parts: names in files of transformers, with `{layer}` and `{expert}`.
-        split: how.
     """
 
     parts: tuple[str, ...]
@@ -184,8 +179,6 @@ class _KnownTensor:
     """A tensor of Megatron that the table knows.
 
     Attributes:
-        row: what becomes of it.
-        layer, expert: the one that its name says; None if it has no such part.
         stack_axes: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
     """
 
@@ -256,12 +249,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the model's tensors in those of Megatron.
-
-    Raises:
-        CheckpointError: no `config.json` is known, tensors have other names or shapes than the table and it say, or
-            files are missing or wrong; all problems are listed.
-    """
+    """Find the model's tensors in those of Megatron."""
     inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
     about = about_model(folder, (folder, *inner, folder.parent), opening)
     if not about.config:

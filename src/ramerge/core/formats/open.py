@@ -38,15 +38,9 @@ def open_checkpoint(
     """Open a model's folder in whatever format it is, from headers alone.
 
     Args:
-        directory: the folder, in any format of `formats.registry`.
         base: the model that an adapter or a delta changes.
-        allow_outside_links: whether files may be links that lead out of the folder.
         ignore_quantization: whether `config.json` may declare a quantization that the tensors do not have, or that is
             not known.
-
-    Raises:
-        CheckpointError: there is no such folder, it holds no weights, they are quantized in a way that is not known, or
-            a file is wrong; all problems are listed.
     """
     if not directory.is_dir():
         raise CheckpointError(not_a_directory(directory))
@@ -90,8 +84,6 @@ def open_stack(
     Args:
         folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
         base: the model that the first folder changes, if it does not hold a model itself.
-        only_deltas: whether anything else than deltas is refused.
-        allow_outside_links, ignore_quantization: as for `open_checkpoint`.
 
     Raises:
         CheckpointError: a folder cannot be opened, is no delta where only these are asked for, is a model itself where

@@ -160,11 +160,7 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
 
 def read_settings(folder: Location) -> AdapterSettings:
-    """Read an adapter's configuration.
-
-    Raises:
-        CheckpointError: it cannot be read, or it says what cannot be computed; all problems are listed.
-    """
+    """Read an adapter's configuration."""
     path = folder / CONFIG
     config = read_json(path)
     kind = config.get("peft_type")

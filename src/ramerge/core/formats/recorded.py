@@ -33,7 +33,6 @@ class InputPlace(NamedTuple):
     """Where the recorded inputs of a weight are.
 
     Attributes:
-        rows: name of the tensor with its rows.
         weights: name of the tensor with how much each of them counts.
         transposed: whether the weight is stored as (in, out); None if it is not said.
     """
@@ -55,11 +54,7 @@ def expert_of(name: str) -> tuple[str, int] | None:
 
 
 def read_places(folder: Location) -> dict[str, InputPlace]:
-    """For each weight where its recorded inputs are.
-
-    Raises:
-        CheckpointError: there is no such file, or it is wrong.
-    """
+    """For each weight where its recorded inputs are."""
     path = folder / PLACES
     if not path.exists():
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
@@ -86,11 +81,7 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
 
 
 def read_digests(folder: Location) -> dict[str, str] | None:
-    """A digest for each tensor of the model that inputs or importances come from; None if the folder has none.
-
-    Raises:
-        CheckpointError: the file is wrong.
-    """
+    """A digest for each tensor of the model that inputs or importances come from; None if the folder has none."""
     path = folder / MODEL
     if not path.exists():
         return None

@@ -50,9 +50,7 @@ class Naming:
 
     Attributes:
         stems: beginnings of names that libraries look for; the usual one first.
-        suffix: of the files.
-        several: a pattern of the names of several.
-        others: patterns of names among these that do not hold a model's tensors as they are.
+        others: patterns among the names of several files that do not hold a model's tensors as they are.
         again: a pattern of files that hold the model once more if there are others.
     """
 
@@ -104,10 +102,6 @@ def _choose_files(
     Returns:
         Their names; the index's map of tensors to files, or None without an index; notes about files that are not read;
         warnings about files that look like another model.
-
-    Raises:
-        CheckpointError: names say that there are more files than are there, or than the index names; or the index is
-            wrong. All problems are listed.
     """
     files, index, suffix = naming.files_in(folder), None, naming.suffix
     if (folder / naming.one_file).exists():
@@ -145,17 +139,7 @@ def _choose_files(
 def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
-    """Open the files of a model that are named so: one, or several, each with all of its tensors.
-
-    Args:
-        folder: the folder.
-        naming: how its files are named.
-        tensors_of: the tensors of a file.
-        opening: whether links may lead outside.
-
-    Raises:
-        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
-    """
+    """Open the files of a model that are named so: one, or several, each with all of its tensors."""
     naming = naming.of(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
@@ -305,7 +289,6 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
     """For each series of numbered names with gaps, the first names that are missing, and how many are.
 
     Args:
-        names: of files, such as `model-00001-of-00003.safetensors`, or `part0.safetensors`.
         counted_only: whether numbers without a total say nothing, as where an index says which files there are.
 
     Example:

@@ -143,12 +143,7 @@ def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) 
 
 
 def left_out(directory: Location, read: Container[Location]) -> list[str]:
-    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash.
-
-    Args:
-        directory: the folder.
-        read: the files whose weights are read.
-    """
+    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash."""
     return [name for name in _companions_and_others(directory, read)[1] if directory / name not in read]
 
 
@@ -196,12 +191,7 @@ def modules_with_weights(companions: Iterable[str]) -> list[str]:
 def _companions_and_others(
     directory: Location, read: Container[Location] = ()
 ) -> tuple[dict[str, Location], list[str]]:
-    """The files in a folder: those to copy, by relative name, and the names of those that are left out.
-
-    Raises:
-        CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks files
-            of its weights.
-    """
+    """The files in a folder: those to copy, by relative name, and the names of those that are left out."""
     paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
     foreign = {
         name

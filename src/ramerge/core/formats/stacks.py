@@ -15,8 +15,6 @@ def undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> l
     """Names of tensors in which an adapter undoes what earlier ones have changed.
 
     Args:
-        start: the model without adapters.
-        below: the model with the earlier adapters.
         above: the same with this one, which was opened over `below`.
     """
     if above.untied:

@@ -48,13 +48,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     """The contents as those of the model without quantization, and how they are stored; None if they are not quantized.
 
     Args:
-        directory: for messages.
-        contents: what the folder holds.
         ignore: whether the configuration may declare a quantization that the tensors do not have, or that is not known.
-
-    Raises:
-        CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
-            do not fit; all problems are listed.
     """
     # words of 32 bits, with scales next to them
     words = (name for name, tensor in contents.tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))

@@ -25,12 +25,9 @@ class Decoding:
     """The tensors of a model, while an encoding makes them.
 
     Attributes:
-        encoded_tensors: the stored tensors by name.
-        config: what `config.json` says about the quantization.
         dtype: of the model before it was quantized.
         tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
         hidden_names: names of stored tensors that are no tensors of the model: scales, and what is for activations.
-        problems: what is wrong.
     """
 
     encoded_tensors: Tensors
@@ -65,11 +62,6 @@ class Decoding:
         """Put a decoded tensor in the place of its codes.
 
         Args:
-            name: of the decoded tensor.
-            codes: the codes.
-            format: their format.
-            shape: of the decoded tensor.
-            scales: name of the scales.
             grids: where scales may belong; the only one whose scales have the stored shape is taken.
             factor: name of the number, or numbers of each matrix, by which scales are multiplied.
             divisor: name of the number by which scales are divided.
@@ -179,9 +171,7 @@ class Encoding:
     """A way in which weights are quantized.
 
     Attributes:
-        method: what `quant_method` in `config.json` says.
-        title: human-readable, for a configuration.
-        decode: fills a `Decoding`.
+        method: the value of `quant_method` in `config.json`.
     """
 
     method: str

@@ -57,7 +57,6 @@ class Machine:
 
     Args:
         data: the pickle; protocols 2 to 5.
-        find: a name for a module and a name in it.
         make: the value for a name and arguments: an object of a class, or what a function would return.
         refer: the value for a persistent id.
     """
@@ -77,11 +76,7 @@ class Machine:
         self.find, self.make, self.refer = find, make, refer
 
     def run(self) -> object:
-        """The value.
-
-        Raises:
-            RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
-        """
+        """The value."""
         file = BytesIO(self.data)
         try:
             while (code := file.read(1)) != pickle.STOP:

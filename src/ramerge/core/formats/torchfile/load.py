@@ -104,7 +104,6 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
     """The value in an archive of torch.save.
 
     Args:
-        file: the archive.
         modules: further packages of which every class becomes a stub.
 
     Raises:
@@ -245,11 +244,7 @@ _MAKERS: dict[str, _Make] = {
 
 
 def numbers(values: object, what: str) -> tuple[int, ...]:
-    """A tuple of few numbers that are not negative and fit 63 bits.
-
-    Raises:
-        RefusedError: it is something else.
-    """
+    """A tuple of few numbers that are not negative and fit 63 bits."""
     if not (
         isinstance(values, tuple | list)
         and len(values) <= _MOST_DIMENSIONS
