@@ -45,8 +45,6 @@ def known_absences(
     """Tensors that another model may lack, as reasons and names.
 
     Args:
-        tensors: those of a model.
-        absent: those of them that the other model does not have.
         configs: `config.json` of both, the model's own first.
     """
     names = {tensor.name for tensor in absent}

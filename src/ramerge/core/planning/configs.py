@@ -47,13 +47,7 @@ _LONGEST_KEY = 200
 
 @dataclass(frozen=True)
 class ConfigDifferences:
-    """Differences between two configurations, as key to "base has this, agent has that".
-
-    Attributes:
-        refusals: change what the weights mean.
-        warnings: may change what the weights mean.
-        harmless: concern training, generation or labels.
-    """
+    """Differences between two configurations, as key to "base has this, agent has that"."""
 
     refusals: dict[str, str] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
@@ -65,12 +59,8 @@ class _KeyTable:
     """Contents of `config_keys.json`.
 
     Attributes:
-        unimportant: keys that every tool writes differently.
-        harmless: keys that do not change what the weights mean.
         derived_keys: keys that follow from others where they are left out or null.
         lists: model type to the rules by which its lists are derived; see `derived.layers`.
-        defaults: key to the value that most model types give it.
-        models: model type to the defaults that it has instead.
     """
 
     unimportant: re.Pattern[str]

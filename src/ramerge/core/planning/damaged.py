@@ -40,10 +40,6 @@ def warn_of_damaged_files(
     """Warn of damaged files that the output gets, or that say what would be compared.
 
     Args:
-        inputs: the models.
-        recipe: the recipe.
-        companions: the files that the output gets, by relative name.
-        reader: reads files of tokenizers.
         alone: whether the output is tensors without files, so that only tokens are compared.
     """
     models = {BASE: inputs.opened_base} if inputs.opened_base is not None and recipe.base is not None else {}

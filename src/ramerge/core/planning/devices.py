@@ -25,11 +25,7 @@ _SHARE = 0.9  # of a device's free memory
 def place_matrices(
     text: str, points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, resources: Resources
 ) -> tuple[Resources, list[PlanFinding]]:
-    """The resources with the device that `text` names.
-
-    Raises:
-        RecipeError: `text` names no device.
-    """
+    """The resources with the device that `text` names."""
     read_device(text)
     matrices = matrices_of(points, tensors)
     large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE

@@ -206,7 +206,6 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
     """The models as a merge takes them, with input and output embeddings apart in all of them if they are in one.
 
     Args:
-        inputs: the models.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
     checkpoints = [(BASE, inputs.opened_base)] if inputs.has_base else []

@@ -58,10 +58,7 @@ class Counterparts:
     """The counterparts of the base's tensors, by name.
 
     Attributes:
-        agents: each agent's tensors, in recipe order.
-        importances: each agent's importances, for methods that need them; otherwise empty.
         rows: of embeddings that models have with different numbers of rows: which models have which rows.
-        input_records: recorded inputs of each agent's tensors, for methods that need them; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
@@ -119,14 +116,7 @@ class Counterparts:
 def plan_tensors(
     base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic] = ()
 ) -> tuple[list[Shard], list[TensorPlan]]:
-    """The output's files, like the base's or of the requested size, and the tensors in them.
-
-    Args:
-        base: the base.
-        counterparts: the agents' counterparts of the base's tensors.
-        points: their recipe gives dtype, size of shards and rules; their methods say what they need.
-        observations: what else is counted.
-    """
+    """The output's files, like the base's or of the requested size, and the tensors in them."""
     recipe = points[0].recipe
     like = recountable if observations else requantizable  # what is only counted is not written
     quantized_tensors = (
@@ -265,12 +255,9 @@ class _Output:
     """How a tensor of the base is written.
 
     Attributes:
-        tensor: the base's.
         rule: the rule that catches it; 0 if none does.
         entries: what its files hold for it.
-        quantized: the codes and scales that it becomes.
         transposed: whether linear weights are stored in it as (in, out); None if that is unknown.
-        is_stack: whether it stacks experts, each of which can be merged by itself.
         is_extra: whether only the base's encoding needs it.
     """
 

@@ -79,10 +79,6 @@ class OutputPart(NamedTuple):
     """A tensor of an output file.
 
     Attributes:
-        name: its name in the file.
-        dtype: safetensors dtype.
-        shape: its shape.
-        shard: name of the output file.
         offset: byte in that file where its data begins.
         begin: byte of its data where what is written begins, if only some rows are.
         size: how many bytes are written, if not all.
@@ -372,14 +368,9 @@ class Resources:
     """Threads, blocks and memory of the work.
 
     Attributes:
-        workers: number of worker threads.
         block_elements: elements of each input that a worker holds at a time.
-        buffer_bytes: size of a worker's buffer.
-        peak_memory_bytes: upper estimate of the process's memory.
-        worker_bytes: the share of it that each worker takes.
         run_bytes: of the blocks that a worker takes one after another, where more than one is better.
         device: where whole matrices are solved for: `cpu`, or a device as torch names it.
-        device_name: with the name of a GPU.
         device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
     """
 
@@ -408,8 +399,6 @@ class FoundModels:
 
     Attributes:
         base: the base; if the recipe has no base, the first agent.
-        agents: by name, in recipe order.
-        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
     """
 
     base: FoundModel
@@ -422,8 +411,6 @@ class PlannedInputs(FoundModels):
     """The models that a merge reads.
 
     Attributes:
-        adapters: the agents that are LoRA adapters.
-        formats: how base and agents are stored, by name; those that could be opened.
         files: the identities of all files before they were read, those that are copied included.
     """
 
@@ -458,10 +445,8 @@ class ConfigChanges:
 
     Attributes:
         vocabulary: rows of the embeddings if models have different numbers of them.
-        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
             output is quantized like it.
-        base_dtype: the dtype that the base's `config.json` states.
     """
 
     vocabulary: int | None = None
@@ -475,9 +460,6 @@ class PlannedOutput:
     """The place of the output, and what it is written as.
 
     Attributes:
-        target: the output folder, local or remote, if it is known.
-        overwrite: whether an existing checkpoint there is replaced.
-        kind: what the output is written as.
         details: what the kind has decided.
         disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
     """
@@ -494,12 +476,8 @@ class PlannedContents:
     """The tensors of the output, and what is read for them.
 
     Attributes:
-        tensors: in the order of the output's files.
-        shards: the output's files.
         ties: tensors that must be equal before anything is merged.
         companions: relative name to source of the files that are copied.
-        counts: statistics that are counted first.
-        config: what the output's `config.json` must say.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)

@@ -95,7 +95,6 @@ class _Fusion:
         whole: its name; `{stem}` is any beginning.
         parts: names of the parts in order. With `{expert}` there is one of each for every expert, and the one tensor
             has a dimension more, for experts, in front.
-        why: who writes such tensors.
     """
 
     whole: str
@@ -143,8 +142,6 @@ class _Fit:
 
     Attributes:
         tensors: by name; those for which nothing was found keep their own.
-        notes: which conventions were used, and for how many tensors.
-        problems: names for which several tensors were found.
     """
 
     tensors: dict[str, Tensor]
@@ -156,7 +153,6 @@ def _fit(base: Checkpoint, agent: Checkpoint) -> _Fit:
     """Find an agent's tensors under other names than the base's.
 
     Args:
-        base: gives names, shapes, and the number of layers.
         agent: names that the base has too are not touched.
     """
     fit = _Fit(dict(agent.tensors))

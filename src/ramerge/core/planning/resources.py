@@ -74,13 +74,7 @@ def choose_resources(
     few workers with large blocks are better than many with small ones.
 
     Args:
-        points: the merges.
-        inputs: what is read.
-        tensors: of the output.
-        limits: the user's limits.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        observations: statistics that are counted instead of a merge.
-        is_remote: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
         after: the most memory of the process after merging.
         smaller: what makes `after` smaller, as an addition to the advice to give more memory.
@@ -131,7 +125,6 @@ class _Needs:
 
     Attributes:
         kinds: a tensor of each kind that needs other buffers.
-        fixed_bytes: bytes that all workers share.
         own: bytes of each worker besides its buffer.
     """
 

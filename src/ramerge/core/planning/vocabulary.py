@@ -29,8 +29,6 @@ class Rows:
     """Rows of a tensor that the same models have.
 
     Attributes:
-        start: the first row.
-        stop: the row after the last.
         owners: names of the agents that have them, and `BASE`.
         name: of what is planned for them.
         shape: its shape, if not theirs.
@@ -50,12 +48,7 @@ def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
 
 
 def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[Rows, ...]]:
-    """The rows of every embedding that not all models have alike, by the tensor's name.
-
-    Args:
-        base: the base.
-        agents: each agent's counterparts of the base's tensors.
-    """
+    """The rows of every embedding that not all models have alike, by the tensor's name."""
     rows = {}
     for name, tensor in base.tensors.items():
         heights = {agent: tensors[name].shape[0] for agent, tensors in agents.items() if tensor.shape}
