@@ -32,16 +32,6 @@ def execute(
 
     What an interrupted run has written to the same folder for an equal plan is not done again.
 
-    Args:
-        plan: the plan.
-        executor: runs the work on blocks in this process.
-        listen: gets the progress.
-        on_tensor: the function.
-        fresh: do all work again.
-
-    Returns:
-        A record for each point.
-
     Raises:
         PlanError: the plan has problems, or neither an output folder nor a function is given.
         WeightsError: values cannot be merged; all such tensors are listed. If the plan is strict, also warnings.

@@ -52,10 +52,6 @@ def refuse_other_models(plan: MergePlan) -> None:
     """Refuse recorded inputs and importances that were gathered from other weights than those that are merged.
 
     What was given in memory has no file that could say it, and importances of other tools need none.
-
-    Raises:
-        WeightsError: some were; all are listed.
-        CheckpointError: a file cannot be read.
     """
     side_folders = {
         name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models

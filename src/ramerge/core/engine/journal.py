@@ -69,11 +69,7 @@ class PassJournal(Generic[Block, Result]):
     """One pass in a journal: which blocks remain, and where results are written. Without a journal, all remain.
 
     Args:
-        runs: what a worker takes at a stretch.
         codec: of the results; None without a journal.
-        number: of the pass.
-        readers: of the journals of earlier runs.
-        writer: of this run's.
     """
 
     def __init__(
@@ -115,11 +111,8 @@ class Journal:
     """The journal of one run.
 
     Args:
-        fingerprint: everything that the work depends on, by a name for people.
-        files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
         spooled: names and sizes of further files in the hidden folder that hold what was done.
-        fresh: whether what earlier runs have done is not used.
     """
 
     def __init__(
@@ -149,7 +142,6 @@ class Journal:
         """Whether what an earlier run left can be continued. If not, `reason` says why, where there is one.
 
         Args:
-            work: the hidden folder.
             inode_of_folder: the inode of the folder that is built in; None if there is none.
             uploads: files that need not be there any more, because they were uploaded.
         """
@@ -231,11 +223,7 @@ class Journal:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def open(self, work: Path) -> None:
-        """Open the journal: from here on, records of earlier runs are read, and those of this one written.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Open the journal: from here on, records of earlier runs are read, and those of this one written."""
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)

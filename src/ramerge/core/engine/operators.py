@@ -53,12 +53,7 @@ class _CachedOperator:
 
 
 def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
-    """Read what was recorded of an agent at the input of a layer.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-        WeightsError: a number is not finite, a weight is negative, or no row counts.
-    """
+    """Read what was recorded of an agent at the input of a layer."""
     inputs, weights = _numbers(reader, record.inputs), _numbers(reader, record.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):

@@ -119,12 +119,7 @@ CHECKPOINT = "checkpoint"
 
 
 def output_kind(kind: str | OutputKind) -> OutputKind:
-    """A kind of output by its name, or itself.
-
-    Raises:
-        RecipeError: no kind has the name.
-        PluginError: it cannot be loaded.
-    """
+    """A kind of output by its name, or itself."""
     if isinstance(kind, OutputKind):
         return kind
     if kind not in OUTPUT_KINDS:

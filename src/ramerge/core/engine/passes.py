@@ -103,7 +103,6 @@ class MergePass(PlanPass):
 
     Attributes:
         tasks: for each tensor how every point merges it.
-        sink: takes the merged bytes.
     """
 
     tasks: Sequence[tuple[Task, ...]]

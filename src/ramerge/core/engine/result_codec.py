@@ -58,7 +58,6 @@ class ResultCodec:
     """Turns the results of a pass into bytes and back.
 
     Args:
-        plan: the plan.
         wanted: what the pass counts, by the tensor's index.
     """
 

@@ -105,11 +105,7 @@ def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) 
 
 
 def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64.
-
-    Raises:
-        CheckpointError: a file ends early, cannot be read, or has changed.
-    """
+    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64."""
     raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
     reader.read(tensor, start, start + size, raw)
     return _as_float32(raw, tensor.dtype)

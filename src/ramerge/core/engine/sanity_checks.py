@@ -89,11 +89,7 @@ class OtherBase(WrongModel):
 
 
 def suspicions(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints.
-
-    Raises:
-        CheckpointError: an input cannot be read.
-    """
+    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints."""
     scales = tuple(_wrong_scales(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
@@ -416,8 +412,6 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     """A warning if different agents were probably trained from another model than the base.
 
     Args:
-        plan: gives names.
-        sample: of all models.
         apart: the models that differ from those before them; the base first.
     """
     if len(apart) < 3:

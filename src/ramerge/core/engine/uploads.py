@@ -29,9 +29,7 @@ class UploadedShards(Shards):
     that is next, and those before them, never wait, so this comes to an end.
 
     Args:
-        plan: the plan.
         writer: of the shards that have not arrived.
-        staging: their folder.
     """
 
     def __init__(self, plan: MergePlan, writer: Writer, staging: StagingDir) -> None:
@@ -67,11 +65,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """Upload next the shards that are complete after this block.
-
-        Raises:
-            SendError: what was complete before cannot be uploaded.
-        """
+        """Upload next the shards that are complete after this block."""
         for shard in self._shards[block.tensor]:
             self._missing[shard] -= block.stop - block.start
             assert self._missing[shard] >= 0, "what was done again may have been uploaded"
@@ -88,15 +82,7 @@ class UploadedShards(Shards):
             raise self._failure
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards have been uploaded. Returns their bytes.
-
-        Args:
-            listen: gets the progress.
-
-        Raises:
-            OutputError: one cannot be uploaded.
-            OSError: the disk fails.
-        """
+        """Wait until all shards have been uploaded. Returns their bytes."""
         points = len(self._plan.points)
         while self._uploader.is_alive():
             self._uploader.join(0.1)  # signals come in between

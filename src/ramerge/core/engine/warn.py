@@ -56,11 +56,7 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
 
 
 def refuse_wrong_models(plan: MergePlan, warnings: Iterable[str]) -> None:
-    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them.
-
-    Raises:
-        WeightsError: a warning says so.
-    """
+    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them."""
     wrong = [text for text in warnings if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
     if wrong:
         raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])

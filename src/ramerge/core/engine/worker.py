@@ -281,9 +281,6 @@ class Worker:
         """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
 
         An agent that does not change the tensor shares the base's bytes.
-
-        Raises:
-            CheckpointError: an input cannot be read.
         """
         self._reader.begin(block.start, block.stop)
         return self._reader.blocks([source.tensor for source in tensor.sources])

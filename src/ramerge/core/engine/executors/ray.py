@@ -63,10 +63,6 @@ def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
     Args:
         init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
             (RAY_ADDRESS), or of a cluster on this machine; if there is none, one is started and ended.
-
-    Raises:
-        RecipeError: Ray is not installed, or does not take these keywords.
-        RayError: no cluster can be reached.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -136,10 +132,7 @@ class RaySlots:
     """Size and number of the tasks that a Ray cluster runs at a time.
 
     Attributes:
-        cpus: processors of a task.
-        threads: worker threads of a task.
         memory: bytes of a task.
-        count: how many tasks the cluster can run at a time.
     """
 
     cpus: int
@@ -156,11 +149,7 @@ def _ray_slots(
     Args:
         nodes: what each node has: "CPU", and "memory" in bytes.
         workers: the threads that a machine with so many `processors` would be given.
-        processors: see `workers`.
         memory: bytes that a process with so many worker threads takes.
-
-    Raises:
-        RayError: no node is large enough.
     """
     able = [node for node in nodes if node.get("CPU", 0) >= 1]
     least = min((int(node["CPU"]) for node in able), default=1)
@@ -185,14 +174,7 @@ class _Task(Generic[Block]):
 
 
 class RayExecutor:
-    """An executor of tasks on a Ray cluster.
-
-    Args:
-        ray: the module, connected.
-        workers: the threads that a machine with so many `processors` would be given.
-        processors: see `workers`.
-        memory: bytes that a process with so many worker threads takes.
-    """
+    """An executor of tasks on a Ray cluster."""
 
     def __init__(self, ray: ModuleType, workers: int, processors: int, memory: Callable[[int], int]) -> None:
         self._ray = ray
@@ -201,12 +183,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`; the tasks get `work` pickled.
-
-        Raises:
-            PlanError: a node has another version of ramerge, or none.
-            RayError: tasks are lost again and again, or cannot be run, or the cluster has failed.
-        """
+        """See `Executor.run`; the tasks get `work` pickled."""
         try:
             yield from self._run(work, runs, recorder)
         except self._ray.exceptions.RayError as error:  # of any call, such as when this node's raylet has died
@@ -319,10 +296,7 @@ def run_share(
     """Process a Ray task's blocks on its node. Gives what `_unpacked_report` takes.
 
     Args:
-        versions: what the process that began has.
         payload: a reference to the pass, pickled.
-        runs: the blocks, with their numbers.
-        threads: worker threads.
         folder: relative names are meant from here.
     """
     _leave_if_ending()
