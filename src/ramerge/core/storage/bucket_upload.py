@@ -65,14 +65,8 @@ class BucketUpload:
 
     All methods raise `SendError` if the server cannot be reached or denies access.
 
-    Args:
-        bucket: the folder.
-        staging: the folder on this machine in which files lie until they are uploaded.
-
     Attributes:
-        address: the place as messages name it, without credentials.
         name: the model's name for its card.
-        result: what names the model that is there now.
         needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
         is_published: whether others may read it, so that its files show no paths of this machine.
     """
@@ -96,8 +90,6 @@ class BucketUpload:
         """Why no model can be uploaded there, as far as this is clear without writing anything.
 
         Args:
-            inputs: files and folders that are read.
-            overwrite: whether what is there will be replaced.
             resumes: whether a run has been interrupted on this machine, so what is there may be its own.
         """
         for there in (each.storage.address for each in inputs if is_far(each)):
@@ -138,9 +130,6 @@ class BucketUpload:
         """Begin a run, which notes what the place holds: by name, what tells each file from one that may replace it.
 
         Shards that no index names are left out: they may be those of a job that is still at work.
-
-        Raises:
-            PlanError: it holds something that is not to be replaced.
         """
         there = self._tags()
         self._refuse(there, overwrite=overwrite)

@@ -48,11 +48,6 @@ class Hub(Storage):
 
     A file is found through the hub once, which then gives an address for its bytes, on a server of its own and signed
     for some time. When that time is over, the file is found again.
-
-    Args:
-        name: the repository's id.
-        commit: its full digest.
-        files: the files to read, with their sizes and the hub's digests.
     """
 
     def __init__(self, name: str, commit: str, files: Mapping[str, Version]) -> None:
@@ -139,11 +134,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 
 @contextmanager
 def hub_errors(place: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub into an error of ramerge.
-
-    Raises:
-        CheckpointError: instead of any error of huggingface_hub.
-    """
+    """Turn errors of huggingface_hub into an error of ramerge."""
     try:
         yield
     except failures() as error:
@@ -176,7 +167,6 @@ def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer
     """The hub's answer. While it is busy or down, it is asked again, for as long as other servers are.
 
     Args:
-        ask: asks the hub.
         everywhere: whether to ask again also when the hub cannot be reached at all.
     """
     end, pause = time.monotonic() + client.retry_seconds(), 0.25

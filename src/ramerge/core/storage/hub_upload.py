@@ -35,7 +35,6 @@ class HubUpload:
 
     Args:
         text: `owner/name` or `owner/name@branch`.
-        staging: see `BucketUpload`.
         public: whether anyone may see the repository, which is made so. One that is there must be so already.
     """
 

@@ -38,7 +38,6 @@ class Remote:
     The folder that a user named is a root of its own: nothing above it is looked at.
 
     Attributes:
-        storage: what holds the folder that a user named.
         key: the path in it, with `/` between its parts; empty for the folder itself.
     """
 
@@ -110,11 +109,7 @@ class Remote:
         return FileStatus(version.nbytes, version.modified_ns / 1e9)
 
     def version(self) -> Version:
-        """Version that the remote file is pinned to.
-
-        Raises:
-            CheckpointError: there is no such file.
-        """
+        """Version that the remote file is pinned to."""
         version = self.storage.files().get(self.key)
         if version is None:
             raise CheckpointError(f"{self}: there is no such file")

@@ -27,7 +27,6 @@ class MemoryFolder(Storage):
     """A folder whose files are extents in memory. Nothing is copied before it is read.
 
     Args:
-        address: what messages and records call it.
         files: the extents of each file, one after another, by its path in the folder.
     """
 

@@ -49,7 +49,6 @@ def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | N
 
     Args:
         names: all files of the outer folder, as relative paths with `/`.
-        sweep: what its `sweep.json` says; empty without one.
     """
     points = sweep.get("points")
     own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if DELTA_INDEX in names else ())}

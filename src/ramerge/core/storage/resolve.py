@@ -92,10 +92,6 @@ def resolve(text: str, folder: Path) -> FoundModel:
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
-
-    Raises:
-        CheckpointError: the name is empty; the hub does not know the model; or the hub cannot be reached and its cache
-            lacks the model.
     """
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
@@ -119,11 +115,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
 
 
 def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
-    """Find a model and what is added to it, one after another.
-
-    Raises:
-        CheckpointError: as for `resolve`.
-    """
+    """Find a model and what is added to it, one after another."""
     first, *adapters = [resolve(text, folder) for text in texts]
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 

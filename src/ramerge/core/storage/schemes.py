@@ -31,11 +31,7 @@ def on_hub(text: str) -> str | None:
 
 
 def open_remote(text: str) -> Remote:
-    """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet.
-
-    Raises:
-        CheckpointError: the name is not that of a folder of a bucket, holds credentials, or obstore is not installed.
-    """
+    """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet."""
     return Remote(open_bucket(_checked_address(text)))
 
 
@@ -43,14 +39,6 @@ def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
     """Where a model is uploaded to, by a name such as `s3://bucket/model` or `hub:owner/name@branch`.
 
     Nothing is asked of a server yet.
-
-    Args:
-        text: the name.
-        staging: the folder on this machine in which files lie until they are uploaded.
-        public: whether anyone may see the model.
-
-    Raises:
-        CheckpointError: the name has no supported scheme, holds credentials, or obstore is not installed.
     """
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)

@@ -22,7 +22,6 @@ class Version:
 
     Attributes:
         tag: its ETag, or the hub's digest of it; empty if the server gives none.
-        nbytes: its size.
         modified_ns: time of the last write, in nanoseconds; 0 if it is unknown.
     """
 
@@ -88,9 +87,6 @@ class Stream:
     longer than a server waits, or than requests are repeated. If it breaks off, what is missing is requested again.
 
     Args:
-        storage: holds the file.
-        key: the file.
-        position: the first byte.
         stop: the byte after the last one.
 
     Attributes:
@@ -109,11 +105,7 @@ class Stream:
         return self._position == start and stop <= self.stop
 
     def fill(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with the next bytes. There must be as many.
-
-        Raises:
-            CheckpointError: as for `Storage.chunks`.
-        """
+        """Fill `out` (uint8, contiguous) with the next bytes. There must be as many."""
         position = 0
         while position < out.size:
             data = self._rest if self._rest.size else self._next()

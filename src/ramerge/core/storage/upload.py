@@ -39,7 +39,6 @@ class UploadRun:
     arrived. So a later process can continue.
 
     Attributes:
-        log: the file.
         conditions: whether the place takes conditions of requests, as far as it was tried.
         name: distinguishes the run from all others; empty before it begins. Its shards carry it.
         initial_tags: what the place held, as `BucketUpload.begin` gives it.
