@@ -128,11 +128,7 @@ model = PeftModel.from_pretrained(base, {folder})
 
 
 class _Adapter:
-    """The tensors of an adapter, made one after another, and the sentences about them.
-
-    Attributes:
-        figures: of each module, what the record says.
-    """
+    """The tensors of an adapter, made one after another, and the sentences about them."""
 
     def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
         self._plan, self._adapter = plan, _adapter(plan)
@@ -145,11 +141,7 @@ class _Adapter:
     # --- factors -----------------------------------------------------------------------------------------------------
 
     def factor(self) -> None:
-        """Append the factors of each matrix that has changed to the adapter.
-
-        Raises:
-            WeightsError: an update holds NaN or Inf, and so has no factors.
-        """
+        """Append the factors of each matrix that has changed to the adapter."""
         matrices, nonfinite_names = self._adapter.matrices, []
         elements, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", elements, total, "parameters"))

@@ -53,7 +53,6 @@ class AdaptedMatrix(NamedTuple):
 
     Attributes:
         tensor: its number in the plan.
-        module: the module's name, as PEFT has it.
         transposed: whether the model stores it as (in, out).
         is_embedding: whether it is a table of embeddings, whose factors have names of their own.
         terms: the products whose sum its update is; None if its update is decomposed.
@@ -74,11 +73,8 @@ class AdapterPlan:
     """The plan of an adapter: the details of `AsAdapter` in the plan of a merge.
 
     Attributes:
-        settings: what is asked for.
-        matrices: the matrices that may become factors.
         others: numbers of the tensors that may have moved and are no such matrices.
         peak_bytes: the most memory that decomposing a matrix takes.
-        config: the base's `config.json`.
         tied_names: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
     """
 

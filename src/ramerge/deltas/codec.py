@@ -141,12 +141,7 @@ class BlockRow(NamedTuple):
         """Refuse a row that no block has.
 
         Args:
-            elements: of the block.
             width: bytes of an element.
-            data_bytes: bytes of the tensor's data.
-
-        Raises:
-            DamagedError: it says which.
         """
         kind, planes, updates, nbytes = self.kind, self.planes, self.updates, self.nbytes
         if self.form >= 2 * _COMPRESSION or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
@@ -184,10 +179,7 @@ class BlockTable:
         """The table of these rows, all checked at once, which takes as long as checking two.
 
         Args:
-            numbers: the rows.
             first: which block of the tensor the first is.
-            elements: of the tensor.
-            width: bytes of an element.
             data_bytes: bytes of the tensor's data in each delta.
 
         Raises:
@@ -288,7 +280,6 @@ class Encoder:
 
         Args:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
-            other: of the same type and length.
         """
         bitmap = self._bitmap[: word_patches.bitmap_words(base.size)]
         xors = self._xors[: base.nbytes].view(base.dtype)

@@ -33,7 +33,6 @@ class _Place(NamedTuple):
     """Where a part of a merged tensor goes in the spool.
 
     Attributes:
-        entry: of the spool.
         begin: byte of the entry where the part's bytes begin.
         base: what its blocks are compared with here; None if that is done later, or never.
     """
@@ -47,11 +46,6 @@ class Patches(Sink):
     """Sink of a merge as a delta: compares merged blocks with the base's, and leaves them in a spool.
 
     Pickled, it fills the same spool.
-
-    Args:
-        plan: of the merge.
-        base: the model that the delta is for.
-        spool: the spool, with `slots_of` the plan.
     """
 
     in_order = False

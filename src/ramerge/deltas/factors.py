@@ -36,7 +36,6 @@ class Update:
     """The update of a matrix of shape (m, n), whose rows are read again for every product with it.
 
     Args:
-        shape: of the matrix.
         rows: gives rows `start:stop`.
     """
 
@@ -162,7 +161,6 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     """The factors of an update, truncated as the settings say; None if the update is 0.
 
     Args:
-        update: the update.
         name: of the matrix, which seeds the draws.
         settings: rank or energy to keep; without both, `ENERGY`.
     """

@@ -54,12 +54,9 @@ class DeltaTensor:
     """The entry of a tensor in the index of a delta.
 
     Attributes:
-        dtype: as safetensors names it.
-        shape: its shape.
         kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
         moved: elements that differ from the base's; all of them of a tensor that is whole.
         base: digest of the base's tensor in hexadecimal; empty for a tensor that is whole.
-        result: digest of the agent's.
     """
 
     dtype: str
@@ -83,8 +80,6 @@ class DeltaMetadata:
     """The metadata in the index of a delta.
 
     Attributes:
-        format: `FORMAT`.
-        version: of the layout.
         block: elements of a block.
         base: digest of the model that it begins with; see `digest_of_model`.
         result: that of the model that it leads to.

@@ -68,12 +68,8 @@ class DeltaWork:
     """The plan of a delta: the inputs that are compared to make it.
 
     Attributes:
-        base: the model that the delta will be for.
-        agent: the model that it gives.
-        compression: see `codec.Encoder`.
         pairs: the agent's tensors with the base's of the same name, dtype and shape; then the base's tensors that have
             no such counterpart, of which only digests are needed.
-        slots: room for the blocks of each pair.
     """
 
     base: Checkpoint
@@ -163,16 +159,7 @@ def write_delta(
 
 @dataclass(frozen=True)
 class ComparePass(Pass[DeltaBlock, DeltaBlock]):
-    """The pass that compares the blocks of two models, and leaves in a spool what has changed.
-
-    Attributes:
-        files: the inputs.
-        pairs: the tensors that are read.
-        spool: takes the blocks.
-        compression: of them.
-        buffer_bytes: bytes of a worker's arena.
-        batches: the blocks, as workers take them.
-    """
+    """The pass that compares the blocks of two models, and leaves in a spool what has changed."""
 
     files: Files
     pairs: Sequence[TensorPair]

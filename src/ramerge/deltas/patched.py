@@ -44,10 +44,8 @@ class Patched(Origin):
     """The elements of a base, changed where a delta says so. Each block of the base must be the one that was meant.
 
     Attributes:
-        base: of the same dtype and shape.
         table: a `codec.BlockRow` for each block.
         data: the blocks' bytes; None if nothing has changed.
-        base_digest: digest of the model that the delta is for, for messages.
     """
 
     base: Tensor

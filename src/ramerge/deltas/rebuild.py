@@ -56,10 +56,6 @@ def write_agent(
     """Write the files of the agent that a delta gives, byte-identical.
 
     Args:
-        agent: the delta, opened over its base.
-        staging: gets the files.
-        workers: how many threads.
-        listen: called with the progress.
         advice: for a base whose other files are not those that the delta was made with.
     """
     if agent.delta is None:

@@ -51,9 +51,6 @@ class SpooledTensor:
     """A tensor whose blocks come into the spool, in any order.
 
     Attributes:
-        name: its name.
-        dtype: as safetensors names it.
-        shape: its shape.
         kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
             compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
             `base`: digests of the base's blocks only.
@@ -118,12 +115,7 @@ class SpoolSlots:
 
 
 class Spool:
-    """The spool: fills slots, and reads them. Pickled for another process, it is the same file.
-
-    Args:
-        slots: where they lie.
-        file: holds them.
-    """
+    """The spool: fills slots, and reads them. Pickled for another process, it is the same file."""
 
     def __init__(self, slots: SpoolSlots, file: Writer) -> None:
         self.slots = slots

@@ -52,11 +52,7 @@ class DeltaWriter:
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
 
     Args:
-        staging: the folder.
         names: of the tensors that will come, for the size of headers.
-
-    Raises:
-        OSError: by all methods: the disk is full or fails.
     """
 
     def __init__(self, staging: StagingDir, names: Iterable[str]) -> None:

@@ -24,11 +24,8 @@ class TrainerLayout:
     """The layout in which a trainer publishes the deltas of a run.
 
     Attributes:
-        name: of the format.
-        title: human-readable.
         pattern: names of the folders of versions; its first group is the number.
         inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
-        read: reads the small files of a version's folder.
         version_of: the version that a model is, as far as metadata files say.
     """
 

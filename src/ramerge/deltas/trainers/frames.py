@@ -27,14 +27,7 @@ _LONGEST_HEADER = 18
 
 @dataclass(frozen=True)
 class Frame:
-    """A zstd frame in a file of a trainer's delta.
-
-    Attributes:
-        path: the file.
-        offset: the byte where it begins.
-        nbytes: how many it has.
-        title: what it holds, for messages.
-    """
+    """A zstd frame in a file of a trainer's delta."""
 
     path: Path
     offset: int
@@ -77,11 +70,7 @@ class _FrameSource:
 
 
 class FrameStream:
-    """The content of a frame, decompressed from front to back.
-
-    Attributes:
-        position: how many bytes have been read.
-    """
+    """The content of a frame, decompressed from front to back."""
 
     def __init__(self, frame: Frame, files: Files) -> None:
         self._frame = frame

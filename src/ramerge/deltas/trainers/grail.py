@@ -45,13 +45,8 @@ class _Sparse:
     """Changed values of a tensor in the data; offsets count from the beginning of the frame's content.
 
     Attributes:
-        dtype: of the values.
-        shape: of the tensor.
-        count: how many elements changed.
         rows: where the gaps of rows begin; of flat positions in version 2.
         columns: where those of columns begin; there are none in version 2.
-        values: where the values begin.
-        row_dtype: how rows are stored.
         column_dtype: how columns are stored; empty if there are none.
     """
 

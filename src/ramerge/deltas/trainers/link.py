@@ -26,10 +26,7 @@ class Link(ABC):
     """A trainer's delta whose small files have been read.
 
     Attributes:
-        folder: its folder.
-        version: what it makes.
         before: the version that it builds on; less than `version`.
-        files: the identity of every file.
     """
 
     folder: Path
@@ -105,11 +102,7 @@ class Xor:
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A link that is a whole model among deltas, from which the chain continues.
-
-    Attributes:
-        tensors: its tensors by name.
-    """
+    """A link that is a whole model among deltas, from which the chain continues."""
 
     tensors: Mapping[str, Tensor]
 

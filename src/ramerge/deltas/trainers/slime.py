@@ -42,10 +42,7 @@ class Payload:
     """The entry of a tensor in a delta of slime or SkyRL: a frame, and the checksum of the new bytes.
 
     Attributes:
-        frame: where.
         checksum: of the tensor's new bytes.
-        algorithm: of the checksum.
-        encoding: what is to be done with the frame's content.
     """
 
     frame: Frame
@@ -100,7 +97,6 @@ class DeltaOfPayloads(Link):
     """A delta of slime or SkyRL, which changes some tensors, each by a payload.
 
     Attributes:
-        payloads: by the tensor's name.
         kinds: dtype and shape of each of these tensors; None where the trainer does not store them.
     """
 

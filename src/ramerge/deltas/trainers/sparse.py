@@ -22,8 +22,6 @@ class Scatter:
     """The change of a tensor that gives some elements new values.
 
     Args:
-        entries: which; positions have been checked.
-        width: bytes of a value.
         end: refuses what comes after the last of them.
     """
 
