@@ -214,11 +214,6 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     return sum(tensors[number].bytes_written for number in required_tensors(plan))
 
 
-def _served_rank(rank: int) -> int | None:
-    """The least `--max-lora-rank` of vLLM for a rank; None if it serves none as large."""
-    return next((each for each in VLLM_RANKS if each >= rank), None)
-
-
 def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
     """The largest rank, if the values of updates decide neither it nor whether whole modules are saved."""
     if others and settings.save_modules:
@@ -231,7 +226,7 @@ def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix]
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     """A sentence on how vLLM serves an adapter of this largest rank."""
-    least = _served_rank(rank)
+    least = next((each for each in VLLM_RANKS if each >= rank), None)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
     if least is None:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ramerge import Record
-from ramerge.deltas.card import name_of
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
+from ramerge.deltas.record import name_of
 from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter

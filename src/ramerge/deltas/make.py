@@ -12,9 +12,8 @@ from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
-from ramerge.deltas.write import DeltaWriter
+from ramerge.deltas.write import DeltaWriter, write_headers_and_sidecars
 from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
 from ramerge.sdk.passes import Executor, Pass, Processed, in_runs
 from ramerge.sdk.progress import Listener, silence

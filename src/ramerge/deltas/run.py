@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import get_args
 
 from ramerge import Options, PlanError, RecipeError
-from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
 from ramerge.deltas.index import Index, size_of
 from ramerge.deltas.make import plan_delta, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
-from ramerge.deltas.record import DeltaRecord
+from ramerge.deltas.record import DeltaRecord, card
 from ramerge.deltas.spool import spool_of
 from ramerge.sdk.machine import ResourceLimits, check_options, read_limits, too_little
 from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy

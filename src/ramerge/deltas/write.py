@@ -14,6 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import COLUMNS, EncodedBlock, digest, digest_of_blocks, tensor_digest
+from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.index import (
     BLOCKS,
     CHANGES,
@@ -30,10 +31,13 @@ from ramerge.deltas.index import (
     Index,
     TensorKind,
     digest_of_model,
+    read_index,
 )
 from ramerge.sdk.files import write_all
+from ramerge.sdk.formats import companions_of
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import BLOCK, COMPANIONS, DELTA_INDEX, Location
+from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30
@@ -226,3 +230,18 @@ class _DataFiles:
             with suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
+
+
+def write_headers_and_sidecars(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter) -> None:
+    """Give a writer of a delta the headers of the agent's files, and its sidecar files with the base's."""
+    index = read_index(agent.delta / DELTA_INDEX) if agent.delta is not None else None
+    for file, names in agent.shards.items():
+        header = b""  # if the agent has no such files
+        if index is not None and agent.delta is not None:
+            header = stored_header(agent.delta, index, file)
+        elif agent.format in STORED_FORMATS:
+            header = header_bytes(agent.metadata_folder / file)
+        writer.header(file, names, header)
+    theirs, ours = (sidecar_files(model) for model in (base, agent))
+    for name, content in companions_of(ours, None, vocabulary=agent.vocabulary, apart=agent.untied):
+        writer.companion(name, content, theirs.get(name))

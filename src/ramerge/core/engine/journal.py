@@ -152,7 +152,8 @@ class Journal:
             text = (folder / _FINGERPRINT).read_bytes()
             state = json.loads(text)
             theirs, inode = state["fingerprint"], state["built"]
-            other = _difference(theirs, self._fingerprint)
+            names = {**self._fingerprint, **theirs}
+            other = next((name for name in names if theirs.get(name) != self._fingerprint.get(name)), None)
             run, valid_lengths = self._scan(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
@@ -253,11 +254,6 @@ def left_in(work: Path) -> Mapping[str, str]:
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
     return {}
-
-
-def _difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
-    """The first value of a fingerprint that is not the same on both sides."""
-    return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,15 @@ from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
 from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
-from ramerge.core.formats.stacks import undone_changes
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import untied
+from ramerge.core.tensors.lowrank import LowRank, OtherRows
 from ramerge.core.tensors.paths import common_folder, linked_out
+from ramerge.core.tensors.tensor import Tensor
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
@@ -108,7 +110,7 @@ def open_stack(
             plain = None
         elif plain is None:
             plain = below
-        elif names := undone_changes(plain, below, model):
+        elif names := _undone_changes(plain, below, model):
             raise CheckpointError(
                 f"{folder}: replaces rows or all of {few_quoted(names)}, which an adapter before it has changed, so "
                 "that change would be lost. If it was trained on the model with the other adapter, write that model "
@@ -118,6 +120,58 @@ def open_stack(
         warnings += model.warnings
     assert model is not None
     return replace(model, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
+    """Names of tensors in which the top adapter of a stack undoes changes of those below it.
+
+    Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: of
+    adapters that train the same rows or save the same module, only one can be active.
+
+    Args:
+        start: the model without adapters.
+        below: the model with all adapters but the top one.
+        above: the model with all adapters, opened over `below`.
+    """
+    if above.untied:
+        start, below = untied(start), untied(below)
+    return [
+        name
+        for name, tensor in above.tensors.items()
+        if (before := below.tensors.get(name)) is not None
+        and not _equals(before, start.tensors.get(name))
+        and not _is_unchanged(tensor, before, start.tensors.get(name))
+    ]
+
+
+def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
+    """Whether all that earlier adapters have changed is still in a tensor.
+
+    The magnitudes of DoRA are norms of rows or columns, and so leave nothing of other changes to these.
+    """
+    while not _equals(tensor, below):
+        match tensor.origin:
+            case LowRank(base=base, magnitude=None):
+                tensor = base
+            case OtherRows(base=base, rows=rows) if not _has_changed(below, start, rows):
+                tensor = base
+            case _:
+                return False
+    return True
+
+
+def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) -> bool:
+    """Whether earlier adapters have changed any of these rows."""
+    while not _equals(tensor, start):
+        if not isinstance(tensor.origin, OtherRows) or set(rows) & set(tensor.origin.rows):
+            return True
+        tensor = tensor.origin.base
+    return False
+
+
+def _equals(tensor: Tensor, other: Tensor | None) -> bool:
+    """Whether two tensors have the same elements, whatever their names: what no adapter has changed since."""
+    return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
 
 
 def _check_link(directory: Location, target: Location) -> None:

@@ -13,10 +13,9 @@ import numpy as np
 
 from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, blocks_of
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.link import Link, LinkPass
 from ramerge.deltas.word_patches import Bytes
-from ramerge.deltas.write import DeltaWriter
+from ramerge.deltas.write import DeltaWriter, write_headers_and_sidecars
 from ramerge.sdk.machine import map_in_threads, processors
 from ramerge.sdk.outputs import StagingDir
 from ramerge.sdk.storage import BLOCK
