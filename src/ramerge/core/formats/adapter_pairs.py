@@ -56,7 +56,7 @@ class Pair:
         return left, right, rank
 
     def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
-        """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
+        """Left and right factor of a stack, from an expert and a row on; `row` applies without transposition."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
         a_step = rank * width if self.a.shape[0] > 1 else 0
         b_step = out * rank if self.b.shape[0] > 1 else 0

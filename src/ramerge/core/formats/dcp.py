@@ -89,8 +89,8 @@ class TensorDescription:
     """A tensor as `.metadata` describes it.
 
     Attributes:
-        path: the keys of the nested dictionaries that it was in.
-        pieces: offsets and sizes, without those that are empty.
+        path: keys of the nested dictionaries around it.
+        pieces: offset and size of each; empty pieces are left out.
     """
 
     key: str
@@ -200,7 +200,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
 def in_distcp(
     folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
 ) -> ShardedModel:
-    """The tensors of `*.distcp` files that are wanted, under the names that are wanted."""
+    """The requested tensors of `*.distcp` files, under the requested names."""
     problems: list[str] = []
     by_file: dict[str, list[tuple[int, int, TensorDescription, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
     for tensor in tensors.values():
@@ -252,7 +252,7 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 
 
 def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
-    """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
+    """Tensors of `HuggingFaceStorageWriter`. No file holds their shapes, which follow from the ends of pieces."""
     opening.check_files(folder, names, in_index=False)
     model = ShardedModel(folder, identify(folder / name for name in names))
     numbers = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
@@ -300,7 +300,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
 
 
 def _with_last_ranks(folder: Path, contents: Contents) -> Contents:
-    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
+    """The contents, with a warning if the last ranks may be missing: file names do not show how many there are."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)
     embeddings = [tensor for name, tensor in contents.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]

@@ -44,7 +44,7 @@ _EACH = {
 
 
 class Projection(NamedTuple):
-    """A projection of experts that a module of an adapter changes.
+    """The target of an adapter's module: a projection of experts.
 
     Attributes:
         is_short: whether it is called w1, w2 or w3, of which w1 is up where experts have no gate.
@@ -67,12 +67,12 @@ def projection_of(module: str) -> tuple[Projection, int | None] | None:
 
 @dataclass(frozen=True)
 class ExpertPlace:
-    """Where in a base a projection is.
+    """Position of a projection in a base.
 
     Attributes:
-        expert: whose it is; None for all experts in one tensor.
+        expert: index of the expert; None for all experts in one tensor.
         shape: of one expert's matrix in this tensor.
-        half: which half of the matrix the projection is, 0 or 1; None if it is all of it.
+        half: 0 or 1 for half of the matrix; None for all of it.
     """
 
     name: str

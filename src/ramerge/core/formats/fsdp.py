@@ -32,7 +32,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with FSDP's shards: the one that is named, its `actor`, or that of the latest step of a run."""
+    """The folder with FSDP's shards: this one, its `actor`, or the latest step of a run."""
     return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
@@ -43,7 +43,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read what every rank of FSDP says of its shards, and check that they make up whole tensors."""
+    """Read the shards' positions from every rank, and check that they make up whole tensors."""
     files = _of_one_world(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
@@ -144,9 +144,9 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
 
 @dataclass
 class _ParameterParts:
-    """A tensor, as the ranks that were read describe it.
+    """A tensor as described by the ranks read so far.
 
-    `boxes` maps place and shape of every piece to it and to the rank that it is from.
+    `boxes` maps offset and shape of every piece to the piece and its rank.
     """
 
     first: ShardedPart

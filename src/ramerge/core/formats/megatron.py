@@ -37,7 +37,7 @@ _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_mach
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the model by `config.json`: counts of layers, experts, heads, groups of heads; sizes."""
+    """Sizes of a model in `config.json`: layers, experts, heads, groups of heads, and dimensions."""
 
     layers: int
     experts: int
@@ -131,7 +131,7 @@ _SHARED_EXPERT = f"{_LAYER}mlp.shared_expert."
 
 
 def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
-    """Two linear layers, the first of which is gate and up. With `singleton_local_shards` these are two tensors."""
+    """Two linear layers, gate and up fused in the first. With `singleton_local_shards` these are two tensors."""
     rows: dict[str, _Row] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
@@ -176,10 +176,10 @@ _IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<
 
 @dataclass(frozen=True)
 class _KnownTensor:
-    """A tensor of Megatron that the table knows.
+    """A tensor of Megatron with its row in the table.
 
     Attributes:
-        stack_axes: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
+        stack_axes: the stacked leading dimensions: `layer`, `expert`, both or neither.
     """
 
     row: _Row
@@ -249,7 +249,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the model's tensors in those of Megatron."""
+    """Map Megatron's tensors to the model's."""
     inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
     about = about_model(folder, (folder, *inner, folder.parent), opening)
     if not about.config:

@@ -41,8 +41,7 @@ def open_checkpoint(
 
     Args:
         base: the model that an adapter or a delta changes.
-        ignore_quantization: whether `config.json` may declare a quantization that the tensors do not have, or that is
-            not known.
+        ignore_quantization: whether `config.json` may declare an unknown quantization, or one that the tensors lack.
     """
     if not directory.is_dir():
         raise CheckpointError(not_a_directory(directory))
@@ -81,7 +80,7 @@ def open_stack(
     allow_outside_links: bool = False,
     ignore_quantization: bool = False,
 ) -> Checkpoint:
-    """Open a model with what is added to it: each folder over what is below it, the first one over `base`.
+    """Open a model with adapters and deltas on it: each folder over the ones before it, the first over `base`.
 
     Args:
         folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
@@ -145,9 +144,9 @@ def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> 
 
 
 def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
-    """Whether all that earlier adapters have changed is still in a tensor.
+    """Whether a tensor still has all changes of earlier adapters.
 
-    The magnitudes of DoRA are norms of rows or columns, and so leave nothing of other changes to these.
+    The magnitudes of DoRA are norms of rows or columns, so they undo other changes of these norms.
     """
     while not _equals(tensor, below):
         match tensor.origin:
@@ -170,19 +169,19 @@ def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) ->
 
 
 def _equals(tensor: Tensor, other: Tensor | None) -> bool:
-    """Whether two tensors have the same elements, whatever their names: what no adapter has changed since."""
+    """Whether two tensors have the same elements, whatever their names: no adapter has changed them since."""
     return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
 
 
 def _check_link(directory: Location, target: Location) -> None:
-    """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
+    """Refuse a link from the named folder out of it, and out of the run that contains both."""
     source, place = here(directory), here(target)
     if source is not None and place is not None and access(place).leads_outside(common_folder(source, place)):
         raise CheckpointError(linked_out(target))
 
 
 def not_a_directory(directory: Location) -> str:
-    """Message about a model that is not a folder."""
+    """Message about a path that is not a folder."""
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantized and cannot be merged; "
@@ -200,7 +199,7 @@ def _by_number(folder: Location) -> list[tuple[bool, int, str]]:
 
 
 def _inner_models(directory: Location) -> list[Location]:
-    """The folders with weights that are nearest to the folder, at most four levels down, by step."""
+    """The nearest folders with weights, at most four levels down, by step."""
     for depth in range(1, _MOST_LEVELS + 1):
         places = {path.parent for pattern in _WEIGHTS for path in directory.glob(f"{'*/' * depth}{pattern}")}
         inside = [place for place in places if not access(place).leads_outside(directory)]

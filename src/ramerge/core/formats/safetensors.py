@@ -31,7 +31,7 @@ ONE_FILE, INDEX = NAMING.one_file, NAMING.index
 
 
 def index_of(files: Iterable[str]) -> str:
-    """The name of the index of files, by which the library that reads files of such names looks for it."""
+    """The name of the index that libraries look for next to files of this name."""
     return f"{stem_of(files)}.safetensors.index.json"
 
 

@@ -46,12 +46,12 @@ def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
 
 @dataclass(frozen=True)
 class Naming:
-    """How a format names the files of a model's weights.
+    """File names of a format's weights.
 
     Attributes:
-        stems: beginnings of names that libraries look for; the usual one first.
-        others: patterns among the names of several files that do not hold a model's tensors as they are.
-        again: a pattern of files that hold the model once more if there are others.
+        stems: beginnings of the names, the usual one first.
+        others: patterns of files that do not hold the model's tensors as they are.
+        again: a pattern of files that duplicate the model next to others.
     """
 
     stems: tuple[str, ...]
@@ -139,7 +139,7 @@ def _choose_files(
 def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
-    """Open the files of a model that are named so: one, or several, each with all of its tensors."""
+    """Open one file or several by their names, each with all of its tensors."""
     naming = naming.of(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
@@ -201,7 +201,7 @@ def open_files(
 
 
 def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]) -> list[str]:
-    """A note on tensors of which a file holds another copy than the file that the index names."""
+    """Note tensors with further copies outside of the file that the index names."""
     older = [(tensor, file) for tensor, file in overridden if not _are_equal(tensor, tensors[tensor.name])]
     if not older:
         return []
@@ -235,7 +235,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _whole_without(folder: Location, naming: Naming) -> str:
-    """Advice to remove an index next to files that are complete by their numbers; empty if they are not."""
+    """Advice to remove the index of files that are complete by their numbers; empty if incomplete."""
     names = naming.files_in(folder)
     totals = {match[2] for name in names if (match := _OF.search(name))}
     if len(totals) != 1 or len(names) != int(next(iter(totals))) or any(gaps(names, counted_only=True)):
@@ -249,7 +249,7 @@ def _whole_without(folder: Location, naming: Naming) -> str:
 def _incomplete(
     folder: Location, naming: Naming, names: Sequence[str], files: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
-    """Say which files of numbered series are not among those that are read, or are numbered in another way."""
+    """Problems of numbered series with missing files, or with files numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
         some = few_quoted(absent, count)
         if not in_index:
@@ -315,7 +315,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
 
 
 def by_numbers(files: Sequence[File], stem: str = STEMS[0]) -> dict[str, File]:
-    """Files under the names that libraries give to safetensors files: one, or a series."""
+    """Files under the usual names of safetensors files: one, or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
     return {f"{stem}-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}

@@ -26,7 +26,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass
 class ShardedModel:
-    """A model whose tensors are in pieces, while it is put together from these files, and what is wrong with it."""
+    """A model that is put together from pieces in files, and its problems."""
 
     folder: Path
     files: dict[Location, Identity]

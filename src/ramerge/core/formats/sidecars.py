@@ -184,14 +184,14 @@ def processor_files(directory: Location) -> dict[str, Location]:
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
-    """The folders of modules whose weights are among files of these names."""
+    """Folders of modules with weights among these files."""
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
 def _companions_and_others(
     directory: Location, read: Container[Location] = ()
 ) -> tuple[dict[str, Location], list[str]]:
-    """The files in a folder: those to copy, by relative name, and the names of those that are left out."""
+    """Files of a folder to copy, by relative name, and the names of the others."""
     paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
     foreign = {
         name
@@ -255,7 +255,7 @@ def _companions_and_others(
 def _states_in(
     directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
 ) -> set[PurePosixPath]:
-    """The files of a folder that JSON files in it name, without weights that are read."""
+    """Files of a folder named by JSON files in it, without weights that are read."""
     on_top = {
         name.name: path
         for name, path in paths.items()
@@ -270,7 +270,7 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _modules_of(directory: Location) -> set[str]:
-    """The names of the folders of a model's modules, besides the one that is merged; none if it does not say."""
+    """Folders of a model's other modules by name; none if unknown."""
     path = directory / _MODULES
     if not path.is_file():
         return set()
@@ -284,7 +284,7 @@ def _modules_of(directory: Location) -> set[str]:
 
 
 def _is_pointer(path: Location) -> bool:
-    """Whether a file is what Git has in place of a large one. Only small files are read."""
+    """Whether a file is a pointer of Git LFS. Only small files are read."""
     if not len(LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
@@ -292,7 +292,7 @@ def _is_pointer(path: Location) -> bool:
 
 
 def is_tokenizer(name: str) -> bool:
-    """Whether a file of this relative name is one of those that `companions: AGENT` takes from that agent."""
+    """Whether `companions: AGENT` takes the file with this relative name from the agent."""
     return _fits(name, _TOKENIZER_FILES)
 
 

@@ -22,12 +22,12 @@ _SCALE_FORMATS = {"F32": "F32", "BF16": "BF16", "F8_E8M0": "F8_E8M0", "U8": "F8_
 
 @dataclass
 class Decoding:
-    """The tensors of a model, while an encoding makes them.
+    """The tensors of a model while it is decoded.
 
     Attributes:
-        dtype: of the model before it was quantized.
-        tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
-        hidden_names: names of stored tensors that are no tensors of the model: scales, and what is for activations.
+        dtype: of the model before quantization.
+        tensors: decoded tensors by the name of the stored tensor that each replaces.
+        hidden_names: stored tensors that are not in the model: scales, and activation statistics.
     """
 
     encoded_tensors: Tensors
@@ -38,7 +38,7 @@ class Decoding:
     problems: list[str] = field(default_factory=list)
 
     def problem(self, tensor: Tensor, text: str) -> None:
-        """Note what is wrong with a tensor."""
+        """Note a problem of a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
     def put_with_scales(
@@ -59,7 +59,7 @@ class Decoding:
         factor: str | None = None,
         divisor: str | None = None,
     ) -> Tensor | None:
-        """Put a decoded tensor in the place of its codes.
+        """Replace codes by a decoded tensor.
 
         Args:
             grids: where scales may belong; the only one whose scales have the stored shape is taken.
@@ -67,7 +67,7 @@ class Decoding:
             divisor: name of the number by which scales are divided.
 
         Returns:
-            The tensor; None if something is wrong, which is then noted.
+            The tensor; None after a problem, which is noted.
         """
         second = factor or divisor
         self.hidden_names |= {scales, *([second] if second else [])}
@@ -108,7 +108,7 @@ class Decoding:
         return decoded
 
     def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
-        """Where scales belong in weights of a shape; None if that is not clear, which is then noted."""
+        """The grid of scales in weights of a shape; None if it is ambiguous, which is noted."""
         fitting = _fitting(scales.shape, shape, grids)
         if len(fitting) == 1:
             return fitting[0]
@@ -149,7 +149,7 @@ def whole_grid(shape: Sequence[int]) -> Grid:
 
 
 def row_grid(shape: Sequence[int]) -> Grid:
-    """A grid of one scale for each row, which is an output channel."""
+    """A grid with a scale per row (output channel)."""
     return block_grid(shape, 1, 1 << 62)
 
 
@@ -159,7 +159,7 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
-    """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
+    """The grids with scales of this shape; if none fits, of this shape without singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
     grids = tuple(dict.fromkeys(grids))
     fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]

@@ -63,7 +63,7 @@ class Window:
         self._descriptor = descriptor
 
     def part(self, begin: int, nbytes: int) -> Window:
-        """Some of these bytes, `begin` counted from the first of them."""
+        """A part of the window; `begin` counts from its first byte."""
         if self.begin + begin + nbytes > self.end:
             raise damage(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
         return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
@@ -125,7 +125,7 @@ class Archive:
             self.entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The data of an entry of at most so many bytes; None if there is no such entry."""
+        """The data of an entry of at most `most` bytes; None without such an entry."""
         place = self.entries.get(name)
         if place is None:
             return None
@@ -213,7 +213,7 @@ def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, in
 
 
 def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
-    """The numbers, those that do not fit 32 bits from the extra fields; -1 where these do not have them."""
+    """The numbers; those beyond 32 bits from the extra fields, -1 if missing there."""
     while len(extra) >= _EXTRA.size:
         kind, nbytes = _EXTRA.unpack_from(extra)
         field, extra = extra[_EXTRA.size : _EXTRA.size + nbytes], extra[_EXTRA.size + nbytes :]

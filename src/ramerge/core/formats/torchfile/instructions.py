@@ -22,7 +22,7 @@ _MOST_CONTAINERS = 3_000_000
 
 
 class RefusedError(ValueError):
-    """A pickle that is damaged, or asks for what no checkpoint needs. The message follows the name of a file."""
+    """A damaged pickle, or one with requests that no checkpoint needs. The message follows the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Stub:
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
     def get(self, *names: str) -> object:
-        """An attribute of the state; with further names one of the stub that it is. None if there is none."""
+        """An attribute of the state; further names go into nested stubs. None if it is missing."""
         value: object = self
         for name in names:
             value = value.state.get(name) if isinstance(value, Stub) and isinstance(value.state, dict) else None
@@ -53,7 +53,7 @@ class Stub:
 
 
 class Machine:
-    """Makes the value of one pickle.
+    """Interpreter of one pickle.
 
     Args:
         data: the pickle; protocols 2 to 5.
@@ -93,7 +93,7 @@ class Machine:
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
     def pop_to_mark(self) -> list[object]:
-        """Take off the stack the last mark and what lies above it."""
+        """Pop the last mark and everything above it."""
         mark = self.marks.pop()
         values = self.stack[mark:]
         del self.stack[mark:]
@@ -122,7 +122,7 @@ _Act = Callable[[Machine, Any], object]
 
 
 def _ignore(machine: Machine, number: int) -> None:
-    """Protocol and frames say nothing that is needed."""
+    """Protocol and frames are irrelevant."""
 
 
 def _constant(value: object) -> _Act:
