@@ -83,7 +83,7 @@ def key_table() -> _KeyTable:
 
 
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
-    """All keys whose values differ, where a key that one side leaves out has its default."""
+    """Keys with different values; a missing key has its default."""
     differences = ConfigDifferences()
     left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
     if left == right:
@@ -110,7 +110,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
 
 
 def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool:
-    """Whether two configurations are of one architecture, or one is of the text model, or another part, of the other.
+    """Whether two configurations share an architecture, or one is of a part, such as the text model, of the other.
 
     Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
     """
@@ -124,7 +124,7 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
 def _comparable(
     base: Mapping[str, object], agent: Mapping[str, object]
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The parts of two configurations that are about what both models have."""
+    """The comparable parts of two configurations."""
     kinds = [config.get("model_type") for config in (base, agent)]
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
@@ -158,7 +158,7 @@ def _writes_text(config: Mapping[str, object]) -> bool:
 
 
 def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
-    """The configuration of a part. That its embeddings are tied may be said only by the whole model's."""
+    """The configuration of a part. Tied embeddings may be stated only in the whole model's."""
     part: Any = config
     for key in path:
         part = part[key]
@@ -275,7 +275,7 @@ def _flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def contradictions(model: Checkpoint) -> list[str]:
-    """Contradictions between `config.json` and the shapes of weights, human-readable; only of what both have."""
+    """Contradictions between `config.json` and the shapes of weights, human-readable."""
     embedding = next((embedding for name in model.tensors if (embedding := _EMBEDDINGS.fullmatch(name))), None)
     if embedding is None:
         return []

@@ -37,7 +37,7 @@ _ALL: Sequence[Comparison] = ("tokens", "chat template", "end tokens")
 def warn_of_damaged_files(
     inputs: OpenedInputs, recipe: Recipe, companions: Mapping[str, Location], reader: TokenReader, *, alone: bool
 ) -> Iterator[PlanFinding]:
-    """Warn of damaged files that the output gets, or that say what would be compared.
+    """Warn of damaged files that would be copied or compared.
 
     Args:
         alone: whether the output is tensors without files, so that only tokens are compared.

@@ -55,7 +55,7 @@ def place_matrices(
 
 
 def _room(device: str) -> int:
-    """Bytes for one of the matrices that are on a device at a time."""
+    """Bytes of a device for one matrix, with several on it at a time."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else torch.mps.recommended_max_memory()
@@ -63,6 +63,6 @@ def _room(device: str) -> int:
 
 
 def _operations(shape: Sequence[int]) -> int:
-    """Those of a matrix times its own transpose, the smaller of both products."""
+    """Multiply-adds of a matrix times its own transpose, the smaller of both products."""
     short, long = sorted((math.prod(shape[:-1]), shape[-1]))
     return short * short * long

@@ -158,7 +158,7 @@ def _fixed_bytes(
 
 
 def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
-    """The most bytes of sums, in 64 bits, of parts of the model that are begun and not complete."""
+    """The most bytes of sums, in 64 bits, of incomplete parts of the model."""
     last = {
         (each, tensors[i].part(each.scope)): i for i in sorted(statistics_by_tensor) for each in statistics_by_tensor[i]
     }
@@ -181,9 +181,9 @@ def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes that the method needs in addition to a worker's buffer for its largest tensor.
+    """Bytes of the method in addition to a worker's buffer, for its largest tensor.
 
-    What methods make of recorded inputs is kept for all points, each of which merges every block.
+    Operators from recorded inputs are kept for all points, each of which merges every block.
     """
     return max(
         (

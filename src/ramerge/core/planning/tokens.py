@@ -49,12 +49,12 @@ Comparison: TypeAlias = Literal["tokens", "chat template", "end tokens"]
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reads what tells tokens and templates of a model."""
+    """Reader of a model's tokens, chat template and stop tokens."""
 
     _damages: dict[Location, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
-        """A digest of the tokenizer files of a model; None if it has none that is read, or a damaged one."""
+        """A digest of a model's tokenizer files; None without a supported file, or with a damaged one."""
         texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
         if (texts[0] is None and texts[1] is None) or self.damages(model, "tokens"):
             return None
@@ -77,7 +77,7 @@ class TokenReader:
         return tokens
 
     def damages(self, model: Checkpoint, what: Comparison) -> dict[Location, str]:
-        """The files of a model that are no JSON, of those that say one of its properties, each with the reason."""
+        """The files behind a property that are no JSON, each with the reason."""
         if what == "tokens":
             own = _NAMES[:1] if self._find(model, _NAMES[0]) is not None else _NAMES[1:3]
             names: Iterable[str] = (*own, _NAMES[3])
@@ -101,7 +101,7 @@ class TokenReader:
         return path is not None and self.damage_of(path) is None
 
     def splitting_of(self, model: Checkpoint) -> dict[str, object]:
-        """Settings that decide, besides the tokens, how text is split: what differs if a value does, and the value.
+        """Settings of tokenization besides the tokens: a description of each, and its value.
 
         Empty if a model has no such files.
         """
@@ -128,7 +128,7 @@ class TokenReader:
         return {token for token in (stops if isinstance(stops, list) else [stops]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
-        """The name of a tokenizer file that is not read, if the model has one."""
+        """The name of an unsupported tokenizer file, if the model has one."""
         return next((name for name in _UNREAD if self._find(model, name) is not None), None)
 
     def has_tokenizer(self, model: Checkpoint) -> bool:
@@ -140,7 +140,7 @@ class TokenReader:
         return self._find(model, _GENERATION) is not None
 
     def template_of(self, model: Checkpoint) -> str | None:
-        """The chat template that transformers would use, without white space around it; None if there is none."""
+        """The chat template that transformers would use, stripped; None without one."""
         text = self._text(model, _JINJA, _CONFIG.size)
         if text is not None:
             return text.decode("utf-8", "replace").strip()

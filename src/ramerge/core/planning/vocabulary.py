@@ -26,12 +26,12 @@ _SOME = 5
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor that the same models have.
+    """Rows of a tensor that belong to the same models.
 
     Attributes:
-        owners: names of the agents that have them, and `BASE`.
-        name: of what is planned for them.
-        shape: its shape, if not theirs.
+        owners: names of their agents, and `BASE` for the base.
+        name: of the planned tensor.
+        shape: of the planned tensor, if different.
     """
 
     start: int
