@@ -30,7 +30,7 @@ def execute(
 ) -> tuple[Record, ...]:
     """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
 
-    What an interrupted run has written to the same folder for an equal plan is not done again.
+    Blocks that an interrupted run has written to the same folder for an equal plan are not merged again.
 
     Raises:
         PlanError: the plan has problems, or neither an output folder nor a function is given.

@@ -83,7 +83,7 @@ class PlanPass(ABC):
 
 @dataclass(frozen=True)
 class CountPass(PlanPass):
-    """Counts what merging needs.
+    """Counts the statistics that merging needs.
 
     Attributes:
         results: of earlier passes, which some statistics need.

@@ -113,7 +113,7 @@ class PassTally:
 
     Attributes:
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
-        done_bytes: bytes of input whose blocks are done.
+        done_bytes: bytes of input in finished blocks.
     """
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
@@ -134,7 +134,7 @@ class PassTally:
         self._listen(Progress(self._label, self.done_bytes, self._total))
 
     def take(self, result: BlockResult) -> None:
-        """Add the result of a block that is done, and report progress."""
+        """Add the result of a finished block, and report progress."""
         raise_dropped()
         self.statistics.add(result)
         self._refusals.add(result)
@@ -173,7 +173,7 @@ class Refusals:
         self._unequal: set[tuple[int, int]] = set()
 
     def add(self, result: BlockResult) -> None:
-        """Add what is wrong in a block."""
+        """Add the problems of a block."""
         index = result.block.tensor
         if result.wrong is not None and any(result.wrong):
             counts = np.array(result.wrong, np.int64)

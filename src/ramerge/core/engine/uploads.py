@@ -22,11 +22,11 @@ _PARTING_SECONDS = 10.0
 
 
 class UploadedShards(Shards):
-    """Shards that a thread uploads, in the order in which their last blocks come in a pass that goes forwards.
+    """Shards uploaded by a thread, in the order of their last blocks in a pass that goes forwards.
 
-    A block is done once in a pass, and writes only what is its own. So a shard is complete when all blocks of all its
-    tensors are done. Workers wait that are too far ahead, so the staging directory holds few files. Blocks of the shard
-    that is next, and those before them, never wait, so this comes to an end.
+    A block is processed once in a pass, and writes only its own bytes. So a shard is complete when all blocks of its
+    tensors are done. Workers that are too far ahead wait, so the staging directory holds few files. Blocks of the next
+    shard, and blocks before them, never wait, so there is no deadlock.
 
     Args:
         writer: of the shards that have not arrived.

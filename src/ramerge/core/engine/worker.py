@@ -299,6 +299,6 @@ class Worker:
 
 
 def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The sums of what is wrong in blocks of a tensor; None if nothing is."""
+    """Sums of the problems in blocks of a tensor; None without problems."""
     nonzero = [counts for counts in wrong if any(counts)]
     return tuple(map(sum, zip(*nonzero, strict=True))) if nonzero else None

@@ -58,7 +58,7 @@ _ENVIRONMENT = {
 
 @contextmanager
 def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
-    """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
+    """The module `ray`, connected. An existing connection of the program is used as it is, and left open.
 
     Args:
         init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
@@ -144,7 +144,7 @@ class RaySlots:
 def _ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
-    """Choose the size of tasks by what the nodes of a Ray cluster have.
+    """Choose the size of tasks by the nodes of a Ray cluster.
 
     Args:
         nodes: what each node has: "CPU", and "memory" in bytes.
@@ -249,7 +249,7 @@ class RayExecutor:
             raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
     def _stop(self, running: list[object]) -> None:
-        """End tasks, and wait until they have ended: what they write may be removed then."""
+        """End tasks and wait for them, so that their files may be removed."""
         ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
             for task in running:
@@ -293,7 +293,7 @@ def _portable() -> Callable[..., bytes | str]:
 def run_share(
     versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
-    """Process a Ray task's blocks on its node. Gives what `_unpacked_report` takes.
+    """Process a Ray task's blocks on its node. Returns the input of `_unpacked_report`.
 
     Args:
         payload: a reference to the pass, pickled.
@@ -324,7 +324,7 @@ def run_share(
 def _leave_if_ending() -> None:
     """Ray may run a task that waited in a process whose interpreter is ending, where no thread pool works any more.
 
-    The process goes at once then. For the process that began, the task is lost, and others do its blocks.
+    The process then exits at once. For the driver, the task is lost, and other tasks process its blocks.
     """
     if not threading.main_thread().is_alive():
         os._exit(1)
@@ -340,7 +340,7 @@ def _unpacked(reference: object) -> Pass[Any, Any]:
 
 
 def _of_node(error: Exception) -> Exception:
-    """An error as the process that began gets it: it says where it was, and can be pickled."""
+    """An error for the driver, with its node's name, that can be pickled."""
     node = socket.gethostname()
     with suppress(Exception):
         import ray
