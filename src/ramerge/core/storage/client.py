@@ -101,7 +101,7 @@ def version_of(meta: ObjectMeta) -> Version:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a file of a given version, at least one, as obstore gets them.
+    """Bytes `start:stop` of a version of a file, at least one, as obstore gets them.
 
     A whole file is requested without a range, because some servers ignore ranges of small files.
 
@@ -141,7 +141,7 @@ def readable_errors(
 
     Args:
         access: what to check if access is denied, as a phrase.
-        absent: what it means if the server does not know the place.
+        absent: what a missing file means, as a phrase.
     """
     from obstore.exceptions import BaseError
 

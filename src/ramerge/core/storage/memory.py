@@ -16,7 +16,7 @@ from ramerge.core.storage.storage import Storage, Version
 
 
 class Extent(Protocol):
-    """Bytes one after another: an array (uint8), or what gives one for a slice, as of a tensor on a device."""
+    """Contiguous bytes: an array (uint8), or an object that returns one for a slice, as of a tensor on a device."""
 
     def __len__(self) -> int: ...
 

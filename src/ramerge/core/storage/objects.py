@@ -37,7 +37,7 @@ SCHEMES = tuple(_ACCESS)
 
 
 class Bucket(Storage):
-    """A folder of a bucket. As storage, its files are listed once, with their ETags, and requests are bound to these.
+    """A folder of a bucket. As storage, its files are listed once with their ETags, to which requests are bound.
 
     Args:
         access: what to check if access is denied, for people.

@@ -44,8 +44,8 @@ RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
     """The first folder inside of another one that holds a model of its own.
 
-    Points of a sweep and the files that a delta keeps belong to what is there. So does a folder of a model that has a
-    config.json and no weights, such as a part of a pipeline.
+    Points of a sweep and the files that a delta keeps belong to the outer model. So does a folder with a config.json
+    and no weights, such as a part of a pipeline.
 
     Args:
         names: all files of the outer folder, as relative paths with `/`.

@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
 
 
 def is_remote(text: str) -> bool:
-    """Whether a name says that it is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
+    """Whether a name is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
     return _SCHEME.match(text) is not None or on_hub(text) is not None
 
 
@@ -31,15 +31,12 @@ def on_hub(text: str) -> str | None:
 
 
 def open_remote(text: str) -> Remote:
-    """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet."""
+    """The folder of a name such as `s3://bucket/model`, without a request."""
     return Remote(open_bucket(_checked_address(text)))
 
 
 def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
-    """Where a model is uploaded to, by a name such as `s3://bucket/model` or `hub:owner/name@branch`.
-
-    Nothing is asked of a server yet.
-    """
+    """The upload of a name such as `s3://bucket/model` or `hub:owner/name@branch`, without a request."""
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
     address = _checked_address(text)
