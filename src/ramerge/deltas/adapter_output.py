@@ -141,7 +141,7 @@ class _Adapter:
     # --- factors -----------------------------------------------------------------------------------------------------
 
     def factor(self) -> None:
-        """Append the factors of each matrix that has changed to the adapter."""
+        """Append the factors of each changed matrix to the adapter."""
         matrices, nonfinite_names = self._adapter.matrices, []
         elements, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", elements, total, "parameters"))
@@ -216,10 +216,10 @@ class _Adapter:
     # --- what is no matrix -------------------------------------------------------------------------------------------
 
     def changed_others(self) -> list[str]:
-        """Names of the tensors that have changed and are no matrices.
+        """Names of changed tensors that are no matrices.
 
         Raises:
-            WeightsError: there are some, and they shall not be saved.
+            WeightsError: there are some, and `save_modules` is off.
         """
         reader = Reader(self._files)
         changes = [

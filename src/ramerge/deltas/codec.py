@@ -48,10 +48,10 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Error about bytes that are no block of a delta.
+    """Bytes that are no block of a delta.
 
     Attributes:
-        index: which of the blocks that were given.
+        index: of the block among the arguments.
     """
 
     def __init__(self, text: str, index: int = 0) -> None:
@@ -90,7 +90,7 @@ class BlockRow(NamedTuple):
         begin: the byte of the tensor's data where the block begins.
         nbytes: its bytes.
         updates: elements that differ from the base's.
-        escapes: those of them whose values do not fit into the planes.
+        escapes: updates whose values do not fit into the planes.
         form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
             more if the bytes are a zstd frame.
         payload: xxh3-64 of its bytes.
@@ -414,7 +414,7 @@ def _fold(
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> None:
-    """The spans are those of the first block in every change, then those of the second."""
+    """Spans are ordered by block, then by change."""
     span_count = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if span_count < len(spans):
         block, change = divmod(span_count, len(weights))

@@ -30,11 +30,11 @@ _COMPRESSION: Compression = "zstd"
 
 
 class _Place(NamedTuple):
-    """Where a part of a merged tensor goes in the spool.
+    """Position of a part of a merged tensor in the spool.
 
     Attributes:
         begin: byte of the entry where the part's bytes begin.
-        base: what its blocks are compared with here; None if that is done later, or never.
+        base: the base's tensor to compare with here; None if that is done later, or never.
     """
 
     entry: int

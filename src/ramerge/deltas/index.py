@@ -55,8 +55,8 @@ class DeltaTensor:
 
     Attributes:
         kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
-        moved: elements that differ from the base's; all of them of a tensor that is whole.
-        base: digest of the base's tensor in hexadecimal; empty for a tensor that is whole.
+        moved: number of elements that differ from the base's; all elements of a `whole` tensor.
+        base: digest of the base's tensor in hexadecimal; empty for a `whole` tensor.
     """
 
     dtype: str
@@ -96,7 +96,7 @@ class DeltaMetadata:
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a delta, with all entries that are described above."""
+    """The index of a delta, with all its entries."""
 
     metadata: DeltaMetadata
     weight_map: dict[str, str]
@@ -117,7 +117,7 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
 
 
 def read_index(path: Location) -> Index:
-    """Read and check the index of a delta. What it says of the data files is checked where these are opened."""
+    """Read and check the index of a delta. Its statements on data files are checked when these are opened."""
     try:
         with readable(path):
             values = read_object(path, _LIMITS, constants=False)
@@ -194,7 +194,7 @@ def _problems(index: Index) -> list[str]:
 
 
 def _elements(shape: Iterable[int]) -> int:
-    """The product, or some number above all that are possible."""
+    """The product, or a number above all possible ones."""
     product = 1
     for extent in shape:
         product *= extent

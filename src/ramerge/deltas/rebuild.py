@@ -137,7 +137,7 @@ class _RebuildWorker:
 
 
 def _read_for(tensor: Tensor) -> list[Tensor]:
-    """Reads for a tensor of the agent: first what is below all changes, then the tensor itself."""
+    """Reads for a tensor of the agent: first the tensor below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):
         below = below.origin.base

@@ -50,7 +50,7 @@ _PIECE = 1 << 20
 
 
 class DeltaWriter:
-    """Writer of a delta into a staging directory, for one thread; called by `collect` and `sidecars`.
+    """Writer of a delta into a staging directory, for one thread.
 
     Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
@@ -138,7 +138,7 @@ class DeltaWriter:
         return self._files.written
 
     def finish(self) -> Index:
-        """Write what is left of the delta, its index last."""
+        """Write the rest of the delta, its index last."""
         weight_map = self._files.finish()
         result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
         metadata = DeltaMetadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
@@ -159,7 +159,7 @@ def digest_of_file(path: Location) -> str:
 
 
 class _DataFiles:
-    """Safetensors files of a delta, whose tensors come one after another, each as long as it turns out to be."""
+    """Safetensors files of a delta. Tensors are appended in order, with sizes known only afterwards."""
 
     def __init__(self, staging: StagingDir, room: int) -> None:
         self._staging = staging
@@ -180,7 +180,7 @@ class _DataFiles:
     def entry(
         self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
     ) -> Iterator[Callable[[Any], None]]:
-        """Begin a tensor; gives a function that appends bytes to it. `shape` is called when all bytes are there."""
+        """Begin a tensor; returns a function that appends bytes to it. `shape` is called after the last byte."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()
@@ -233,7 +233,7 @@ class _DataFiles:
 
 
 def write_headers_and_sidecars(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter) -> None:
-    """Give a writer of a delta the headers of the agent's files, and its sidecar files with the base's."""
+    """Write the headers of the agent's files, and its sidecar files that differ from the base's."""
     index = read_index(agent.delta / DELTA_INDEX) if agent.delta is not None else None
     for file, names in agent.shards.items():
         header = b""  # if the agent has no such files

@@ -25,8 +25,8 @@ class TrainerLayout:
 
     Attributes:
         pattern: names of the folders of versions; its first group is the number.
-        inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
-        version_of: the version that a model is, as far as metadata files say.
+        inside: the delta's path in such a folder, empty for the folder itself; None without a delta.
+        version_of: the version of a model by its metadata files; None if unknown.
     """
 
     name: str
@@ -112,7 +112,7 @@ def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
 
 
 def _numbered_folder(layout: TrainerLayout, folder: Path) -> Path | None:
-    """The folder that is named after the version: this one, or the one around it."""
+    """The folder named after the version: this one, or its parent."""
     absolute = folder.absolute()
     return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
 

@@ -32,7 +32,7 @@ def convert(
     *,
     compression: Compression = "none",
 ) -> Index:
-    """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
+    """Write a chain from a model as one delta. The agent's files are the model's."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
             (one, old.tobytes(), new.tobytes())

@@ -23,7 +23,7 @@ from ramerge.sdk.text import quoted
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """A trainer's delta whose small files have been read.
+    """A trainer's delta after reading its small files.
 
     Attributes:
         before: the version that it builds on; less than `version`.
@@ -102,7 +102,7 @@ class Xor:
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A link that is a whole model among deltas, from which the chain continues."""
+    """A whole model among deltas, from which the chain continues."""
 
     tensors: Mapping[str, Tensor]
 
@@ -148,7 +148,7 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changes: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """Problems of the tensors that a trainer's delta changes: what the base lacks or has otherwise."""
+    """Problems of tensors in a trainer's delta that the base lacks, or has with another dtype or shape."""
     problems = []
     if base.quantized is not None:
         problems.append(

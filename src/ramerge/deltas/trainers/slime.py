@@ -58,7 +58,7 @@ class Payload:
 
 
 class _PayloadPass(LinkPass):
-    """The pass of tensors that were changed one by one, each with a checksum of its own."""
+    """The pass over separately changed tensors, each with its own checksum."""
 
     def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
         self._payloads, self._files = payloads, files
@@ -221,7 +221,7 @@ def _payloads(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of slime that a model is: by its folder's name, or by what the engine that patches it notes."""
+    """The version of slime of a model: by its folder's name, or by the notes of the engine that patches it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder / ".weight_sync" / "state.json"

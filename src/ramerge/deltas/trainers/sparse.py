@@ -19,7 +19,7 @@ PIECE = 1 << 16
 
 
 class Scatter:
-    """The change of a tensor that gives some elements new values.
+    """The change of a tensor by new values of some elements.
 
     Args:
         end: refuses what comes after the last of them.

@@ -74,7 +74,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
 
 
 def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
-    """A chain of few links: what comes before these is unpacked first, and is then one of them.
+    """A chain of few links: earlier links are unpacked first, into one of them.
 
     Each link takes memory for its decoders while the chain is applied.
     """
