@@ -55,7 +55,7 @@ class Pair:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
         return left, right, rank
 
-    def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
+    def of_stack(self, *, transposed: bool, expert: int, row: int) -> tuple[Factor, Factor]:
         """Left and right factor of a stack, from an expert and a row on; `row` applies without transposition."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
         a_step = rank * width if self.a.shape[0] > 1 else 0

@@ -314,7 +314,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             yield list(islice(absent, MOST_NAMES)), count
 
 
-def by_numbers(files: Sequence[File], stem: str = STEMS[0]) -> dict[str, File]:
+def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
     """Files under the usual names of safetensors files: one, or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}

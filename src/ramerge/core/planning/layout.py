@@ -114,7 +114,7 @@ class Counterparts:
 
 
 def plan_tensors(
-    base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic] = ()
+    base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic]
 ) -> tuple[list[Shard], list[TensorPlan]]:
     """The output's files, like the base's or of the requested size, and the tensors in them."""
     recipe = points[0].recipe
@@ -274,7 +274,7 @@ class _Output:
         return "F32" if self.quantized is not None else self.entries[0][1]
 
 
-def unlike_base(base: Checkpoint, *, only_counts: bool = False) -> list[Tensor]:
+def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
     """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
     like = recountable if only_counts else requantizable
     names = base.quantized.names if base.quantized is not None else frozenset[str]()

@@ -89,7 +89,7 @@ def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Ten
 
 
 def match_importance(
-    name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool = False
+    name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The importances of every tensor in `tensors`. Missing ones and other shapes or dtypes are problems.
 

@@ -61,12 +61,12 @@ def choose_resources(
     tensors: Sequence[TensorPlan],
     limits: ResourceLimits,
     *,
-    in_memory: bool = False,
-    observations: Sequence[Statistic] = (),
-    is_remote: bool = False,
-    fewest: int = SMALLEST_BLOCK,
-    after: int = 0,
-    smaller: str = "",
+    in_memory: bool,
+    observations: Sequence[Statistic],
+    is_remote: bool,
+    fewest: int,
+    after: int,
+    smaller: str,
 ) -> tuple[Resources, list[PlanFinding]]:
     """The largest blocks, then the most workers, that fit the memory.
 

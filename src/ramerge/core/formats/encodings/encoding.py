@@ -41,11 +41,9 @@ class Decoding:
         """Note a problem of a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def put_with_scales(
-        self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], *, factor: str | None = None
-    ) -> None:
-        """Put the decoded tensor `name` in the place of its codes, one byte a code; see `put`."""
-        self.put(name, codes, codes.dtype, codes.shape, scales, grids, factor=factor)
+    def put_with_scales(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid]) -> None:
+        """Replace codes of one byte each by the decoded tensor `name`; see `put`."""
+        self.put(name, codes, codes.dtype, codes.shape, scales, grids)
 
     def put(
         self,
