@@ -346,4 +346,4 @@ def _links_over(origin: Patched, other: Tensor) -> list[Patched]:
 
 def moved_of(table: Bytes) -> int:
     """The number of elements that a delta changes, by the bytes of a tensor's table."""
-    return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("moved")].sum())
+    return int(table.view(np.uint64).reshape(-1, COLUMNS)[:, BlockRow._fields.index("updates")].sum())
