@@ -1,4 +1,4 @@
-"""Deltas: what an agent has changed of its base. With commands, a format and kinds of output.
+"""Deltas: an agent's changes of its base. With commands, a format and kinds of output.
 
 commands         `ramerge delta` and `apply`
 run              `delta` and `apply`, which users call: models are opened, memory divided, record and card written

@@ -213,7 +213,7 @@ class _Adapter:
         assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
         return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
-    # --- what is no matrix -------------------------------------------------------------------------------------------
+    # --- tensors that are no matrices --------------------------------------------------------------------------------
 
     def changed_others(self) -> list[str]:
         """Names of changed tensors that are no matrices.
@@ -250,7 +250,7 @@ class _Adapter:
                     f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers
                 ]
                 for part in self._saved_modules[module] or [name]:
-                    # PEFT asks for what is tied under both names
+                    # PEFT expects tied tensors under both names
                     for each in self._adapter.tied_names if part in self._adapter.tied_names else (part,):
                         self._save(reader, numbers[part], f"{PREFIX}{each}")
 
@@ -266,7 +266,7 @@ class _Adapter:
 
         self._entries.append_all(name, tensor.shape, pieces())
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, object]:
@@ -275,7 +275,7 @@ class _Adapter:
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
-        # what is published does not show paths of this machine
+        # published files do not show paths of this machine
         folder = base.folder.resolve() if ".." in str(base.folder) else base.folder
         place = folder.name if getattr(self._plan.output.target, "is_published", False) else folder
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())

@@ -1,4 +1,4 @@
-"""Blocks of a delta as bytes: what differs from the base's block, as positions and xors; their table and digests.
+"""Blocks of a delta as bytes: differences from the base's block as positions and xors; their table and digests.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
 values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from

@@ -31,7 +31,7 @@ from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, items
 from ramerge.sdk.text import quoted
 
 _ROW = 8 * COLUMNS
-# Blocks of which the table is read and checked at a time.
+# Number of blocks whose rows are read and checked at a time.
 _WINDOW = 64
 # Bytes of changes that are added at a time, so that a block of a model is read from the cache for the next link.
 _TOGETHER = 4 << 20

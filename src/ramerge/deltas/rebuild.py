@@ -1,4 +1,4 @@
-"""The agent's files out of a delta and its base, byte-identical; called by `run`."""
+"""Rebuilds the agent's files from a delta and its base, byte-identical; called by `run`."""
 
 from __future__ import annotations
 

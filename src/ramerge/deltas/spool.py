@@ -1,8 +1,8 @@
 """A spool: a file with slots, which holds the blocks of a delta or adapter until all are there.
 
-How large a block becomes is known only when it is encoded, and a delta's files hold blocks in order. So blocks first
-go into a file in which there is a slot for each few of them, large enough for whatever they become. Any thread of any
-process fills any slot at any time. The file is sparse: it takes as much disk as what was written into it.
+A block's size is known only when it is encoded, and a delta's files hold blocks in order. So blocks first go into a
+file with slots for a few blocks each, large enough for any encoding. Any thread of any process fills any slot at any
+time. The file is sparse: it takes only as much disk as was written into it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SpooledKind = Literal["encoded", "merged", "whole", "base"]
 _NAME = "blocks"
 # Blocks are soon in the delta's files. Short work never brings them to the disk first.
 _SECONDS_BETWEEN_SYNCS = 5.0
-# Slots of encoded blocks begin at pages, so that what is not written takes no disk.
+# Slots of encoded blocks begin at pages, so that unwritten parts take no disk.
 _PAGE = 4096
 _DIGEST, _CHECKSUM = 16, 8
 _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")

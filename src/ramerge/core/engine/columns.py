@@ -1,4 +1,4 @@
-"""The columns of the table of agents, as text: which figures a merge has, their format, and what they mean."""
+"""Columns of the table of agents: a merge's figures, their formats and meanings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal of what earlier runs of a merge have done, so that a run resumes where they ended.
+"""Journal of finished blocks, from which an interrupted merge resumes.
 
 Alongside the folder that is built lies a folder `journal`:
 

@@ -1,4 +1,4 @@
-"""Operators that methods make of recorded inputs, each made once and shared by the threads of a process."""
+"""Operators that methods compute from recorded inputs, once for all threads of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of output: what a merge can be written as, and the folder that is built for it, with its journal.
+"""Kinds of output, and the folder that is built for one, with its journal.
 
 The core writes checkpoints; features and plug-ins add kinds of output, which are found by name.
 """

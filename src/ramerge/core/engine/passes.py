@@ -1,4 +1,4 @@
-"""The passes over a plan's inputs, as values: what is read, what is done with each block, and what comes back.
+"""The passes over a plan's inputs, as values: inputs, work on each block, and results.
 
 An executor takes a pass, opens workers, and calls `process` for each block. A pass can be sent to another node, because
 its fields can.

@@ -1,4 +1,4 @@
-"""The reads of a plan's inputs: counting, observing, merging, and what each of them finds."""
+"""The reads of a plan's inputs: counting, observing, merging, and their results."""
 
 from __future__ import annotations
 

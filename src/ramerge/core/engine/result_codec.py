@@ -1,4 +1,4 @@
-"""Results of workers on blocks, and the same as bytes, for journals."""
+"""Results of workers on blocks, and their encoding in journals."""
 
 from __future__ import annotations
 

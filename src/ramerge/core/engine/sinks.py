@@ -1,4 +1,4 @@
-"""Where merged bytes go: to files on the disk, or whole tensors to a function."""
+"""Sinks of merged bytes: files on the disk, or a function that takes whole tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards that are uploaded, each as soon as it is complete, while later ones are merged."""
+"""Uploads each shard as soon as it is complete, while later ones are merged."""
 
 from __future__ import annotations
 

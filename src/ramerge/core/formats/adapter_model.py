@@ -1,7 +1,7 @@
-"""The model that base and LoRA adapter are together: which tensors change, are replaced or added.
+"""The model of a base with a LoRA adapter: changed, replaced and added tensors.
 
-What the adapter changes is computed from the base in float32 (`tensors.lowrank`), what it replaces is as stored, and
-everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
+Changed tensors are computed from the base in float32 (`tensors.lowrank`), replaced ones are as stored, and all others
+are the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
 `peft.utils.other` of peft 0.21.
 """
 
@@ -358,7 +358,7 @@ class AdaptedModel:
         head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.ties)
         return bool(head) and head != embedding
 
-    # --- what is added -----------------------------------------------------------------------------------------------
+    # --- additions ---------------------------------------------------------------------------------------------------
 
     def _check_wide(self, name: str) -> None:
         dtype = self.tensors[name].dtype

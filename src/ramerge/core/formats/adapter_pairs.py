@@ -1,4 +1,4 @@
-"""The factors of a module in a LoRA adapter, and the parameter of a model that they fit."""
+"""The factors of a module in a LoRA adapter, and the model's parameter that they fit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Folders of torch.distributed.checkpoint: `.metadata` and `*.distcp`, or shards in safetensors files.
 
-`.metadata` says where in the whole tensors every piece lies, and where its bytes are, so how the model was parallel
-does not matter. A piece in a `.distcp` file is an archive of torch.save of its own.
+`.metadata` maps every piece to its offset in the whole tensor and to its bytes, so how the model was parallel does not
+matter. A piece in a `.distcp` file is an archive of torch.save of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shards of FSDP, one file for each rank, as verl and SkyRL save them: `model_world_size_4_rank_0.pt` and so on.
 
-Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank says where its
-shards lie in the whole tensors, so nothing depends on the order of files or names.
+Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank states its
+shards' offsets in the whole tensors, so nothing depends on the order of files or names.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
             continue  # only weights must be read
         if not isinstance(state, dict):
             continue
-        # how many steps the learning rate's schedule has taken, or what a trainer says the step is
+        # the step of the learning rate's schedule, or of the trainer's state
         schedule = state.get("lr_scheduler")
         last_step = schedule.get("last_epoch") if isinstance(schedule, dict) else None
         steps = [

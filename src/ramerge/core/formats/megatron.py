@@ -27,7 +27,7 @@ from ramerge.core.tensors.origins import reshaped, rows_of, stack
 from ramerge.core.tensors.tensor import Tensor
 
 _PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
-# Architectures whose layers are what the table says. Others have the same names for other things.
+# Architectures with the layers of the table. Others have the same names for other things.
 _MODELS = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_machine_state)\b|_extra_state")
 

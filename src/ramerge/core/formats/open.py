@@ -92,7 +92,7 @@ def open_stack(
     """
     options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
     model = base
-    # the base is not opened again, so that what is not changed is known to be the base's
+    # the base is not opened again, so that unchanged tensors are recognized as the base's
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
     notes: list[str] = []
     warnings: list[str] = []

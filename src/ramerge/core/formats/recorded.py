@@ -1,4 +1,4 @@
-"""Statistics that `ramerge calibrate` gathers of a model: inputs of linear layers, importances, and of which model.
+"""Statistics that `ramerge calibrate` gathers: inputs of linear layers, importances, and digests of their model.
 
 Recorded inputs are a folder of safetensors files, and `inputs.json`, which says whose inputs they are:
 

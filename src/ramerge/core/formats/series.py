@@ -1,4 +1,4 @@
-"""Which of a folder's files are the model's: one file, the files of an index, or all, whose numbers say how many."""
+"""The model's files in a folder: one, those in an index, or a complete numbered series."""
 
 from __future__ import annotations
 

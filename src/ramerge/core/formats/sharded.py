@@ -1,4 +1,4 @@
-"""Helpers of formats whose tensors are in pieces: how a model is put together, and the parts that ranks save.
+"""Helpers of formats with tensors in pieces: assembly of a model, and the parts that ranks save.
 
 A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
 """

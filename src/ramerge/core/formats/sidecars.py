@@ -68,7 +68,7 @@ _NOT_COMPANIONS = (
     ".*",
 )
 
-# What says how to read weights in other files than those that are read: an adapter's, or Mistral's own.
+# Configurations of weights in other files than the read ones: an adapter's, or Mistral's own.
 _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "consolidated*"}
 
 # Of sentence-transformers: the modules that make up a model, and their folders.

@@ -1,4 +1,4 @@
-"""Folders that trainers write and that are not read: each is refused with the command that makes one that is."""
+"""Unsupported folders of trainers: each is refused with the command that converts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramerge.core.storage.location import Location
 
 _STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
 _MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
-# What it is, patterns of names inside of which one that matches is enough, and what to do with {run} and {file}.
+# Kind, alternative patterns of names inside of it, and advice for {run} and {file}.
 _KINDS = (
     (
         "the state of an engine of vLLM, of which each file is one rank's part (save_sharded_state)",

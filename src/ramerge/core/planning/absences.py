@@ -1,4 +1,4 @@
-"""Tensors that one of two models has and the other need not have, although both are the same model.
+"""Tensors that one of two checkpoints of a model may lack.
 
 What a model has depends on who saved it: transformers leaves out heads for several tokens, buffers that it computes,
 and keys and values that layers share; a text model lacks the towers of the larger model that it was taken from.

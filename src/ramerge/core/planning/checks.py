@@ -64,7 +64,7 @@ _NAMED_HEAD = re.compile(r"score|classif|head|regression|reward", re.IGNORECASE)
 _COMPARED_BYTES = 16_000_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
-# What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
+# Declarations of quantized weights next to config.json, by ModelOpt, AutoGPTQ and AutoAWQ.
 _OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
@@ -174,7 +174,7 @@ def _other_companions(
     reader: TokenReader, source: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
     """An agent's differences, and the files that `companions` would take from it."""
-    # what a damaged file would say is not known: `warn_of_damaged` says so
+    # the contents of a damaged file are unknown: `warn_of_damaged_files` reports it
     ours, own = reader.template_of(source), reader.template_of(agent)
     readable = not reader.damages(source, "chat template") and not reader.damages(agent, "chat template")
     if readable and own not in (None, ours):

@@ -91,7 +91,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
-        # what is not known is probably null where the other side says so
+        # an unknown default is probably null if the other side is
         if (
             values[0] == values[1]
             or set(map(id, values)) == {id(None), id(_UNKNOWN)}
@@ -128,7 +128,7 @@ def _comparable(
     kinds = [config.get("model_type") for config in (base, agent)]
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
-        # which of its parts an agent has, its tensors say
+        # the tensors show which parts an agent has
         base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
     if not same:
         if path := path_to(base, kinds[1]):

@@ -1,4 +1,4 @@
-"""Files next to the weights that are damaged: the output gets them, or they would be compared.
+"""Damaged files next to the weights that would be copied or compared.
 
 A model with such a file may be merged, because no weight depends on it. So these are warnings.
 """

@@ -1,4 +1,4 @@
-"""Chooses where whole matrices are solved for: on a GPU, if one is asked for, or if the matrices are large."""
+"""Chooses the device that solves for whole matrices: a GPU on request, or if the matrices are large."""
 
 from __future__ import annotations
 

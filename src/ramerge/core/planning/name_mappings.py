@@ -427,7 +427,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
         if fit.tensors[name].shape != tensor.shape
         if fit.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
     }
-    # the shapes of a square one say nothing, those of the other one in the same experts do
+    # a square one leaves this open; the other one of the same experts decides
     modules = {name.rpartition(".")[0] for name in transposed_names}
     transposed_names |= {
         name for name, tensor in stacks.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])

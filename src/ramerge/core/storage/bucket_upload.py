@@ -1,4 +1,4 @@
-"""A model that is uploaded to a bucket.
+"""Upload of a model to a bucket.
 
 No two runs write the same shard, because shards carry the name of their run: `model-<run>-00001-of-00016.safetensors`.
 Loaders find them by the index. All else has the same names in all runs, so one run at a time may write it: the one
@@ -276,7 +276,7 @@ class BucketUpload:
         if name in run.initial_tags and self._tag(name) == run.initial_tags[name]:
             self._delete([name])
 
-    # --- what is not committed ----------------------------------------------------------------------------------------
+    # --- uncommitted uploads ------------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
         """Remove a run's uncommitted uploads, and files that it alone has put.

@@ -1,4 +1,4 @@
-"""A repository of the hub at one commit. huggingface_hub knows where it is and who may read it, obstore reads."""
+"""A repository of the hub at one commit. huggingface_hub resolves files and grants access, obstore reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
 UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 _ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
-# Of answers that say that the hub is busy or down.
+# Status codes of a hub that is busy or down.
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 # What httpx and requests raise where a server does not answer.
 _NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")

@@ -1,4 +1,4 @@
-"""A model that is uploaded to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
+"""Upload of a model to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
 
 Shards are uploaded as the hub's large files, which are invisible before a commit names them. The only commit has all
 files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.

@@ -1,4 +1,4 @@
-"""A folder in the memory of this process: what a program holds, read as if it were files."""
+"""A folder in the memory of this process: arrays, read as if they were files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Knowledge of the core about folders that ramerge writes: the layout of deltas, and models inside of an output.
-
-Of deltas: names in their folders, the size of their blocks, signed indices.
-"""
+"""Folders that ramerge writes: file names, block size and signed indices of deltas, and models inside of an output."""
 
 from __future__ import annotations
 

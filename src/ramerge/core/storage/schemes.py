@@ -1,4 +1,4 @@
-"""Schemes of remote names, such as `s3://` or `hub:`: what a model is read from, and where an output is uploaded to."""
+"""Schemes of remote names, such as `s3://` or `hub:`: storage to read models from, and uploads of outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of what holds remote files, and streams of their bytes."""
+"""The interface of remote storage, and streams of bytes."""
 
 from __future__ import annotations
 

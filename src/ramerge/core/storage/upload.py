@@ -1,4 +1,4 @@
-"""The log of what a run has uploaded, and the names of its shards there."""
+"""The log of a run's uploads, and the remote names of its shards."""
 
 from __future__ import annotations
 

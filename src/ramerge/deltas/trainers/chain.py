@@ -1,4 +1,4 @@
-"""How a trainer names the deltas of a run, and which of them lead from the base to the requested one."""
+"""A trainer's names for the deltas of a run, and the chain from the base to the requested one."""
 
 from __future__ import annotations
 

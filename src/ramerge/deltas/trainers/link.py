@@ -1,4 +1,4 @@
-"""A link of a chain: what each trainer's delta is to `convert`, which gives it the blocks of a model in order.
+"""A link of a chain: the interface of trainers' deltas for `convert`, which passes the blocks of a model in order.
 
 A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
 made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.

@@ -1,8 +1,8 @@
 """Trainers' deltas as formats: a chain is unpacked once into the user's cache, as one delta, and opened from there.
 
-The place in the cache is a digest of the identities of all files of the chain and of the model under it. Whoever comes
-first unpacks, under a lock, into a folder next to it, and renames that when it is complete; what a killed process has
-left is removed by the next one.
+The name in the cache is a digest of the identities of all files of the chain and of the model under it. The first
+process unpacks, under a lock, into a folder next to it, and renames that when it is complete; the next process removes
+leftovers of a killed one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tasks on the nodes of a Ray cluster, with threads in each of them.
 
 A task is as many consecutive runs of blocks as take about a second. What it needs travels once to each node:
-descriptions of files, never what is in them. Back come its results, after what was written for them is on the disk.
-So a task may be lost at any time: another does the same, and bytes that are written twice are equal.
+descriptions of files, never their contents. Results come back after their bytes are on the disk. So a task may be lost
+at any time: another one repeats it, and bytes that are written twice are equal.
 """
 
 from __future__ import annotations

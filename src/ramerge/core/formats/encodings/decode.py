@@ -1,4 +1,4 @@
-"""Makes of a folder of codes and scales the tensors of the model without quantization. Reads no weights."""
+"""Turns a folder of codes and scales into dequantized tensors. Reads no weights."""
 
 from __future__ import annotations
 

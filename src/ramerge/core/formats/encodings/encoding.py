@@ -1,4 +1,4 @@
-"""Protocol of an encoding: how to recognize it, and how to make of codes and scales the tensors of the model."""
+"""Protocol of an encoding: how to recognize it, and how to turn codes and scales into the model's tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out the instructions of a pickle that make values. There is no instruction here that calls or imports.
+"""Executes the instructions of a pickle that create values. No instruction calls or imports anything.
 
 Python's unpickler is not used: also one that allows only few names takes any amount of memory for an index of its memo,
 and any amount of time to hash a key of nested tuples; and it calls what a name stands for. Here a name is a `Name`, and

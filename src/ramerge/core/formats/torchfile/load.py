@@ -1,7 +1,7 @@
-"""Contents of a file of `torch.save`: plain values, in which a tensor says where its elements are.
+"""Contents of a file of `torch.save`: plain values, with tensors as views of their bytes in the file.
 
-The names that a pickle may use are listed here, with what is made of them. The classes of torch.distributed that
-describe shards become stubs (`instructions.Stub`), which hold what the pickle says of them.
+The names that a pickle may use are listed here, each with a function that creates its value. The classes of
+torch.distributed that describe shards become stubs (`instructions.Stub`), which hold their arguments and state.
 """
 
 from __future__ import annotations
