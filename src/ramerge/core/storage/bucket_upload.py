@@ -250,7 +250,7 @@ class BucketUpload:
         )
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
-        """Put a file if nobody but the run itself has changed it since the run began."""
+        """Put a file unless another process has changed it since the run began."""
         for _ in range(2):  # the answer to a request that was carried out may be lost
             object_there = self._object(name)
             if object_there.data == data:
