@@ -201,20 +201,20 @@ def test_bytes_that_are_no_block_are_refused(form: int, moved: int, escaped: int
         {"form": GAPS + 16 + 512},
         {"form": 16},
         {"form": GAPS + 32},
-        {"moved": 101},
-        {"moved": 0},
+        {"updates": 101},
+        {"updates": 0},
         {"form": NOTHING},
-        {"stored": 6},
-        {"stored": 13},
-        {"escaped": 6},
-        {"escaped": 1},
+        {"nbytes": 6},
+        {"nbytes": 13},
+        {"escapes": 6},
+        {"escapes": 1},
         {"begin": 2**63},
         {"begin": 12},
-        {"form": GAPS + 16 + 256, "stored": 13},
+        {"form": GAPS + 16 + 256, "nbytes": 13},
     ],
 )
 def test_rows_that_lie_are_refused(numbers: dict[str, int]) -> None:
-    good = {"begin": 0, "stored": 10, "moved": 5, "escaped": 0, "form": GAPS + 16, "payload": 0}
+    good = {"begin": 0, "nbytes": 10, "updates": 5, "escapes": 0, "form": GAPS + 16, "payload": 0}
     BlockRow(**good, base=b"").check(100, 2, 20)
     with pytest.raises(DamagedError):
         BlockRow(**(good | numbers), base=b"").check(100, 2, 20)

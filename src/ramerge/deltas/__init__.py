@@ -1,11 +1,10 @@
-"""Deltas: what an agent has changed of its base. With commands, a format and kinds of output.
+"""Deltas: an agent's changes of its base. With commands, a format and kinds of output.
 
 commands         `ramerge delta` and `apply`
 run              `delta` and `apply`, which users call: models are opened, memory divided, record and card written
 make             a delta of base and agent: which tensors are compared, and the pass that compares them; called by `run`
 rebuild          the agent's files out of a delta; called by `run`
-record           `DeltaRecord`, which `run` returns
-card             README.md of a delta, for `run`; the card of a merge comes from the engine
+record           `DeltaRecord`, which `run` returns, and README.md of a delta; the card of a merge comes from the engine
 
 kinds            `AsDelta` and `AsAdapter`, which `merge` finds by entry point as kinds of output
 delta_output     a merge as a delta: the sink that compares merged blocks with the base's, then the files; for `kinds`
@@ -15,8 +14,8 @@ factors          two factors of an update: concatenated or decomposed; called by
 
 spool            blocks in any order, in a file with slots; for `make`, `delta_output` and `adapter_output`
 collect          blocks of a spool into the delta's files, in order; called by `make` and `delta_output`
-write            `DeltaWriter`: a delta's files, tensor by tensor; for `collect`, `sidecars`, `trainers/convert`
-sidecars         the agent's headers and sidecar files in a delta; called by `make` and `trainers/convert`
+write            `DeltaWriter`: a delta's files, tensor by tensor, then the agent's headers and sidecar files; for
+                 `collect`, `make` and `trainers/convert`
 
 format           the format `delta`: opens a delta over its base; also the sidecar files of a model, for all that write
 patched          the origin of a delta's tensors: elements of a base with the changes of a chain of deltas

@@ -129,11 +129,7 @@ model = PeftModel.from_pretrained(base, {folder})
 
 
 class _Adapter:
-    """The tensors of an adapter, made one after another, and the sentences about them.
-
-    Attributes:
-        figures: of each module, what the record says.
-    """
+    """The tensors of an adapter, made one after another, and the sentences about them."""
 
     def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
         self._plan, self._adapter = plan, _adapter(plan)
@@ -146,11 +142,7 @@ class _Adapter:
     # --- factors -----------------------------------------------------------------------------------------------------
 
     def factor(self) -> None:
-        """Append the factors of each matrix that has changed to the adapter.
-
-        Raises:
-            WeightsError: an update holds NaN or Inf, and so has no factors.
-        """
+        """Append the factors of each changed matrix to the adapter."""
         matrices, nonfinite_names = self._adapter.matrices, []
         elements, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", elements, total, "parameters"))
@@ -222,13 +214,13 @@ class _Adapter:
         assert self._plan.tensors[number].dtype == "F32"  # so `in_float32` plans it
         return self._spool.read_bytes(self._slots[number], start, stop).view(np.float32).astype(np.float64)
 
-    # --- what is no matrix -------------------------------------------------------------------------------------------
+    # --- tensors that are no matrices --------------------------------------------------------------------------------
 
     def changed_others(self) -> list[str]:
-        """Names of the tensors that have changed and are no matrices.
+        """Names of changed tensors that are no matrices.
 
         Raises:
-            WeightsError: there are some, and they shall not be saved.
+            WeightsError: there are some, and `save_modules` is off.
         """
         reader = Reader(self._files)
         changes = [
@@ -259,7 +251,7 @@ class _Adapter:
                     f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers
                 ]
                 for part in self._saved_modules[module] or [name]:
-                    # PEFT asks for what is tied under both names
+                    # PEFT expects tied tensors under both names
                     for each in self._adapter.tied_names if part in self._adapter.tied_names else (part,):
                         self._save(reader, numbers[part], f"{PREFIX}{each}")
 
@@ -275,7 +267,7 @@ class _Adapter:
 
         self._entries.append_all(name, tensor.shape, pieces())
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- messages ----------------------------------------------------------------------------------------------------
 
     @property
     def config(self) -> dict[str, object]:
@@ -284,7 +276,7 @@ class _Adapter:
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
         config, base = self._adapter.config, self._plan.inputs.base
-        # what is published does not show paths of this machine
+        # published files do not show paths of this machine
         folder = base.folder.resolve() if ".." in str(base.folder) else base.folder
         place = folder.name if getattr(self._plan.output.target, "is_published", False) else folder
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())

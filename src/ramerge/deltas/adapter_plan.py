@@ -38,7 +38,7 @@ _EMBEDDING = re.compile(r"(?:^|\.)(?:w[tp]e|\w*embed(?!_out)\w*)\.weight$")
 
 
 class AdapterTerm(NamedTuple):
-    """A product that is a part of a matrix's update: its factor, and the origin that has it."""
+    """A product in a matrix's update: its factor and origin."""
 
     factor: float
     product: LowRank
@@ -53,16 +53,15 @@ class AdapterTerm(NamedTuple):
 
 
 class AdaptedMatrix(NamedTuple):
-    """A matrix that an adapter changes, as it is planned.
+    """The plan of a matrix that an adapter changes.
 
     Attributes:
         tensor: its number in the plan.
-        module: the module's name, as PEFT has it.
         transposed: whether the model stores it as (in, out).
-        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
-        terms: the products whose sum its update is; None if its update is decomposed.
-        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
-            their factors: if these are not equal, the update is decomposed, too.
+        is_embedding: whether it holds embeddings, whose factors have names of their own.
+        terms: the products that add up to its update; None if its update is decomposed.
+        copies: tensors below the products in place of the base's, such as output embeddings that PEFT saves with their
+            factors: if they differ from the base's, the update is decomposed, too.
     """
 
     tensor: int
@@ -78,11 +77,8 @@ class AdapterPlan:
     """The plan of an adapter: the details of `AsAdapter` in the plan of a merge.
 
     Attributes:
-        settings: what is asked for.
-        matrices: the matrices that may become factors.
-        others: numbers of the tensors that may have moved and are no such matrices.
-        peak_bytes: the most memory that decomposing a matrix takes.
-        config: the base's `config.json`.
+        others: numbers of other tensors that may have moved.
+        peak_bytes: peak memory of decomposing a matrix.
         tied_names: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
     """
 
@@ -95,7 +91,7 @@ class AdapterPlan:
 
 
 def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
-    """The merges of which an adapter is made: not rounded to the base's dtype."""
+    """The merges for an adapter: not rounded to the base's dtype."""
     wide = {"dtype": "float32", "rounding": "nearest"}
     return tuple(replace(point, recipe=point.recipe.model_copy(update=wide)) for point in points)
 
@@ -103,7 +99,7 @@ def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
 def plan_adapter(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
 ) -> tuple[AdapterPlan | None, list[PlanFinding]]:
-    """Plan how the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
+    """Plan a merge as an adapter, with notes on exact factors and the ranks that vLLM serves."""
     base = inputs.opened_base
     if base is None:
         return None, []
@@ -144,7 +140,7 @@ def plan_adapter(
 
 
 def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
-    """Find what an adapter cannot be: settings out of range, and keys of the recipe that no adapter fits."""
+    """Find settings out of range, and keys of the recipe that no adapter can follow."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
@@ -168,7 +164,7 @@ def check(settings: AsAdapter, recipe: Recipe) -> Iterator[PlanFinding]:
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
-    """The products whose sum is what the merge adds to a tensor; None if it is no such sum."""
+    """The products that add up to a tensor's update by the merge; None if it is no such sum."""
     agents = tuple(point.recipe.agents)
     factors: dict[str, float] | None = None
     if tensor.action == "copy":
@@ -222,11 +218,6 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     return sum(tensors[number].bytes_written for number in required_tensors(plan))
 
 
-def _served_rank(rank: int) -> int | None:
-    """The least `--max-lora-rank` of vLLM for a rank; None if it serves none as large."""
-    return next((each for each in VLLM_RANKS if each >= rank), None)
-
-
 def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
     """The largest rank, if the values of updates decide neither it nor whether whole modules are saved."""
     if others and settings.save_modules:
@@ -239,7 +230,7 @@ def planned_rank_for_vllm(settings: AsAdapter, matrices: Sequence[AdaptedMatrix]
 
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     """A sentence on how vLLM serves an adapter of this largest rank."""
-    least = _served_rank(rank)
+    least = next((each for each in VLLM_RANKS if each >= rank), None)
     if saves:
         return "vLLM does not serve adapters with modules_to_save"
     if least is None:
@@ -282,6 +273,6 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
 
 
 def required_tensors(plan: AdapterPlan) -> list[int]:
-    """Numbers of the tensors whose merged values an adapter needs: those that are no exact sums."""
+    """Numbers of the tensors with merged values that an adapter needs: all but exact sums."""
     updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
     return sorted([*updates, *plan.others])

@@ -1,4 +1,4 @@
-"""Blocks of a delta as bytes: what differs from the base's block, as positions and xors; their table and digests.
+"""Blocks of a delta as bytes: differences from the base's block as positions and xors; their table and digests.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
 values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
@@ -50,10 +50,10 @@ _FASTER = 1.1
 
 
 class DamagedError(ValueError):
-    """Error about bytes that are no block of a delta.
+    """Bytes that are no block of a delta.
 
     Attributes:
-        index: which of the blocks that were given.
+        index: of the block among the arguments.
     """
 
     def __init__(self, text: str, index: int = 0) -> None:
@@ -92,7 +92,7 @@ class BlockRow(NamedTuple):
         begin: the byte of the tensor's data where the block begins.
         nbytes: its bytes.
         updates: elements that differ from the base's.
-        escapes: those of them whose values do not fit into the planes.
+        escapes: updates whose values do not fit into the planes.
         form: `NOTHING` if none differs; positions as `GAPS` or `BITMAP`, and 16 times the planes of the values; 256
             more if the bytes are a zstd frame.
         payload: xxh3-64 of its bytes.
@@ -143,12 +143,7 @@ class BlockRow(NamedTuple):
         """Refuse a row that no block has.
 
         Args:
-            elements: of the block.
             width: bytes of an element.
-            data_bytes: bytes of the tensor's data.
-
-        Raises:
-            DamagedError: it says which.
         """
         kind, planes, updates, nbytes = self.kind, self.planes, self.updates, self.nbytes
         if self.form >= 2 * _COMPRESSION or kind > BITMAP or (kind == NOTHING) != (self.form == 0):
@@ -186,10 +181,7 @@ class BlockTable:
         """The table of these rows, all checked at once, which takes as long as checking two.
 
         Args:
-            numbers: the rows.
             first: which block of the tensor the first is.
-            elements: of the tensor.
-            width: bytes of an element.
             data_bytes: bytes of the tensor's data in each delta.
 
         Raises:
@@ -290,7 +282,6 @@ class Encoder:
 
         Args:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.
-            other: of the same type and length.
         """
         bitmap = self._bitmap[: word_patches.bitmap_words(base.size)]
         xors = self._xors[: base.nbytes].view(base.dtype)
@@ -425,7 +416,7 @@ def _fold(
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> None:
-    """The spans are those of the first block in every change, then those of the second."""
+    """Spans are ordered by block, then by change."""
     span_count = word_patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if span_count < len(spans):
         block, change = divmod(span_count, len(weights))

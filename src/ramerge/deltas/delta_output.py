@@ -18,10 +18,10 @@ from ramerge.core.engine.worker import Sink
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.storage.own_files import BLOCK, COMPANIONS
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.deltas.card import name_of
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
+from ramerge.deltas.record import name_of
 from ramerge.deltas.spool import Spool, SpooledKind, SpooledTensor, SpoolSlots, spool_of
 from ramerge.deltas.word_patches import Bytes
 from ramerge.deltas.write import DeltaWriter
@@ -35,12 +35,11 @@ _COMPRESSION: Compression = "zstd"
 
 
 class _Place(NamedTuple):
-    """Where a part of a merged tensor goes in the spool.
+    """Position of a part of a merged tensor in the spool.
 
     Attributes:
-        entry: of the spool.
         begin: byte of the entry where the part's bytes begin.
-        base: what its blocks are compared with here; None if that is done later, or never.
+        base: the base's tensor to compare with here; None if that is done later, or never.
     """
 
     entry: int
@@ -52,11 +51,6 @@ class Patches(Sink):
     """Sink of a merge as a delta: compares merged blocks with the base's, and leaves them in a spool.
 
     Pickled, it fills the same spool.
-
-    Args:
-        plan: of the merge.
-        base: the model that the delta is for.
-        spool: the spool, with `slots_of` the plan.
     """
 
     in_order = False

@@ -33,10 +33,9 @@ _CANCELLATION = 1e-14
 
 
 class Update:
-    """The update of a matrix of shape (m, n), whose rows are read again for every product with it.
+    """The update of a matrix, shape (m, n), with rows that are read again for every product.
 
     Args:
-        shape: of the matrix.
         rows: gives rows `start:stop`.
     """
 
@@ -72,7 +71,7 @@ class Update:
         return product
 
     def gram(self) -> Matrix:
-        """The products of all columns of the update with each other; of all rows, if there are fewer of them."""
+        """Gram matrix of the update's columns; of its rows, if there are fewer."""
         m, n = self.shape
         if n <= m:
             gram = np.zeros((n, n))
@@ -90,14 +89,14 @@ class Update:
 
 
 class Factors(NamedTuple):
-    """Two factors in float32 and what their product lacks of the update.
+    """Two factors in float32, and the loss of their product.
 
     Attributes:
         left: of shape (m, r).
         right: of shape (r, n).
-        loss: the squared norm of what the product lacks of the update.
-        energy: the squared norm of the update; NaN or Inf if no factors stand for it, because an element is.
-        is_exact: whether it lacks nothing but rounding of the factors.
+        loss: squared norm of the difference between update and product.
+        energy: squared norm of the update; NaN or Inf if an element is, which leaves no factors.
+        is_exact: whether only the factors' rounding is lost.
     """
 
     left: Thin
@@ -112,12 +111,12 @@ class Factors(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether there are factors of the update: a single NaN or Inf would spread to all elements of both."""
+        """Whether the update is finite: a single NaN or Inf would spread to all elements of both factors."""
         return math.isfinite(self.energy)
 
     @property
     def error(self) -> float:
-        """The norm of what the factors lack, as a share of the norm of the update."""
+        """The norm of the loss, as a share of the norm of the update."""
         return math.sqrt(self.loss / self.energy) if self.energy else 0.0
 
 
@@ -162,7 +161,6 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     """The factors of an update, truncated as the settings say; None if the update is 0.
 
     Args:
-        update: the update.
         name: of the matrix, which seeds the draws.
         settings: rank or energy to keep; without both, `ENERGY`.
     """
@@ -227,6 +225,6 @@ def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter
 
 
 def overall(factors: Sequence[Factors]) -> float:
-    """The norm of all that factors lack, as a share of that of all updates that were truncated."""
+    """The norm of all losses, as a share of the norm of all truncated updates."""
     energy = math.fsum(each.energy for each in factors if not each.is_exact)
     return math.sqrt(math.fsum(each.loss for each in factors if not each.is_exact) / energy) if energy else 0.0

@@ -37,7 +37,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open a delta over `opening.base`. Whether that is the right model is checked block by block, as it is read."""
+    """Open a delta over `opening.base`, whose digests are checked block by block during reads."""
     base = opening.require(folder, "a delta")
     files = identify([folder / DELTA_INDEX])
     index = read_index(folder / DELTA_INDEX)
@@ -127,7 +127,7 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
 
 
 def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
-    """Refuse a delta that is for another version than the one that the deltas below it give."""
+    """Refuse a delta for another version than the deltas below it give."""
     base_digest = index.metadata.base
     if not base.lineage or base.lineage[-1] == base_digest:
         return
@@ -179,7 +179,7 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
 
 
 def _tensor(name: str, entry: DeltaTensor, tensors: Mapping[str, Tensor], base: Checkpoint, digest: str) -> Tensor:
-    """A tensor of the agent, out of what its delta holds and the base."""
+    """A tensor of the agent, from its delta and the base."""
     if entry.kind == "whole":
         whole = _extent(tensors, WHOLE + name, entry.dtype, entry.shape)
         return Tensor(name, entry.dtype, entry.shape, whole)

@@ -56,12 +56,9 @@ class DeltaTensor:
     """The entry of a tensor in the index of a delta.
 
     Attributes:
-        dtype: as safetensors names it.
-        shape: its shape.
         kind: `same` as the base's; `changed`, in the base's dtype and shape; or stored `whole`.
-        moved: elements that differ from the base's; all of them of a tensor that is whole.
-        base: digest of the base's tensor in hexadecimal; empty for a tensor that is whole.
-        result: digest of the agent's.
+        moved: number of elements that differ from the base's; all elements of a `whole` tensor.
+        base: digest of the base's tensor in hexadecimal; empty for a `whole` tensor.
     """
 
     dtype: str
@@ -85,8 +82,6 @@ class DeltaMetadata:
     """The metadata in the index of a delta.
 
     Attributes:
-        format: `FORMAT`.
-        version: of the layout.
         block: elements of a block.
         base: digest of the model that it begins with; see `digest_of_model`.
         result: that of the model that it leads to.
@@ -103,7 +98,7 @@ class DeltaMetadata:
 
 @dataclass(frozen=True)
 class Index:
-    """The index of a delta, with all entries that are described above."""
+    """The index of a delta, with all its entries."""
 
     metadata: DeltaMetadata
     weight_map: dict[str, str]
@@ -124,7 +119,7 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
 
 
 def read_index(path: Location) -> Index:
-    """Read and check the index of a delta. What it says of the data files is checked where these are opened."""
+    """Read and check the index of a delta. Its statements on data files are checked when these are opened."""
     try:
         with readable(path):
             values = read_object(path, _LIMITS, constants=False)
@@ -201,7 +196,7 @@ def _problems(index: Index) -> list[str]:
 
 
 def _elements(shape: Iterable[int]) -> int:
-    """The product, or some number above all that are possible."""
+    """The product, or a number above all possible ones."""
     product = 1
     for extent in shape:
         product *= extent

@@ -22,9 +22,8 @@ from ramerge.core.tensors.reader import Span
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
-from ramerge.deltas.write import DeltaWriter
+from ramerge.deltas.write import DeltaWriter, write_headers_and_sidecars
 from ramerge.sdk.outputs import OpenOutput, OutputSpec
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.storage import Location
@@ -42,7 +41,7 @@ _LEAST_RUNS = 64
 
 
 class TensorPair(NamedTuple):
-    """A tensor of base and agent that are compared, or one that only one of them has."""
+    """A tensor of base and agent to compare, or of one of them only."""
 
     base: Tensor | None
     agent: Tensor | None
@@ -54,7 +53,7 @@ class TensorPair(NamedTuple):
 
 @dataclass(frozen=True)
 class DeltaBlock:
-    """A block of `ComparePass`: the part of a pair that fills a slot of the spool."""
+    """A block of `ComparePass`: the part of a pair for a slot of the spool."""
 
     pair: int
     slot: int
@@ -66,12 +65,8 @@ class DeltaWork:
     """The plan of a delta: the inputs that are compared to make it.
 
     Attributes:
-        base: the model that the delta will be for.
-        agent: the model that it gives.
-        compression: see `codec.Encoder`.
-        pairs: the agent's tensors with the base's of the same name, dtype and shape; then the base's tensors that have
-            no such counterpart, of which only digests are needed.
-        slots: room for the blocks of each pair.
+        pairs: the agent's tensors with the base's of the same name, dtype and shape; then the base's tensors without
+            such a counterpart, of which only digests are needed.
     """
 
     base: Checkpoint
@@ -161,16 +156,7 @@ def write_delta(
 
 @dataclass(frozen=True)
 class ComparePass(Pass[DeltaBlock, DeltaBlock]):
-    """The pass that compares the blocks of two models, and leaves in a spool what has changed.
-
-    Attributes:
-        files: the inputs.
-        pairs: the tensors that are read.
-        spool: takes the blocks.
-        compression: of them.
-        buffer_bytes: bytes of a worker's arena.
-        batches: the blocks, as workers take them.
-    """
+    """The pass that compares the blocks of two models, and spools the changes."""
 
     files: Files
     pairs: Sequence[TensorPair]
@@ -211,7 +197,7 @@ class ComparePass(Pass[DeltaBlock, DeltaBlock]):
         self.spool.sync()
 
     def close(self) -> None:
-        """Close files that were opened on another node."""
+        """Close files of another node."""
         self.files.close()
         self.spool.close()
 
@@ -239,7 +225,7 @@ class _DeltaWorker:
         return start, start + entry.elements_in(block.slot)
 
     def compare(self, block: DeltaBlock) -> None:
-        """Leave in the spool what a block has changed, or what there is where it has no counterpart."""
+        """Spool a block's changes, or its contents if it has no counterpart."""
         tensors, entry = self._pairs[block.pair].tensors, self._spool.slots.entries[block.pair]
         start, stop = self._bounds(block)
         width = itemsize(entry.dtype)

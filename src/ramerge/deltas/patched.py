@@ -34,7 +34,7 @@ from ramerge.sdk.tensors import Origin, Reader, Stored, Tensor
 from ramerge.sdk.text import quoted
 
 _ROW = 8 * COLUMNS
-# Blocks of which the table is read and checked at a time.
+# Number of blocks whose rows are read and checked at a time.
 _WINDOW = 64
 # Bytes of changes that are added at a time, so that a block of a model is read from the cache for the next link.
 _TOGETHER = 4 << 20
@@ -44,13 +44,11 @@ _UNEVEN = 1 << 16
 
 @dataclass(frozen=True)
 class Patched(Origin):
-    """The elements of a base, changed where a delta says so. Each block of the base must be the one that was meant.
+    """The elements of a base with a delta's changes. The digest of each block of the base must match.
 
     Attributes:
-        base: of the same dtype and shape.
         table: a `codec.BlockRow` for each block.
         data: the blocks' bytes; None if nothing has changed.
-        base_digest: digest of the model that the delta is for, for messages.
     """
 
     base: Tensor
@@ -126,7 +124,7 @@ class Patched(Origin):
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
 
     def scratch_of_link(self, tensor: Tensor, elements: int) -> int:
-        """Bytes for the changes of this link in whole blocks, not of those below it.
+        """Bytes for the changes of this link in whole blocks, without the links below it.
 
         They include what libraries allocate while they decompress.
         """
@@ -179,7 +177,7 @@ class Patched(Origin):
     ) -> None:
         """As `Origin.add_changes`. The base's blocks are held against their digests before the first and the last link.
 
-        Changes are xors with the base, so what is wrong in one link stays wrong in all that follow.
+        Changes are xors with the base, so an error in one link stays in all later ones.
         """
         steps: list[tuple[list[Patched], float]] = []
         for tensor, weight in chain:
@@ -196,7 +194,7 @@ class Patched(Origin):
                 links.add_together(several, weight)
 
     def check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
-        """Refuse a block of the base that is not the one that the delta was made for."""
+        """Refuse a block of another base than the delta's."""
         start = number * BLOCK
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
@@ -208,7 +206,7 @@ class Patched(Origin):
     def fill(
         self, reader: Reader, starts: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
-        """Read the bytes of a delta's blocks, one after another; those that lie so in the file are read at once."""
+        """Read the bytes of a delta's blocks in order, contiguous ones at once."""
         assert self.data is not None
         if gapless:
             reader.fill(self.data.path, self.data.offset + starts[0], payload)
@@ -282,7 +280,7 @@ class _Links:
 
 
 def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
-    """Those links of a table that change something, in runs that one call adds: of one form, and of few bytes."""
+    """Links of a table with changes, in runs for one call each: of one form, and of few bytes."""
     forms, sizes = table.forms, table.nbytes.sum(axis=1).tolist()
     together, nbytes = list[int](), 0
     for place in places:
@@ -304,7 +302,7 @@ def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
 def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
     """The rows of links for the blocks from `first` up to `last`.
 
-    It is read and checked for many blocks at a time, and kept until others are asked for.
+    Read and checked for many blocks at a time, and cached until other blocks are requested.
     """
     begin = first // _WINDOW * _WINDOW
     if last > begin + _WINDOW:

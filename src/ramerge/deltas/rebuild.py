@@ -1,4 +1,4 @@
-"""The agent's files out of a delta and its base, byte-identical; called by `run`."""
+"""Rebuilds the agent's files from a delta and its base, byte-identical; called by `run`."""
 
 from __future__ import annotations
 
@@ -53,10 +53,6 @@ def write_agent(
     """Write the files of the agent that a delta gives, byte-identical.
 
     Args:
-        agent: the delta, opened over its base.
-        staging: gets the files.
-        workers: how many threads.
-        listen: called with the progress.
         advice: for a base whose other files are not those that the delta was made with.
     """
     if agent.delta is None:
@@ -138,7 +134,7 @@ class _RebuildWorker:
 
 
 def _read_for(tensor: Tensor) -> list[Tensor]:
-    """Reads for a tensor of the agent: first what is below all changes, then the tensor itself."""
+    """Reads for a tensor of the agent: first the tensor below all changes, then the tensor itself."""
     below = tensor
     while isinstance(below.origin, Patched):
         below = below.origin.base

@@ -22,12 +22,11 @@ from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.inputs import open_models
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import threads_for
-from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
 from ramerge.deltas.index import Index, size_of
 from ramerge.deltas.make import plan_delta, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
-from ramerge.deltas.record import DeltaRecord
+from ramerge.deltas.record import DeltaRecord, card
 from ramerge.deltas.spool import spool_of
 from ramerge.sdk.options import check_options, read_limits
 from ramerge.sdk.outputs import build_output
@@ -211,7 +210,7 @@ def _workers(limits: ResourceLimits, files: Iterable[Location], memory_of: Calla
 
 
 def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterator[str]:
-    """The warnings of a delta that is probably not for this base, or that saves nothing."""
+    """Warnings about a delta that is probably for another base, or saves nothing."""
     kinds = [model.config.get("model_type") for model in (base, agent)]
     same = kinds[0] == kinds[1]
     if all(kinds) and not same:
@@ -232,7 +231,7 @@ def _doubts(base: Checkpoint, agent: Checkpoint, record: DeltaRecord) -> Iterato
 
 
 def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
-    """The warning of a delta about tensors that are stored whole because their dtype is not the base's."""
+    """Warn of tensors that are stored whole because of another dtype than the base's."""
     pairs = [(base.tensors[name], tensor) for name, tensor in agent.tensors.items() if name in base.tensors]
     others = [(old, new) for old, new in pairs if old.dtype != new.dtype and old.is_float and new.is_float]
     if not others:

@@ -1,8 +1,8 @@
 """A spool: a file with slots, which holds the blocks of a delta or adapter until all are there.
 
-How large a block becomes is known only when it is encoded, and a delta's files hold blocks in order. So blocks first
-go into a file in which there is a slot for each few of them, large enough for whatever they become. Any thread of any
-process fills any slot at any time. The file is sparse: it takes as much disk as what was written into it.
+A block's size is known only when it is encoded, and a delta's files hold blocks in order. So blocks first go into a
+file with slots for a few blocks each, large enough for any encoding. Any thread of any process fills any slot at any
+time. The file is sparse: it takes only as much disk as was written into it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SpooledKind = Literal["encoded", "merged", "whole", "base"]
 _NAME = "blocks"
 # Blocks are soon in the delta's files. Short work never brings them to the disk first.
 _SECONDS_BETWEEN_SYNCS = 5.0
-# Slots of encoded blocks begin at pages, so that what is not written takes no disk.
+# Slots of encoded blocks begin at pages, so that unwritten parts take no disk.
 _PAGE = 4096
 _DIGEST, _CHECKSUM = 16, 8
 _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
@@ -49,16 +49,13 @@ def _checksum(data: bytes | memoryview) -> bytes:
 
 @dataclass(frozen=True)
 class SpooledTensor:
-    """A tensor whose blocks come into the spool, in any order.
+    """A tensor whose blocks are spooled in any order.
 
     Attributes:
-        name: its name.
-        dtype: as safetensors names it.
-        shape: its shape.
         kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
             compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
             `base`: digests of the base's blocks only.
-        together: blocks of a slot.
+        together: number of blocks in a slot.
     """
 
     name: str
@@ -90,7 +87,7 @@ class SpooledTensor:
         return -(-size // _PAGE) * _PAGE
 
     def elements_in(self, slot: int) -> int:
-        """Elements of a slot of the spooled tensor, of which the last one may have fewer."""
+        """Elements of a slot of the spooled tensor; the last slot may have fewer."""
         return min((slot + 1) * self.span, self.elements) - slot * self.span
 
 
@@ -119,12 +116,7 @@ class SpoolSlots:
 
 
 class Spool:
-    """The spool: fills slots, and reads them. Pickled for another process, it is the same file.
-
-    Args:
-        slots: where they lie.
-        file: holds them.
-    """
+    """The spool: fills slots, and reads them. Pickled for another process, it is the same file."""
 
     def __init__(self, slots: SpoolSlots, file: Writer) -> None:
         self.slots = slots
@@ -136,11 +128,11 @@ class Spool:
         self._write(entry, slot, b"".join([_checksum(heads), heads, *(block.payload for block in blocks)]))
 
     def put_bytes(self, entry: int, begin: int, data: Bytes) -> None:
-        """Write bytes of a tensor that is `merged` or `whole` into the spool, from its byte `begin` on."""
+        """Write bytes of a `merged` or `whole` tensor into the spool, from its byte `begin` on."""
         self._file.write(_NAME, self.slots.place(entry, 0) + begin, data)
 
     def put_digests(self, entry: int, slot: int, data: Bytes) -> None:
-        """Fill a slot of the spool with digests of blocks that only the base has, which are `data`."""
+        """Fill a slot of the spool with `data`, digests of blocks that only the base has."""
         size = BLOCK * itemsize(self.slots.entries[entry].dtype)
         digests = b"".join(digest(data[begin : begin + size]) for begin in range(0, data.size, size))
         self._write(entry, slot, _checksum(digests) + digests)
@@ -162,7 +154,7 @@ class Spool:
             yield EncodedBlock(row, payload, result)
 
     def take_bytes(self, entry: int, slot: int) -> Iterator[Bytes]:
-        """The bytes of the blocks of a slot, of a tensor that is `merged` or `whole`."""
+        """The bytes of a slot's blocks, of a `merged` or `whole` tensor."""
         spooled_tensor = self.slots.entries[entry]
         width = itemsize(spooled_tensor.dtype)
         data = self._read(self.slots.place(entry, slot), spooled_tensor.elements_in(slot) * width)
@@ -170,12 +162,12 @@ class Spool:
         yield from (data_of_slot[begin : begin + BLOCK * width] for begin in range(0, data_of_slot.size, BLOCK * width))
 
     def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
-        """Elements `start:stop` of a tensor in the spool that is `merged` or `whole`."""
+        """Elements `start:stop` of a `merged` or `whole` tensor in the spool."""
         width = itemsize(self.slots.entries[entry].dtype)
         return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
 
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
-        """The digests of the blocks of a slot, of a tensor that only the base has."""
+        """The digests of a slot's blocks, of a tensor that only the base has."""
         count = blocks_of(self.slots.entries[entry].elements_in(slot))
         data = bytes(self._verified_bytes(self.slots.place(entry, slot), count * _DIGEST))
         yield from (data[begin : begin + _DIGEST] for begin in range(0, len(data), _DIGEST))
@@ -193,16 +185,15 @@ class Spool:
         return out.data
 
     def begin_reading(self) -> None:
-        """Tell the spool that all slots are full, before the first is read.
+        """Prepare for reading, when all slots are full.
 
-        On a network file system, what other processes have written is visible only after a file is opened. So it is
-        reopened.
+        On a network file system, other processes' writes are visible only after a file is opened. So it is reopened.
         """
         self._file.close()
         self._file.check()
 
     def sync(self) -> None:
-        """Bring to the disk what was written into the spool so far."""
+        """Sync the spool's file to disk."""
         self._file.sync()
 
     def close(self) -> None:
@@ -215,14 +206,14 @@ def spooled(slots: SpoolSlots) -> dict[str, int]:
 
 
 def spec_of(plan: MergePlan, slots: SpoolSlots) -> OutputSpec:
-    """The `OutputSpec` of a merge whose files are made at the end, of what was spooled."""
+    """The `OutputSpec` of a merge whose files are written at the end, from the spool."""
     target = plan.output.target
     assert target is not None
     return OutputSpec(target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
 
 def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:
-    """Open a spool in a folder; it resumes from what an earlier run has left there."""
+    """Open a spool in a folder; it resumes from an earlier run's spool there."""
     file = slots.file
     staging = StagingDir(folder, [file.name] if (folder / file.name).exists() else [], reserves=False)
     return Spool(slots, Writer(staging, [file], before_sync, _SECONDS_BETWEEN_SYNCS))

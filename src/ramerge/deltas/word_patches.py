@@ -159,7 +159,7 @@ def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
 
 
 def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
-    """Store blocks of words of `base` in `out`, with those changed that positions name.
+    """Copy blocks of words from `base` to `out`, with changes at the given positions.
 
     One call for many blocks, because a thread that comes back from a short one waits longer for Python's lock than the
     call has taken.
@@ -193,7 +193,7 @@ def fold(
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> int:
-    """Change words in place as `patch` does, and add to `total` how much their numbers differ, times a weight.
+    """Change words in place as `patch` does, and add the weighted differences of their numbers to `total`.
 
     Several changes of the same words are made one after another, block by block, so that a block stays in the cache.
 
@@ -214,21 +214,21 @@ def fold(
 
 
 def beyond(xors: Words, planes: int) -> int:
-    """Count the xors that have bits which so many planes of bytes do not hold."""
+    """Count the xors that do not fit into so many planes of bytes."""
     return int(np.count_nonzero(xors > _most(planes, xors.itemsize))) if planes < xors.itemsize else 0
 
 
 def split(xors: Words, planes: int, values: Bytes) -> None:
     """Write the xors as planes of bytes, the lowest bytes first; then xors that do not fit.
 
-    Of an xor that has more bits, all bytes in the planes are 0, and its word follows behind the planes. No xor is 0,
+    For an xor with more bits, all bytes in the planes are 0, and its word follows the planes. No xor is 0,
     planes are from 1 up to the bytes of a word, and `values` has `values_size(...)` bytes.
     """
     _split_kernel(xors.itemsize, planes)(xors, values)
 
 
 def values_size(updates: int, escapes: int, planes: int, width: int) -> int:
-    """Bytes that `split` writes for `updates` xors of `width` bytes, of which so many do not fit into the planes."""
+    """Bytes that `split` writes for `updates` xors of `width` bytes; `escapes` of them do not fit into the planes."""
     return updates * planes + escapes * width
 
 

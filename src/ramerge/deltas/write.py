@@ -13,10 +13,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from ramerge.core.formats.sidecars import companions_of
 from ramerge.core.foundation.files import write_all
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.storage.own_files import BLOCK, COMPANIONS, DELTA_INDEX
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import header_bytes
 from ramerge.deltas.codec import COLUMNS, EncodedBlock, digest, digest_of_blocks, tensor_digest
+from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.index import (
     BLOCKS,
     CHANGES,
@@ -33,6 +37,7 @@ from ramerge.deltas.index import (
     Index,
     TensorKind,
     digest_of_model,
+    read_index,
 )
 from ramerge.sdk.storage import Location
 
@@ -47,17 +52,13 @@ _PIECE = 1 << 20
 
 
 class DeltaWriter:
-    """Writer of a delta into a staging directory, for one thread; called by `collect` and `sidecars`.
+    """Writer of a delta into a staging directory, for one thread.
 
     Call `changed` or `whole` for each tensor of the agent, in the order in which it shall have them, and `base_tensor`
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
 
     Args:
-        staging: the folder.
         names: of the tensors that will come, for the size of headers.
-
-    Raises:
-        OSError: by all methods: the disk is full or fails.
     """
 
     def __init__(self, staging: StagingDir, names: Iterable[str]) -> None:
@@ -139,7 +140,7 @@ class DeltaWriter:
         return self._files.written
 
     def finish(self) -> Index:
-        """Write what is left of the delta, its index last."""
+        """Write the rest of the delta, its index last."""
         weight_map = self._files.finish()
         result = {name: (one.dtype, one.shape, one.result) for name, one in self._tensors.items()}
         metadata = DeltaMetadata(FORMAT, VERSION, BLOCK, digest_of_model(self._base), digest_of_model(result), "")
@@ -160,7 +161,7 @@ def digest_of_file(path: Location) -> str:
 
 
 class _DataFiles:
-    """Safetensors files of a delta, whose tensors come one after another, each as long as it turns out to be."""
+    """Safetensors files of a delta. Tensors are appended in order, with sizes known only afterwards."""
 
     def __init__(self, staging: StagingDir, room: int) -> None:
         self._staging = staging
@@ -181,7 +182,7 @@ class _DataFiles:
     def entry(
         self, name: str, dtype: str, shape: Callable[[], Sequence[int]], *, optional: bool = False
     ) -> Iterator[Callable[[Any], None]]:
-        """Begin a tensor; gives a function that appends bytes to it. `shape` is called when all bytes are there."""
+        """Begin a tensor; returns a function that appends bytes to it. `shape` is called after the last byte."""
         needed = len(json.dumps(name)) + 2 * _ENTRY
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()
@@ -231,3 +232,18 @@ class _DataFiles:
             with suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = -1
+
+
+def write_headers_and_sidecars(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter) -> None:
+    """Write the headers of the agent's files, and its sidecar files that differ from the base's."""
+    index = read_index(agent.delta / DELTA_INDEX) if agent.delta is not None else None
+    for file, names in agent.shards.items():
+        header = b""  # if the agent has no such files
+        if index is not None and agent.delta is not None:
+            header = stored_header(agent.delta, index, file)
+        elif agent.format in STORED_FORMATS:
+            header = header_bytes(agent.metadata_folder / file)
+        writer.header(file, names, header)
+    theirs, ours = (sidecar_files(model) for model in (base, agent))
+    for name, content in companions_of(ours, None, vocabulary=agent.vocabulary, apart=agent.untied):
+        writer.companion(name, content, theirs.get(name))

@@ -8,8 +8,8 @@ outputs            `OutputKind`, a way to write a merge, found by entry point; o
 checkpoint_output  the usual `OutputKind`, and the pattern for those of `deltas`: runs the passes, then writes sidecars
 stream             merged tensors one after another, for the loop over `Plan.tensors` in `api`
 journal            `Journal`, `PassJournal`: which blocks are done, and what was counted in them, so that a run can be
-                   resumed; opened by `outputs`, asked and written by `reads`
-fingerprint        what a run depends on, as text, for the journals of merges and deltas; for `api` also whether a plan
+                   resumed; opened by `outputs`, read and written by `reads`
+fingerprint        dependencies of a run, as text, for the journals of merges and deltas; for `api` also whether a plan
                    resumes an interrupted run
 
 Before the passes, for `execute`:
@@ -22,16 +22,16 @@ sampling           reads the samples, for `sanity_checks`
 
 The passes:
 
-reads              `Passes`: the open inputs, counting, merging, and what these find; made by `execute`, run by kinds of
+reads              `Passes`: the open inputs, counting, merging, and their results; made by `execute`, run by kinds of
                    output
 passes             `CountPass` and `MergePass`, the values that an executor takes, and the order of their blocks
 executors/         threads or Ray tasks that process the blocks of a pass; the one that the user chose
 worker             one thread's work on a block, for `passes`: reads all inputs, counts or merges, writes to a `Sink`
-operators          what methods make of recorded inputs, once for all threads; reads these inputs for `worker`
-result_codec       `BlockResult`, what a worker found in a block, and the same as bytes for the journal; `blank`, its
-                   empty counts of what rounding does, for `worker`, `tally` and `reads`
+operators          operators of methods from recorded inputs, once for all threads; reads these inputs for `worker`
+result_codec       `BlockResult`, a worker's result for a block, and its bytes in the journal; `blank`, empty counts of
+                   rounding, for `worker`, `tally` and `reads`
 tally              `PassTally`, the sums of a pass for `reads`, and its progress; `Refusals` of NaN, Inf and overflows
-sinks              where `worker` writes: the shards of a folder, or whole tensors for a function
+sinks              targets of `worker`: the shards of a folder, or a function that takes whole tensors
 uploads            the sink of remote outputs: uploads each shard as soon as it is complete
 
 After the passes:

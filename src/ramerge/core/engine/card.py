@@ -56,6 +56,7 @@ def model_card(
         name, literal = "A merged model", folder
     literal = dumped(literal).strip()
     rounding = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
+    warnings = "".join(f"\n> **Warning:** {markdown(' '.join(each.split()))}\n" for each in record.warnings)
     return f"""---
 {stream.getvalue()}---
 
@@ -65,7 +66,7 @@ def model_card(
 Inputs: {inputs}. Output: {record.dtype}{rounding}.
 
 {_table(record) if plan.method.combines else ""}
-{_warnings(record)}
+{warnings}
 {usage or _loading(literal, plan.companions)}
 The recipe is in `{recipe}`, counts and sizes are in `ramerge.json`.
 
@@ -120,7 +121,3 @@ def _ids(*models: FoundModel) -> list[str]:
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)
     return list(dict.fromkeys(ids)) or ["base"]
-
-
-def _warnings(record: Record) -> str:
-    return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

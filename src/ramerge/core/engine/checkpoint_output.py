@@ -39,7 +39,7 @@ class AsCheckpoint(OutputKind):
 
 
 def _shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
-    """A plan's files, in the folder that is built."""
+    """The sink of a plan's files in the staging directory."""
     staging = output.staging
     left = [shard for shard in all_shards(plan) if shard.name not in staging.arrived]
     writer = Writer(staging, left, output.journal.before_sync)

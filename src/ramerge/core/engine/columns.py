@@ -1,4 +1,4 @@
-"""The columns of the table of agents, as text: which figures a merge has, their format, and what they mean."""
+"""Columns of the table of agents: a merge's figures, their formats and meanings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramerge.core.methods.registry import METHODS
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:
-    """The figures of each agent: the method's, and what rounding to the output's dtype does to its updates."""
+    """The figures of each agent: the method's, and the effect of rounding to the output's dtype."""
     columns = tuple(
         column
         for column in METHODS[record.method].columns

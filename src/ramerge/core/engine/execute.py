@@ -30,17 +30,7 @@ def execute(
 ) -> tuple[Record, ...]:
     """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
 
-    What an interrupted run has written to the same folder for an equal plan is not done again.
-
-    Args:
-        plan: the plan.
-        executor: runs the work on blocks in this process.
-        listen: gets the progress.
-        on_tensor: the function.
-        fresh: do all work again.
-
-    Returns:
-        A record for each point.
+    Blocks that an interrupted run has written to the same folder for an equal plan are not merged again.
 
     Raises:
         PlanError: the plan has problems, or neither an output folder nor a function is given.

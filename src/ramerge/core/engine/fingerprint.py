@@ -28,7 +28,7 @@ def versions() -> dict[str, str]:
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The part of a fingerprint that is about input files, as they were when they were opened.
+    """The part of a fingerprint for input files, as they were when opened.
 
     Half-written work is resumed only for the same inodes; devices may have other numbers after a restart.
     """
@@ -41,7 +41,7 @@ def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
 
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:
-    """The fingerprint of an interrupted run that has left work alongside an output; empty if there is none."""
+    """The fingerprint of an interrupted run alongside an output; empty without one."""
     return left_in(output_dir(out).work)
 
 

@@ -49,13 +49,9 @@ def _digest(tensor: Tensor, reader: Reader) -> str:
 
 
 def refuse_other_models(plan: MergePlan) -> None:
-    """Refuse recorded inputs and importances that were gathered from other weights than those that are merged.
+    """Refuse recorded inputs and importances gathered from other weights than the merged ones.
 
-    What was given in memory has no file that could say it, and importances of other tools need none.
-
-    Raises:
-        WeightsError: some were; all are listed.
-        CheckpointError: a file cannot be read.
+    Inputs from memory have no file to compare, and importances of other tools need none.
     """
     side_folders = {
         name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models

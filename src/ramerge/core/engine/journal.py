@@ -1,4 +1,4 @@
-"""Journal of what earlier runs of a merge have done, so that a run resumes where they ended.
+"""Journal of finished blocks, from which an interrupted merge resumes.
 
 Alongside the folder that is built lies a folder `journal`:
 
@@ -69,11 +69,7 @@ class PassJournal(Generic[Block, Result]):
     """One pass in a journal: which blocks remain, and where results are written. Without a journal, all remain.
 
     Args:
-        runs: what a worker takes at a stretch.
         codec: of the results; None without a journal.
-        number: of the pass.
-        readers: of the journals of earlier runs.
-        writer: of this run's.
     """
 
     def __init__(
@@ -92,7 +88,7 @@ class PassJournal(Generic[Block, Result]):
             writer.append(_PASS, number, sum(map(len, runs)))
 
     def earlier(self) -> Iterator[Result]:
-        """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
+        """Results of blocks that earlier runs have done. Taken before `remaining` is called."""
         blocks = [block for run in self._runs for _, block in run]
         for record in (record for reader in self._readers for record in reader.take(self._number)):
             if record.index < len(blocks) and record.index not in self._finished_blocks and self._codec is not None:
@@ -100,7 +96,7 @@ class PassJournal(Generic[Block, Result]):
                 yield self._codec.decode(blocks[record.index], record.payload)
 
     def remaining(self) -> Sequence[NumberedRun[Block]]:
-        """The blocks that are to be done, with their numbers."""
+        """The remaining blocks, with their numbers."""
         left = [[(number, block) for number, block in run if number not in self._finished_blocks] for run in self._runs]
         return [run for run in left if run]
 
@@ -115,11 +111,8 @@ class Journal:
     """The journal of one run.
 
     Args:
-        fingerprint: everything that the work depends on, by a name for people.
-        files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
         spooled: names and sizes of further files in the hidden folder that hold what was done.
-        fresh: whether what earlier runs have done is not used.
     """
 
     def __init__(
@@ -146,10 +139,9 @@ class Journal:
     # --- between runs -------------------------------------------------------------------------------------------------
 
     def fits(self, work: Path, inode_of_folder: int | None, uploads: Collection[str] = ()) -> bool:
-        """Whether what an earlier run left can be continued. If not, `reason` says why, where there is one.
+        """Whether an interrupted run can be resumed. If not, `reason` may hold the reason.
 
         Args:
-            work: the hidden folder.
             inode_of_folder: the inode of the folder that is built in; None if there is none.
             uploads: files that need not be there any more, because they were uploaded.
         """
@@ -160,7 +152,8 @@ class Journal:
             text = (folder / _FINGERPRINT).read_bytes()
             state = json.loads(text)
             theirs, inode = state["fingerprint"], state["built"]
-            other = _difference(theirs, self._fingerprint)
+            names = {**self._fingerprint, **theirs}
+            other = next((name for name in names if theirs.get(name) != self._fingerprint.get(name)), None)
             run, valid_lengths = self._scan(folder, _seed(text))
         except FileNotFoundError:
             return False  # never begun
@@ -184,8 +177,8 @@ class Journal:
     def _scan(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
         """The number of the next run, and how many bytes of each earlier run's file can be trusted.
 
-        A pass begins when the one before is complete. If that is not what is left of it, because something is damaged,
-        later passes are not trusted either: what they wrote may be written over when it is completed.
+        A pass begins when the one before is complete. If that one is incomplete, because its file is damaged, later
+        passes are not trusted either: their results may be overwritten when it is completed.
         """
         names = sorted(path.name for path in folder.iterdir() if path.name != _FINGERPRINT)
         lengths = {name: _valid_length(folder / name, seed) for name in names}
@@ -213,9 +206,9 @@ class Journal:
         (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": inode}))
 
     def keeps(self, failure: BaseException | None) -> bool:
-        """Whether what was done can be resumed after this ending.
+        """Whether the run can be resumed after this ending.
 
-        After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
+        After other errors the input must change, or the disk is full, or it has lost data.
         """
         return self._finished_share > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
 
@@ -231,11 +224,7 @@ class Journal:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def open(self, work: Path) -> None:
-        """Open the journal: from here on, records of earlier runs are read, and those of this one written.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Open the journal: from here on, records of earlier runs are read, and those of this one written."""
         folder = work / FOLDER
         text = (folder / _FINGERPRINT).read_bytes()
         seed = _seed(text)
@@ -248,12 +237,12 @@ class Journal:
             self._writer.close()
 
     def before_sync(self) -> Callable[[], None]:
-        """Note how long the journal is, before blocks are brought to the disk. Gives what to call after that."""
+        """Note the journal's length before blocks are synced to disk. Returns the function to call after that."""
         writer = self._writer
         return writer.before_sync() if writer is not None else lambda: None
 
     def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> PassJournal[Block, Result]:
-        """The next pass: what earlier runs have recorded of it, and where its results are recorded."""
+        """The next pass: results of earlier runs, and a writer for its own."""
         assert self._writer is not None
         number = self._passes
         self._passes += 1
@@ -261,15 +250,10 @@ class Journal:
 
 
 def left_in(work: Path) -> Mapping[str, str]:
-    """The fingerprint of an interrupted run that has left its journal in a hidden folder; empty if there is none."""
+    """The fingerprint in an interrupted run's journal in a hidden folder; empty without one."""
     with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
     return {}
-
-
-def _difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
-    """The first value of a fingerprint that is not the same on both sides."""
-    return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
 
 
 @dataclass(frozen=True)
@@ -283,10 +267,10 @@ class _Record:
 
 
 class JournalWriter:
-    """The file that this run appends to, from any thread.
+    """This run's file, to which any thread appends.
 
     Attributes:
-        amount: bytes of work that are recorded.
+        amount: bytes of recorded work.
     """
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -332,7 +316,7 @@ class _JournalReader:
         self._position = 0
 
     def take(self, number: int) -> Iterator[_Record]:
-        """The blocks of a pass; those of earlier passes are left out."""
+        """The blocks of a pass, without earlier passes."""
         for record in _records(self._path, self._seed, self._position, self._length):
             if record.kind != _SYNCED and record.number > number:
                 return

@@ -1,4 +1,4 @@
-"""Operators that methods make of recorded inputs, each made once and shared by the threads of a process."""
+"""Operators that methods compute from recorded inputs, once for all threads of a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 
 class Operators:
-    """The operators that were used last, at most as many as workers use for their blocks at a time.
+    """A cache of the last operators, at most as many as workers use at a time.
 
     A pass that travels to another process arrives without them: they are made again there.
     """
@@ -34,7 +34,7 @@ class Operators:
         return Operators, (self._most,)
 
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """The operator of a key; the first thread that asks makes it, and others that ask for it wait."""
+        """The operator of a key; the first thread computes it, and others wait for it."""
         with self._lock:
             slot = self._slots.pop(key, None) or _CachedOperator()
             self._slots[key] = slot  # the end is what was used last
@@ -53,12 +53,7 @@ class _CachedOperator:
 
 
 def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
-    """Read what was recorded of an agent at the input of a layer.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-        WeightsError: a number is not finite, a weight is negative, or no row counts.
-    """
+    """Read an agent's records at the input of a layer."""
     inputs, weights = _numbers(reader, record.inputs), _numbers(reader, record.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):

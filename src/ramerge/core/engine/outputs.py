@@ -1,4 +1,4 @@
-"""Kinds of output: what a merge can be written as, and the folder that is built for it, with its journal.
+"""Kinds of output, and the folder that is built for one, with its journal.
 
 The core writes checkpoints; features and plug-ins add kinds of output, which are found by name.
 """
@@ -119,12 +119,7 @@ CHECKPOINT = "checkpoint"
 
 
 def output_kind(kind: str | OutputKind) -> OutputKind:
-    """A kind of output by its name, or itself.
-
-    Raises:
-        RecipeError: no kind has the name.
-        PluginError: it cannot be loaded.
-    """
+    """A kind of output by its name, or itself."""
     if isinstance(kind, OutputKind):
         return kind
     if kind not in OUTPUT_KINDS:

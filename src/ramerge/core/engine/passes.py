@@ -1,4 +1,4 @@
-"""The passes over a plan's inputs, as values: what is read, what is done with each block, and what comes back.
+"""The passes over a plan's inputs, as values: inputs, work on each block, and results.
 
 An executor takes a pass, opens workers, and calls `process` for each block. A pass can be sent to another node, because
 its fields can.
@@ -83,7 +83,7 @@ class PlanPass(ABC):
 
 @dataclass(frozen=True)
 class CountPass(PlanPass):
-    """Counts what merging needs.
+    """Counts the statistics that merging needs.
 
     Attributes:
         results: of earlier passes, which some statistics need.
@@ -103,7 +103,6 @@ class MergePass(PlanPass):
 
     Attributes:
         tasks: for each tensor how every point merges it.
-        sink: takes the merged bytes.
     """
 
     tasks: Sequence[tuple[Task, ...]]

@@ -1,4 +1,4 @@
-"""The reads of a plan's inputs: counting, observing, merging, and what each of them finds."""
+"""The reads of a plan's inputs: counting, observing, merging, and their results."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Passes:
         sink: Sink | None = None,
         watch: Callable[[BlockResult], object] = silence,
     ) -> None:
-        """Carry out a pass: first what earlier runs have done of it, then the rest. `watch` gets each result.
+        """Carry out a pass: first the results of earlier runs, then the rest. `watch` gets each result.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
@@ -163,7 +163,7 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
 
 
 def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
-    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
+    """For each tensor: every point's task, and the statistics to count during merging."""
     agents = tuple(plan.inputs.agents)
     cached_tasks: dict[object, Task] = {}
 

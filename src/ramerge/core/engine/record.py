@@ -138,12 +138,12 @@ def _with_values(agents: object) -> object:
     """Agents as the file has them, each entry as the fields of `AgentStatistics`; anything else unchanged."""
     if not isinstance(agents, Mapping):
         return agents
-    return {name: _fields_of(name, agent) if isinstance(agent, Mapping) else agent for name, agent in agents.items()}
-
-
-def _fields_of(name: str, agent: Mapping[str, object]) -> dict[str, object]:
-    figures = {key: value for key, value in agent.items() if key != "model"}
-    return {"name": name, "model": agent.get("model"), "values": figures}
+    entries: dict[object, object] = dict(agents)
+    for name, agent in agents.items():
+        if isinstance(agent, Mapping):
+            values = {key: value for key, value in agent.items() if key != "model"}
+            entries[name] = {"name": name, "model": agent.get("model"), "values": values}
+    return entries
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

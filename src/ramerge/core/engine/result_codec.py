@@ -1,4 +1,4 @@
-"""Results of workers on blocks, and the same as bytes, for journals."""
+"""Results of workers on blocks, and their encoding in journals."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BlockResult:
 
 
 def blank(plan: MergePlan) -> Counts:
-    """An array for what rounding does to the agents' updates in each point."""
+    """Empty counts of the effect of rounding on the agents' updates in each point."""
     return np.stack([rounding_counts(len(plan.inputs.agents)) for _ in plan.points])
 
 
@@ -58,7 +58,6 @@ class ResultCodec:
     """Turns the results of a pass into bytes and back.
 
     Args:
-        plan: the plan.
         wanted: what the pass counts, by the tensor's index.
     """
 
@@ -109,7 +108,7 @@ class ResultCodec:
 
 
 def _places(counts: Counts) -> NDArray[np.uint32] | None:
-    """Where large counts are not 0, if that is shorter; else None."""
+    """Indices of nonzero large counts, if that is shorter; else None."""
     if counts.nbytes <= _LARGE:
         return None
     places = np.flatnonzero(counts.reshape(-1) != 0)  # far faster than of the numbers

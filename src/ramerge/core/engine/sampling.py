@@ -38,7 +38,7 @@ _LOCAL_BYTES = 1 << 16
 
 
 def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
-    """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
+    """Tensors and values of all models, shape (N + 1, elements), at random places, identical in every run."""
     draw = Random(0)
     large = [tensor for tensor in tensors if tensor.base.elements >= ENOUGH] or list(tensors)
     places = []
@@ -52,8 +52,8 @@ def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
 def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
     """Matrices and values of all models in small pieces all over them, shape (N + 1, pieces, `ENOUGH`).
 
-    Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices of which a
-    piece is computed from far more than its own bytes.
+    Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices with pieces
+    computed from far more than their own bytes.
     """
     draw = Random(0)
     matrices = [
@@ -79,7 +79,7 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
 def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
     """Gains of norms and values of all models, shape (N + 1, elements): those of one layer for each kind of norm.
 
-    Of remote models they are few, because each is a request.
+    Remote models have few, because each is a request.
     """
     kinds: dict[str, list[TensorPlan]] = {}
     for tensor in tensors:
@@ -105,11 +105,7 @@ def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) 
 
 
 def read_numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
-    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64.
-
-    Raises:
-        CheckpointError: a file ends early, cannot be read, or has changed.
-    """
+    """Sampled elements `start:start + size` of a tensor in float32, or float64 for F64."""
     raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
     reader.read(tensor, start, start + size, raw)
     return _as_float32(raw, tensor.dtype)

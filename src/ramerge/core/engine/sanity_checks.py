@@ -89,11 +89,7 @@ class OtherBase(WrongModel):
 
 
 def suspicions(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints.
-
-    Raises:
-        CheckpointError: an input cannot be read.
-    """
+    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints."""
     scales = tuple(_wrong_scales(plan))
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
@@ -135,7 +131,7 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
 
 
 def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
-    """Warnings about agents that are no agents of this base, each compared with it."""
+    """Warnings about agents that do not fit this base, each compared with it."""
     for t, name in enumerate(names, 1):
         if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
             after_rounding = (
@@ -167,7 +163,7 @@ def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -
 
 
 def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
-    """Warnings about matrices of which parts hold other weights than the base's, as where heads are exchanged.
+    """Warnings about matrices with other weights than the base's in parts, such as exchanged heads.
 
     What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
     as large. So weights that are hardly larger and hardly correlate with the base's are other weights.
@@ -198,8 +194,8 @@ def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[Tenso
 def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
     """Warnings about norms that are the base's plus or minus one, or all with a common constant or factor.
 
-    Training moves elements by different amounts. Where a constant explains nearly all of what differs, and is larger
-    than training moves norms, another program has stored them in its own way.
+    Training moves elements by different amounts. If a constant explains nearly all differences, and is larger than
+    training moves norms, another program has stored them in its own way.
     """
     gains = {tensor.name: values for tensor, values in sampled_gains(tensors, len(names))}
     for t, name in enumerate(names, 1):
@@ -225,7 +221,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
 
 @np.errstate(all="ignore")  # values that are not finite are refused when all are read
 def _shift(base: Values, agent: Values) -> float:
-    """The constant that explains nearly all of what differs; 0 if none does."""
+    """The constant that explains nearly all differences; 0 if none does."""
     tau = agent.astype(np.float64) - base
     middle = float(np.sort(tau)[tau.size // 2])
     return middle if np.square(tau - middle).sum() < _UNEXPLAINED * np.square(tau).sum() else 0
@@ -233,7 +229,7 @@ def _shift(base: Values, agent: Values) -> float:
 
 @np.errstate(all="ignore")
 def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
-    """The constant or factor by which all of several vectors differ; empty if there is none, or a small one."""
+    """The constant or factor by which several vectors differ; empty without one, or for a small one."""
     shifts = [_shift(base, agent) for base, agent in pairs]
     if min(map(abs, shifts)) > _TRAINING and max(shifts) - min(shifts) < _UNEXPLAINED * max(map(abs, shifts)):
         return f"{'plus' if shifts[0] > 0 else 'minus'} {abs(shifts[0]):.3g}"
@@ -371,7 +367,7 @@ class _Start:
 
     @property
     def is_other(self) -> bool:
-        """Whether the agent was probably trained from other numbers than those that are compared."""
+        """Whether the agent was probably trained from other numbers than the compared ones."""
         if self.is_rounded:
             return self.elements >= ENOUGH and self.exact < _FEW_EXACT * self.elements
         return self.rounded_count > max(_FEW_EXACT * self.elements, _VOTES * self.exact)
@@ -416,8 +412,6 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     """A warning if different agents were probably trained from another model than the base.
 
     Args:
-        plan: gives names.
-        sample: of all models.
         apart: the models that differ from those before them; the base first.
     """
     if len(apart) < 3:

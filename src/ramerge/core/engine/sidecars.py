@@ -34,7 +34,7 @@ from ramerge.core.storage.resolve import FoundModel
 def records_of(
     plan: MergePlan, passes: Passes, bytes_written: int, warnings: Sequence[str], start: float
 ) -> tuple[Record, ...]:
-    """Make the record of each point from what the passes have found.
+    """Make the record of each point from the results of the passes.
 
     Args:
         plan: the plan that was carried out.
@@ -120,7 +120,7 @@ def _name_of(model: str, plan: MergePlan, paths: PathStyle) -> str:
 def _statistics(
     plan: MergePlan, point: Point, rounding: Counts, results: Results, paths: PathStyle
 ) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
-    """The figures of each agent, and those of each part of the model where several are counted separately."""
+    """The figures of each agent, and of each part of the model if parts are counted separately."""
     results_by_part: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None

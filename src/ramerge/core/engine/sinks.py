@@ -1,4 +1,4 @@
-"""Where merged bytes go: to files on the disk, or whole tensors to a function."""
+"""Sinks of merged bytes: files on the disk, or a function that takes whole tensors."""
 
 from __future__ import annotations
 
@@ -71,8 +71,6 @@ class Shards:
     """The sink of a local output: writes merged bytes into the shards of every point.
 
     Args:
-        plan: the plan.
-        writer: of `all_shards`.
         complete: shards that were uploaded before. What is merged for them again is not written.
     """
 
@@ -96,14 +94,7 @@ class Shards:
         self._writer.sync()
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards are on the disk. Returns their bytes.
-
-        Args:
-            listen: gets the progress, where this takes long.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
+        """Wait until all shards are on the disk. Returns their bytes."""
         self._writer.finish()
         return self._plan.bytes_written
 

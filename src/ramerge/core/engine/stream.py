@@ -1,4 +1,4 @@
-"""Merged tensors one after another: the work is done in a thread, which waits while a tensor is used."""
+"""Merged tensors one after another, computed in a thread that waits while a tensor is used."""
 
 from __future__ import annotations
 

@@ -44,14 +44,7 @@ class _Sums:
         results: Results,
         blocks: Iterable[Block],
     ) -> None:
-        """Prepare to count.
-
-        Args:
-            plan: the plan.
-            statistics_by_tensor: statistics by the tensor's index.
-            results: of statistics that they may need.
-            blocks: what will be counted.
-        """
+        """Prepare to count."""
         self._plan = plan
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         self._elements: dict[tuple[Statistic, str], int] = {}
@@ -118,16 +111,9 @@ class NonFinite:
 class PassTally:
     """Results and progress of a pass so far.
 
-    Args:
-        work: the pass.
-        results: of earlier passes.
-        listen: gets the progress.
-
     Attributes:
-        statistics: the sums.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.rounding_counts` has it.
-        done_bytes: bytes of input whose blocks are done.
-        warnings: warnings of workers.
+        done_bytes: bytes of input in finished blocks.
     """
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
@@ -148,7 +134,7 @@ class PassTally:
         self._listen(Progress(self._label, self.done_bytes, self._total))
 
     def take(self, result: BlockResult) -> None:
-        """Add the result of a block that is done, and report progress."""
+        """Add the result of a finished block, and report progress."""
         raise_dropped()
         self.statistics.add(result)
         self._refusals.add(result)
@@ -169,12 +155,7 @@ class PassTally:
         self._listen(Progress("compiling kernels", self._compiled_kernels, self._kernel_total, "kernels", note))
 
     def finish(self) -> Refusals:
-        """Refuse inputs that have changed since planning, and bad weights.
-
-        Raises:
-            CheckpointError: a file has changed.
-            WeightsError: see `Refusals.refuse`.
-        """
+        """Refuse inputs that have changed since planning, and bad weights."""
         _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done_bytes, time.monotonic() - self._start)
         check_unchanged(self._plan.inputs.files)
         self._refusals.refuse()
@@ -192,7 +173,7 @@ class Refusals:
         self._unequal: set[tuple[int, int]] = set()
 
     def add(self, result: BlockResult) -> None:
-        """Add what is wrong in a block."""
+        """Add the problems of a block."""
         index = result.block.tensor
         if result.wrong is not None and any(result.wrong):
             counts = np.array(result.wrong, np.int64)
@@ -202,11 +183,7 @@ class Refusals:
         self._unequal.update((index, source) for source in result.unequal)
 
     def refuse(self) -> None:
-        """Raise for all weights of the pass that cannot be merged.
-
-        Raises:
-            WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
-        """
+        """Raise for all weights of the pass that cannot be merged."""
         problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False)]
         for index, number in sorted(self._unequal):
             tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]

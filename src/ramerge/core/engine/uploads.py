@@ -1,4 +1,4 @@
-"""Shards that are uploaded, each as soon as it is complete, while later ones are merged."""
+"""Uploads each shard as soon as it is complete, while later ones are merged."""
 
 from __future__ import annotations
 
@@ -22,16 +22,14 @@ _PARTING_SECONDS = 10.0
 
 
 class UploadedShards(Shards):
-    """Shards that a thread uploads, in the order in which their last blocks come in a pass that goes forwards.
+    """Shards uploaded by a thread, in the order of their last blocks in a pass that goes forwards.
 
-    A block is done once in a pass, and writes only what is its own. So a shard is complete when all blocks of all its
-    tensors are done. Workers wait that are too far ahead, so the staging directory holds few files. Blocks of the shard
-    that is next, and those before them, never wait, so this comes to an end.
+    A block is processed once in a pass, and writes only its own bytes. So a shard is complete when all blocks of its
+    tensors are done. Workers that are too far ahead wait, so the staging directory holds few files. Blocks of the next
+    shard, and blocks before them, never wait, so there is no deadlock.
 
     Args:
-        plan: the plan.
         writer: of the shards that have not arrived.
-        staging: their folder.
     """
 
     def __init__(self, plan: MergePlan, writer: Writer, staging: StagingDir) -> None:
@@ -67,11 +65,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """Upload next the shards that are complete after this block.
-
-        Raises:
-            SendError: what was complete before cannot be uploaded.
-        """
+        """Upload next the shards that are complete after this block."""
         for shard in self._shards[block.tensor]:
             self._missing[shard] -= block.stop - block.start
             assert self._missing[shard] >= 0, "what was done again may have been uploaded"
@@ -88,15 +82,7 @@ class UploadedShards(Shards):
             raise self._failure
 
     def finish(self, listen: Listener = silence) -> int:
-        """Wait until all shards have been uploaded. Returns their bytes.
-
-        Args:
-            listen: gets the progress.
-
-        Raises:
-            OutputError: one cannot be uploaded.
-            OSError: the disk fails.
-        """
+        """Wait until all shards have been uploaded. Returns their bytes."""
         points = len(self._plan.points)
         while self._uploader.is_alive():
             self._uploader.join(0.1)  # signals come in between

@@ -56,18 +56,14 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
 
 
 def refuse_wrong_models(plan: MergePlan, warnings: Iterable[str]) -> None:
-    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them.
-
-    Raises:
-        WeightsError: a warning says so.
-    """
+    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them."""
     wrong = [text for text in warnings if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
     if wrong:
         raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
 
 
 def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
-    """Warnings about NaN and Inf that were computed with, by input."""
+    """Warnings about NaN and Inf in merged inputs, by input."""
     return [
         f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
         f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
@@ -116,7 +112,7 @@ def warnings_of(
 
 
 def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float]) -> Sequence[str]:
-    """A warning if agents have moved so much that most is shared, which is averaged."""
+    """Warn if agents moved so much that most of it is shared, and so averaged."""
     dense_agents = {name: density for name, density in densities.items() if density > _DENSE}
     if epsilon is None or len(densities) == 1 or not dense_agents:
         return ()

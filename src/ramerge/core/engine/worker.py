@@ -281,9 +281,6 @@ class Worker:
         """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
 
         An agent that does not change the tensor shares the base's bytes.
-
-        Raises:
-            CheckpointError: an input cannot be read.
         """
         self._reader.begin(block.start, block.stop)
         return self._reader.blocks([source.tensor for source in tensor.sources])
@@ -302,6 +299,6 @@ class Worker:
 
 
 def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """The sums of what is wrong in blocks of a tensor; None if nothing is."""
+    """Sums of the problems in blocks of a tensor; None without problems."""
     nonzero = [counts for counts in wrong if any(counts)]
     return tuple(map(sum, zip(*nonzero, strict=True))) if nonzero else None

@@ -5,7 +5,6 @@ A folder is opened by:
 open             opens a folder in whatever format it is, or adapters over one another: for `planning/inputs`, `headers`
 registry         all formats in the order in which `open` tries them
 format           the class `Format`, and `Opening`: options and the base, which `open` hands to a format's `open_folder`
-stacks           finds where an adapter undoes what those below it have changed: for `open`
 unread           recognizes folders of trainers that are not read, and says what converts them: for `open`, `adapter`
 
 Formats, whose `find` and `open_folder` only `open` calls:

@@ -35,11 +35,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open an adapter over `opening.base`.
-
-    Raises:
-        CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
-    """
+    """Open an adapter over `opening.base`."""
     base = opening.require(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
     if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):
@@ -90,7 +86,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def _grouped_problems(problems: Sequence[str]) -> list[str]:
-    """The problems; of those that say the same of many modules, the first and how many there are."""
+    """Problems, identical ones of many modules as the first with a count."""
     alike: dict[str, list[str]] = {}
     for text in problems:
         alike.setdefault(re.sub(r"'[^']*'|[0-9]+", "", text), []).append(text)
@@ -108,7 +104,7 @@ def _idle_patterns(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _unread_options(agent: AdaptedModel) -> Iterator[str]:
-    """A warning about options that are set, and that are not known here."""
+    """Warn of unknown options that are set."""
     if options := agent.settings.unread:
         names = brief_list(list(map(quoted, options)))
         yield (
@@ -133,7 +129,7 @@ def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
 def _targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     """The base's tensors that an adapter states as trained, by option and entry.
 
-    Not experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
+    Without experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
     leaves out: those that predict further tokens, and keys and values of layers that share them.
     """
     settings, tensors = agent.settings, agent.base.tensors
@@ -173,9 +169,9 @@ def _targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
 
 
 def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
-    """Those of the names that are not changed, of the kinds of which others are; all, if none are.
+    """The unchanged names of kinds with changed names; all names if none has changed.
 
-    Names are of a kind that differ in numbers only. So a model's other towers need not be changed.
+    Names of a kind differ in numbers only. So other towers of the model may be unchanged.
     """
     kinds: dict[str, list[str]] = {}
     for name in names:
@@ -185,7 +181,7 @@ def _absent(names: Sequence[str], changes: Container[str]) -> list[str]:
 
 
 def _count(base: Checkpoint, key: str) -> int:
-    """A number of the configuration of the text model; 0 if there is none."""
+    """A number in the text model's configuration; 0 without one."""
     return max((value for part in text_configs(base.config) if isinstance(value := part.get(key), int)), default=0)
 
 
@@ -205,7 +201,7 @@ def _other_base(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _model_name(place: str) -> str:
-    """The last part of a model's name or path, in small letters; that of the model in a path of the hub's cache."""
+    """The last part of a model's name or path in lower case; of a path in the hub's cache, the model's name."""
     parts = [part for part in re.split(r"[/\\]", place) if part]
     cached = [part for part in parts if part.startswith("models--")]
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

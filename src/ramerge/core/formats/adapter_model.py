@@ -1,7 +1,7 @@
-"""The model that base and LoRA adapter are together: which tensors change, are replaced or added.
+"""The model of a base with a LoRA adapter: changed, replaced and added tensors.
 
-What the adapter changes is computed from the base in float32 (`tensors.lowrank`), what it replaces is as stored, and
-everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
+Changed tensors are computed from the base in float32 (`tensors.lowrank`), replaced ones are as stored, and all others
+are the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
 `peft.utils.other` of peft 0.21.
 """
 
@@ -125,14 +125,14 @@ class AdaptedModel:
 
     @contextmanager
     def _about(self, what: str) -> Iterator[None]:
-        """Collect a ValueError as what is wrong with a module or a tensor."""
+        """Collect a ValueError as a problem of a module or tensor."""
         try:
             yield
         except ValueError as error:
             self.problems.append(f"{quoted(what)}: {error}")
 
     def _note(self, kind: str, name: str, what: str) -> None:
-        """Note what is done to a tensor of the base. Raises ValueError if it is done a second time."""
+        """Note the change of a tensor of the base. Raises ValueError for a second change."""
         if (before := self.operations.get((kind, name))) is not None:
             both = f"as {quoted(before)} and as {quoted(what)}"
             raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
@@ -230,7 +230,7 @@ class AdaptedModel:
         return towers if set(modules) - set(towers) else []
 
     def _is_in_base(self, module: str) -> bool:
-        """Whether the base has what a module changes; factors for what it lacks may be empty, as a gate of experts."""
+        """Whether the base has a module's target. Factors without a target may be empty, as for a gate of experts."""
         plain = module.replace(".base_layer", "")
         if self._base_name(f"{plain}.weight") or self._base_name(plain) or self._targets(plain):
             return True
@@ -282,7 +282,7 @@ class AdaptedModel:
             self.prefixes = align(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
 
     def tie_again(self) -> None:
-        """Go back to the base as it was given if the adapter leaves input and output embeddings the same."""
+        """Restore the tied base if the adapter leaves input and output embeddings equal."""
         if not self.ties:
             return
         head, embedding = (self.tensors[name] for name in self.ties)
@@ -326,7 +326,7 @@ class AdaptedModel:
             self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
 
     def _is_trained(self, tensor: Tensor) -> bool:
-        """Whether a tensor is a copy that was trained in the base's place, and not the base's own with other rows."""
+        """Whether a tensor is a trained copy, and not the base's own with other rows."""
         return _BASE_LAYER not in tensor.name and self.settings.saves(_plain(tensor).rpartition(".")[0])
 
     def _replace_rows(self, module: str, values: Tensor) -> None:
@@ -358,7 +358,7 @@ class AdaptedModel:
         head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.ties)
         return bool(head) and head != embedding
 
-    # --- what is added -----------------------------------------------------------------------------------------------
+    # --- additions ---------------------------------------------------------------------------------------------------
 
     def _check_wide(self, name: str) -> None:
         dtype = self.tensors[name].dtype
@@ -600,7 +600,7 @@ class AdaptedModel:
             )
 
     def _stored_orientations(self, name: str, expert: int | None) -> set[bool]:
-        """Whether the base stores experts as (in, out), if it tells: those in a tensor each are (out, in)."""
+        """Whether the base stores experts as (in, out); empty if unknown. Experts with a tensor each are (out, in)."""
         transposed = self.base.orientation.stacks.get(name) if expert is None else False
         return set() if transposed is None else {transposed}
 
@@ -653,7 +653,7 @@ def module_of(factor: Tensor) -> str | None:
 
 
 def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[str, int], whole: int) -> list[int]:
-    """The rows of projections in a matrix of `whole` rows, where two of them have the same number."""
+    """Row counts of the projections in a matrix of `whole` rows, two of which are equal."""
     rows = dict(known_heights)
     for one, other in (twins, twins[::-1]):
         if one in rows:
@@ -665,7 +665,7 @@ def _heights(parts: Sequence[str], twins: Sequence[str], known_heights: Mapping[
 
 
 def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
-    """Advice for a pair that is the part of one of several ranks; None if it is whole."""
+    """Advice for a pair that holds only one rank's part; None for a complete pair."""
     if len(tensor.shape) != 2:
         return None
     for extent, whole, same in (

@@ -1,4 +1,4 @@
-"""The factors of a module in a LoRA adapter, and the parameter of a model that they fit."""
+"""The factors of a module in a LoRA adapter, and the model's parameter that they fit."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Pair:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
         return left, right, rank
 
-    def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
-        """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
+    def of_stack(self, *, transposed: bool, expert: int, row: int) -> tuple[Factor, Factor]:
+        """Left and right factor of a stack, from an expert and a row on; `row` applies without transposition."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
         a_step = rank * width if self.a.shape[0] > 1 else 0
         b_step = out * rank if self.b.shape[0] > 1 else 0
@@ -78,7 +78,6 @@ class AdaptedParameter:
     """A parameter that PEFT targets by name.
 
     Attributes:
-        name: of the parameter, as PEFT knows it.
         shape: (experts, rows, columns), or (rows, columns).
         parts: the base's tensors that make it up: names with expert, None for all experts, and first row.
     """

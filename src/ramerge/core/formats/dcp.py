@@ -1,7 +1,7 @@
 """Folders of torch.distributed.checkpoint: `.metadata` and `*.distcp`, or shards in safetensors files.
 
-`.metadata` says where in the whole tensors every piece lies, and where its bytes are, so how the model was parallel
-does not matter. A piece in a `.distcp` file is an archive of torch.save of its own.
+`.metadata` maps every piece to its offset in the whole tensor and to its bytes, so how the model was parallel does not
+matter. A piece in a `.distcp` file is an archive of torch.save of its own.
 """
 
 from __future__ import annotations
@@ -61,11 +61,7 @@ def _shards(folder: Location) -> Iterator[str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors.
-
-    Raises:
-        CheckpointError: a file is missing or wrong, pieces overlap or leave holes; all problems are listed.
-    """
+    """Read in `.metadata` where the pieces of tensors are, and check that they make up whole tensors."""
     shards = list(_shards(folder))
     if shards:
         contents = _in_safetensors(folder, shards, opening)
@@ -93,11 +89,8 @@ class TensorDescription:
     """A tensor as `.metadata` describes it.
 
     Attributes:
-        key: its name there.
-        path: the keys of the nested dictionaries that it was in.
-        dtype: in safetensors' spelling.
-        shape: the whole tensor's.
-        pieces: offsets and sizes, without those that are empty.
+        path: keys of the nested dictionaries around it.
+        pieces: offset and size of each; empty pieces are left out.
     """
 
     key: str
@@ -108,16 +101,7 @@ class TensorDescription:
 
     @staticmethod
     def of(key: str, value: Stub, paths: Mapping[object, object]) -> TensorDescription:
-        """Read torch's `TensorStorageMetadata`.
-
-        Args:
-            key: the tensor's name.
-            value: what `.metadata` says of it.
-            paths: the keys of the dictionaries that tensors were in, by their names, as far as the writer says so.
-
-        Raises:
-            RefusedError: it is something else.
-        """
+        """Read torch's `TensorStorageMetadata`."""
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
         dtype = properties.get("dtype") if isinstance(properties, Stub) else None
@@ -147,11 +131,7 @@ class DcpMetadata:
 
 
 def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
-    """Read `.metadata`. For `modules` see `torchfile.load`.
-
-    Raises:
-        CheckpointError: it is missing, damaged, or does not describe tensors.
-    """
+    """Read `.metadata`. For `modules` see `torchfile.load`."""
     path = folder / METADATA
     if not path.is_file():
         raise CheckpointError(
@@ -220,11 +200,7 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, TensorDescrip
 def in_distcp(
     folder: Path, metadata: DcpMetadata, tensors: Mapping[str, TensorDescription], opening: Opening
 ) -> ShardedModel:
-    """The tensors of `*.distcp` files that are wanted, under the names that are wanted.
-
-    Raises:
-        CheckpointError: a file is missing, or leads out of the folder.
-    """
+    """The requested tensors of `*.distcp` files, under the requested names."""
     problems: list[str] = []
     by_file: dict[str, list[tuple[int, int, TensorDescription, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
     for tensor in tensors.values():
@@ -276,7 +252,7 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
 
 
 def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
-    """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
+    """Tensors of `HuggingFaceStorageWriter`. No file holds their shapes, which follow from the ends of pieces."""
     opening.check_files(folder, names, in_index=False)
     model = ShardedModel(folder, identify(folder / name for name in names))
     numbers = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
@@ -324,7 +300,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
 
 
 def _with_last_ranks(folder: Path, contents: Contents) -> Contents:
-    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
+    """The contents, with a warning if the last ranks may be missing: file names do not show how many there are."""
     counts = [text.get("vocab_size") for text in text_configs(contents.config)]
     tokens = next((count for count in counts if type(count) is int), None)
     embeddings = [tensor for name, tensor in contents.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]

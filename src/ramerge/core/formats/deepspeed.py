@@ -44,7 +44,7 @@ _OTHERS = {
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with ZeRO's partitions: the one that is named, or that of the latest step of a run."""
+    """The folder with ZeRO's partitions: this one, or the latest step of a run."""
     for place in (folder / name for name in _PLACES):
         tag = tag_of(place / "latest")
         for step in (place, *([place / tag] if tag else [])):
@@ -54,12 +54,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find every parameter in ZeRO's partitions of all ranks.
-
-    Raises:
-        CheckpointError: the file of a rank is missing, partitions are not of the same model or too short, or the model
-            is parallel in ways that are not read; all problems are listed.
-    """
+    """Find every parameter in ZeRO's partitions of all ranks."""
     try:
         optimizer, model = _files(folder)
         opening.check_files(folder, [*optimizer, *model], in_index=False)
@@ -98,7 +93,7 @@ def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]
 
 
 def _files(folder: Path) -> tuple[list[str], list[str]]:
-    """The files of the optimizer's ranks, and those of the model's."""
+    """Optimizer files and model files, by rank."""
     names = sorted(path.name for path in folder.glob("*_states.pt"))
     for pattern, what in _OTHERS.items():
         if name := next(filter(pattern.fullmatch, names), None):
@@ -131,12 +126,8 @@ class _Part:
     """Contents of an optimizer's file.
 
     Attributes:
-        path: the file.
-        stage: of ZeRO.
-        ranks: how many partitions there are.
-        groups: this rank's partition of each group of parameters, of one dimension.
-        paddings: for each group, the elements that lie behind each parameter; empty if the file does not say.
-        step: how many steps the optimizer has taken; None if the file does not say.
+        groups: this rank's partition of each parameter group, 1-D.
+        paddings: for each group, padding elements after each parameter; empty if unknown.
     """
 
     path: Path
@@ -148,7 +139,7 @@ class _Part:
 
     @staticmethod
     def read(path: Path) -> _Part:
-        """Read a file of ZeRO's optimizer, and check what it says of itself."""
+        """Read and check an optimizer file of ZeRO."""
         state = _dictionary(path).get("optimizer_state_dict")
         state = state if isinstance(state, dict) else {}
         stage, ranks = state.get("zero_stage"), state.get("partition_count")
@@ -220,12 +211,9 @@ class _State:
     """Contents of a model's file.
 
     Attributes:
-        path: the file.
-        groups: names and shapes of the parameters of each group, in order.
-        frozen_shapes: names and shapes of the parameters that were not trained.
-        fragments: what this rank has of these.
-        whole: tensors that the partitions do not hold, and this file does: buffers, in stages 1 and 2 also frozen ones.
-        aliases: names of parameters that are another parameter too.
+        fragments: this rank's parts of frozen parameters.
+        whole: tensors outside of the partitions: buffers, in stages 1 and 2 also frozen parameters.
+        aliases: names of tied parameters.
     """
 
     path: Path
@@ -237,7 +225,7 @@ class _State:
 
     @staticmethod
     def read(path: Path, stage: int) -> _State:
-        """Read a file of the model in a checkpoint of this stage, and check what it says of its parameters."""
+        """Read and check a model file in a checkpoint of this stage."""
         state = _dictionary(path)
         if state.get("autoep_layers") or state.get("ds_autoep_layers"):
             raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
@@ -320,7 +308,7 @@ def _concatenation(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
-    """Parameters of which each lies in one run, over the end of a partition too. The last one may be shorter."""
+    """Parameters stored contiguously, also across partitions, of which the last may be shorter."""
     first = parts[0]
     paddings = first.paddings or tuple((0,) * len(group) for group in state.groups)
     sizes, padded = tuple(map(len, state.groups)), tuple(map(len, paddings))
@@ -342,7 +330,7 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
 
 
 def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
-    """Parameters of which each is cut for all ranks. A rank's parts lie one after the other, through all groups."""
+    """Parameters split across all ranks. A rank's parts are contiguous, through all groups."""
     flats = [_concatenation(part.groups) for part in parts if part.groups]
     shapes = {name: shape for group in state.groups for name, shape in group.items()}
     expected_elements = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
@@ -366,7 +354,7 @@ def _unequal(state: _State, what: str, expected_elements: int, present: int) -> 
 
 
 def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
-    """A vector of so many elements, of which each rank has an equal share, and the last ones padding."""
+    """A vector of `elements` in equal shares of all ranks, the last ones padded."""
     share = shares[0].elements
     return _concatenation(
         [_cut(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)]
@@ -374,7 +362,7 @@ def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
 
 
 def _frozen_tensors(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
-    """Parameters that were not trained, which stage 3 spreads over the files of all ranks."""
+    """Frozen parameters, which stage 3 splits across the files of all ranks."""
     for name, shape in states[0].frozen_shapes.items():
         shares: list[Tensor] = []
         for state in states:

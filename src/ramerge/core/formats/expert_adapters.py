@@ -44,11 +44,9 @@ _EACH = {
 
 
 class Projection(NamedTuple):
-    """A projection of experts that a module of an adapter changes.
+    """The target of an adapter's module: a projection of experts.
 
     Attributes:
-        stem: the name of the module of all experts.
-        kind: gate, up, down, or gate_up.
         is_short: whether it is called w1, w2 or w3, of which w1 is up where experts have no gate.
     """
 
@@ -69,14 +67,12 @@ def projection_of(module: str) -> tuple[Projection, int | None] | None:
 
 @dataclass(frozen=True)
 class ExpertPlace:
-    """Where in a base a projection is.
+    """Position of a projection in a base.
 
     Attributes:
-        name: of the base's tensor.
-        expert: whose it is; None for all experts in one tensor.
+        expert: index of the expert; None for all experts in one tensor.
         shape: of one expert's matrix in this tensor.
-        row: the row of the projection with which it begins.
-        half: which half of the matrix the projection is, 0 or 1; None if it is all of it.
+        half: 0 or 1 for half of the matrix; None for all of it.
     """
 
     name: str
@@ -102,12 +98,7 @@ class ExpertPlace:
 
 @dataclass(frozen=True)
 class BaseExperts:
-    """The experts of a base.
-
-    Attributes:
-        base_name: gives the base's name of a tensor, or None.
-        tensors: those of the base.
-    """
+    """The experts of a base."""
 
     base_name: Callable[[str], str | None]
     tensors: Mapping[str, Tensor]
@@ -132,11 +123,7 @@ class BaseExperts:
         return self.of_each(stem, kind)
 
     def of_each(self, stem: str, kind: str) -> list[ExpertPlace]:
-        """The matrices of a projection that each expert has for itself, by expert; nothing if it is not stored so.
-
-        Raises:
-            ValueError: as for `places_of`.
-        """
+        """The matrices of a projection that each expert has for itself, by expert; nothing if it is not stored so."""
         for parts in _EACH[kind]:
             first = [self.base_name(f"{stem}.0.{part}.weight") for part in parts]
             if first[0] is not None:

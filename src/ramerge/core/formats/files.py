@@ -57,7 +57,7 @@ def read_config(folder: Location) -> dict[str, object]:
 
 
 def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
-    """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
+    """Warn if the files of a model's parts were written at very different times, the only sign of different steps."""
     times = sorted(identity.modified_ns for identity in identities)
     if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
         return ()
@@ -68,7 +68,7 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
 
 
 def tag_of(path: Location) -> str | None:
-    """Latest step by a trainer's small file; None if there is no such file, or it says no plain name."""
+    """Latest step by a trainer's small file; None without such a file, or without a plain name in it."""
     if not path.is_file():  # a pipe would never end
         return None
     try:
@@ -80,20 +80,18 @@ def tag_of(path: Location) -> str | None:
 
 
 def policy_places(folder: Location) -> list[Location]:
-    """Folders that may hold the policy: the one that is named, the latest step of a run, and the policy in each."""
+    """Folders that may hold the policy: this one, the latest step of a run, and `policy` in each."""
     steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
     return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
 
 
 @dataclass(frozen=True)
 class About:
-    """Configuration of a model whose trainer does not write a `config.json` next to its weights.
+    """Configuration of a model without a `config.json` next to its weights.
 
     Attributes:
-        config: `config.json`; empty if there is none.
         metadata_folder: its folder, which has the tokenizer too.
-        files: the identity of `config.json`, if it was read here.
-        notes: where it is from.
+        files: identity of `config.json`; empty if it is the base's.
     """
 
     config: Mapping[str, object]
@@ -103,11 +101,7 @@ class About:
 
 
 def about_model(folder: Location, places: Iterable[Location], opening: Opening) -> About:
-    """The `config.json` of the first of the places that has one, otherwise the base's.
-
-    Raises:
-        CheckpointError: as for `read_json`, and if it links to a file outside of its folder.
-    """
+    """The first `config.json` in these places, otherwise the base's."""
     for place in places:
         if (place / "config.json").is_file():
             opening.check_files(place, ["config.json"], in_index=False)
@@ -121,11 +115,7 @@ def about_model(folder: Location, places: Iterable[Location], opening: Opening) 
 
 
 def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
-    """The weight files that an index names, sorted, and its map of tensors to files.
-
-    Raises:
-        CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
-    """
+    """The weight files that an index names, sorted, and its map of tensors to files."""
     return indexed_files(path, read_json(path).get("weight_map"), suffix)
 
 

@@ -1,4 +1,4 @@
-"""Protocol of a format: how to recognize a folder that is written in it, and how to open such a folder."""
+"""Protocol of a format: how to recognize and open a folder."""
 
 from __future__ import annotations
 

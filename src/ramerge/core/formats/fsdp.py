@@ -1,7 +1,7 @@
 """Shards of FSDP, one file for each rank, as verl and SkyRL save them: `model_world_size_4_rank_0.pt` and so on.
 
-Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank says where its
-shards lie in the whole tensors, so nothing depends on the order of files or names.
+Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank states its
+shards' offsets in the whole tensors, so nothing depends on the order of files or names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 
 def find(folder: Location) -> Location | None:
-    """The folder with FSDP's shards: the one that is named, its `actor`, or that of the latest step of a run."""
+    """The folder with FSDP's shards: this one, its `actor`, or the latest step of a run."""
     return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
@@ -43,11 +43,7 @@ def _shards(folder: Location) -> dict[tuple[int, int], str]:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Read what every rank of FSDP says of its shards, and check that they make up whole tensors.
-
-    Raises:
-        CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
-    """
+    """Read the shards' positions from every rank, and check that they make up whole tensors."""
     files = _of_one_world(folder)
     inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
@@ -128,7 +124,7 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
             continue  # only weights must be read
         if not isinstance(state, dict):
             continue
-        # how many steps the learning rate's schedule has taken, or what a trainer says the step is
+        # the step of the learning rate's schedule, or of the trainer's state
         schedule = state.get("lr_scheduler")
         last_step = schedule.get("last_epoch") if isinstance(schedule, dict) else None
         steps = [
@@ -148,9 +144,9 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
 
 @dataclass
 class _ParameterParts:
-    """A tensor, as the ranks that were read describe it.
+    """A tensor as described by the ranks read so far.
 
-    `boxes` maps place and shape of every piece to it and to the rank that it is from.
+    `boxes` maps offset and shape of every piece to the piece and its rank.
     """
 
     first: ShardedPart
@@ -158,11 +154,7 @@ class _ParameterParts:
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
 
     def add(self, part: ShardedPart, rank: int) -> None:
-        """Add what a rank has.
-
-        Raises:
-            RefusedError: it contradicts what others have.
-        """
+        """Add the part of a rank, which must agree with the parts of others."""
         self.ranks += 1
         first = self.first
         if (part.shape, part.dtype) != (first.shape, first.dtype):

@@ -27,7 +27,7 @@ from ramerge.core.tensors.origins import reshaped, rows_of, stack
 from ramerge.core.tensors.tensor import Tensor
 
 _PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
-# Architectures whose layers are what the table says. Others have the same names for other things.
+# Architectures with the layers of the table. Others have the same names for other things.
 _MODELS = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_machine_state)\b|_extra_state")
 
@@ -37,7 +37,7 @@ _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_mach
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the model by `config.json`: counts of layers, experts, heads, groups of heads; sizes."""
+    """Sizes of a model in `config.json`: layers, experts, heads, groups of heads, and dimensions."""
 
     layers: int
     experts: int
@@ -48,11 +48,7 @@ class Sizes:
 
     @staticmethod
     def of(config: Mapping[str, object]) -> Sizes:
-        """Read Megatron's sizes from `config.json`.
-
-        Raises:
-            ValueError: the architecture is not one that is read, or a number is missing.
-        """
+        """Read Megatron's sizes from `config.json`."""
         kind = config.get("model_type")
         if kind not in _MODELS:
             raise ValueError(f"is of a {quoted(kind)} model; those of Megatron that are read are {', '.join(_MODELS)}")
@@ -122,7 +118,6 @@ class _Row:
 
     Attributes:
         parts: names in files of transformers, with `{layer}` and `{expert}`.
-        split: how.
     """
 
     parts: tuple[str, ...]
@@ -136,7 +131,7 @@ _SHARED_EXPERT = f"{_LAYER}mlp.shared_expert."
 
 
 def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
-    """Two linear layers, the first of which is gate and up. With `singleton_local_shards` these are two tensors."""
+    """Two linear layers, gate and up fused in the first. With `singleton_local_shards` these are two tensors."""
     rows: dict[str, _Row] = {}
     for kind in ("weight", "bias"):
         gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
@@ -181,12 +176,10 @@ _IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<
 
 @dataclass(frozen=True)
 class _KnownTensor:
-    """A tensor of Megatron that the table knows.
+    """A tensor of Megatron with its row in the table.
 
     Attributes:
-        row: what becomes of it.
-        layer, expert: the one that its name says; None if it has no such part.
-        stack_axes: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
+        stack_axes: the stacked leading dimensions: `layer`, `expert`, both or neither.
     """
 
     row: _Row
@@ -256,12 +249,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the model's tensors in those of Megatron.
-
-    Raises:
-        CheckpointError: no `config.json` is known, tensors have other names or shapes than the table and it say, or
-            files are missing or wrong; all problems are listed.
-    """
+    """Map Megatron's tensors to the model's."""
     inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
     about = about_model(folder, (folder, *inner, folder.parent), opening)
     if not about.config:

@@ -11,13 +11,15 @@ from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
 from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
-from ramerge.core.formats.stacks import undone_changes
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import few_quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import untied
+from ramerge.core.tensors.lowrank import LowRank, OtherRows
 from ramerge.core.tensors.paths import common_folder, linked_out
+from ramerge.core.tensors.tensor import Tensor
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
@@ -38,15 +40,8 @@ def open_checkpoint(
     """Open a model's folder in whatever format it is, from headers alone.
 
     Args:
-        directory: the folder, in any format of `formats.registry`.
         base: the model that an adapter or a delta changes.
-        allow_outside_links: whether files may be links that lead out of the folder.
-        ignore_quantization: whether `config.json` may declare a quantization that the tensors do not have, or that is
-            not known.
-
-    Raises:
-        CheckpointError: there is no such folder, it holds no weights, they are quantized in a way that is not known, or
-            a file is wrong; all problems are listed.
+        ignore_quantization: whether `config.json` may declare an unknown quantization, or one that the tensors lack.
     """
     if not directory.is_dir():
         raise CheckpointError(not_a_directory(directory))
@@ -85,13 +80,11 @@ def open_stack(
     allow_outside_links: bool = False,
     ignore_quantization: bool = False,
 ) -> Checkpoint:
-    """Open a model with what is added to it: each folder over what is below it, the first one over `base`.
+    """Open a model with adapters and deltas on it: each folder over the ones before it, the first over `base`.
 
     Args:
         folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
         base: the model that the first folder changes, if it does not hold a model itself.
-        only_deltas: whether anything else than deltas is refused.
-        allow_outside_links, ignore_quantization: as for `open_checkpoint`.
 
     Raises:
         CheckpointError: a folder cannot be opened, is no delta where only these are asked for, is a model itself where
@@ -99,7 +92,7 @@ def open_stack(
     """
     options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
     model = base
-    # the base is not opened again, so that what is not changed is known to be the base's
+    # the base is not opened again, so that unchanged tensors are recognized as the base's
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
     notes: list[str] = []
     warnings: list[str] = []
@@ -116,7 +109,7 @@ def open_stack(
             plain = None
         elif plain is None:
             plain = below
-        elif names := undone_changes(plain, below, model):
+        elif names := _undone_changes(plain, below, model):
             raise CheckpointError(
                 f"{folder}: replaces rows or all of {few_quoted(names)}, which an adapter before it has changed, so "
                 "that change would be lost. If it was trained on the model with the other adapter, write that model "
@@ -128,15 +121,67 @@ def open_stack(
     return replace(model, notes=tuple(notes), warnings=tuple(warnings))
 
 
+def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
+    """Names of tensors in which the top adapter of a stack undoes changes of those below it.
+
+    Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: of
+    adapters that train the same rows or save the same module, only one can be active.
+
+    Args:
+        start: the model without adapters.
+        below: the model with all adapters but the top one.
+        above: the model with all adapters, opened over `below`.
+    """
+    if above.untied:
+        start, below = untied(start), untied(below)
+    return [
+        name
+        for name, tensor in above.tensors.items()
+        if (before := below.tensors.get(name)) is not None
+        and not _equals(before, start.tensors.get(name))
+        and not _is_unchanged(tensor, before, start.tensors.get(name))
+    ]
+
+
+def _is_unchanged(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
+    """Whether a tensor still has all changes of earlier adapters.
+
+    The magnitudes of DoRA are norms of rows or columns, so they undo other changes of these norms.
+    """
+    while not _equals(tensor, below):
+        match tensor.origin:
+            case LowRank(base=base, magnitude=None):
+                tensor = base
+            case OtherRows(base=base, rows=rows) if not _has_changed(below, start, rows):
+                tensor = base
+            case _:
+                return False
+    return True
+
+
+def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) -> bool:
+    """Whether earlier adapters have changed any of these rows."""
+    while not _equals(tensor, start):
+        if not isinstance(tensor.origin, OtherRows) or set(rows) & set(tensor.origin.rows):
+            return True
+        tensor = tensor.origin.base
+    return False
+
+
+def _equals(tensor: Tensor, other: Tensor | None) -> bool:
+    """Whether two tensors have the same elements, whatever their names: no adapter has changed them since."""
+    return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)
+
+
 def _check_link(directory: Location, target: Location) -> None:
-    """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
+    """Refuse a link from the named folder out of it, and out of the run that contains both."""
     source, place = here(directory), here(target)
     if source is not None and place is not None and access(place).leads_outside(common_folder(source, place)):
         raise CheckpointError(linked_out(target))
 
 
 def not_a_directory(directory: Location) -> str:
-    """Message about a model that is not a folder."""
+    """Message about a path that is not a folder."""
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantized and cannot be merged; "
@@ -154,7 +199,7 @@ def _by_number(folder: Location) -> list[tuple[bool, int, str]]:
 
 
 def _inner_models(directory: Location) -> list[Location]:
-    """The folders with weights that are nearest to the folder, at most four levels down, by step."""
+    """The nearest folders with weights, at most four levels down, by step."""
     for depth in range(1, _MOST_LEVELS + 1):
         places = {path.parent for pattern in _WEIGHTS for path in directory.glob(f"{'*/' * depth}{pattern}")}
         inside = [place for place in places if not access(place).leads_outside(directory)]

@@ -103,12 +103,12 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
         return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
 
     def scaling(self, name: str, rank: int) -> float:
-        """Factor of the product of a module, or of a parameter."""
+        """The scaling of a module's or parameter's product."""
         alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
-        """The keys of patterns that match none of these names, by the option that has them."""
+        """Keys of patterns without a match among these names, by option."""
         module_names = list(names)
         idle_patterns = {
             "alpha_pattern": self._alphas.idle(module_names),
@@ -155,16 +155,12 @@ class AdapterSettings(BaseModel, frozen=True, strict=True, extra="allow"):
 
     @property
     def unread(self) -> list[str]:
-        """Options that are set, and that are not known here."""
+        """Unknown options that are set."""
         return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _HARMLESS_KEYS)
 
 
 def read_settings(folder: Location) -> AdapterSettings:
-    """Read an adapter's configuration.
-
-    Raises:
-        CheckpointError: it cannot be read, or it says what cannot be computed; all problems are listed.
-    """
+    """Read an adapter's configuration."""
     path = folder / CONFIG
     config = read_json(path)
     kind = config.get("peft_type")
@@ -267,7 +263,7 @@ def _no_alpha(folder: Location) -> str:
 def _is_quick(pattern: str) -> bool:
     """Whether a regular expression from a file can be matched without taking long.
 
-    What is repeated may not itself be a group, and at most two parts may be repeated.
+    A repeated part may not be a group, and at most two parts may be repeated.
     """
     if len(pattern) > _LONGEST or re.search(r"\)[*+?{]|\\[1-9]|\(\?", pattern):
         return False
@@ -296,7 +292,7 @@ class _Patterns:
         self._regular = {pattern: number for pattern, number in numbers.items() if pattern not in self._literal}
 
     def matching(self, name: str) -> list[str]:
-        """The patterns that match a name, in the order in which they were given: PEFT takes the first."""
+        """The patterns that match a name, in their order: PEFT takes the first."""
         if len(name) > _LONGEST_NAME or not (self._literal or self._regular):
             return []
         parts = name.split(".")

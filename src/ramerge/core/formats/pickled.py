@@ -25,11 +25,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
-    """Find the tensors of `pytorch_model.bin`, or of a series of such files.
-
-    Raises:
-        CheckpointError: a file is missing or wrong; all problems are listed.
-    """
+    """Find the tensors of `pytorch_model.bin`, or of a series of such files."""
     contents = open_files(folder, NAMING, tensors_of, opening)
     untied, ties = without_ties(contents.tensors.values(), contents.config)
     shards = {
@@ -41,11 +37,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a pickled file, in the order in which they were saved.
-
-    Raises:
-        CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.
-    """
+    """The tensors of a pickled file, in the order in which they were saved."""
     if (file := here(path)) is None:
         raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
     state = load_file(file)

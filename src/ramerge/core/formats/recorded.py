@@ -1,4 +1,4 @@
-"""Statistics that `ramerge calibrate` gathers of a model: inputs of linear layers, importances, and of which model.
+"""Statistics that `ramerge calibrate` gathers: inputs of linear layers, importances, and digests of their model.
 
 Recorded inputs are a folder of safetensors files, and `inputs.json`, which says whose inputs they are:
 
@@ -30,12 +30,11 @@ IMPORTANCES = "importance"
 
 
 class InputPlace(NamedTuple):
-    """Where the recorded inputs of a weight are.
+    """Names of a weight's recorded inputs in the file.
 
     Attributes:
-        rows: name of the tensor with its rows.
-        weights: name of the tensor with how much each of them counts.
-        transposed: whether the weight is stored as (in, out); None if it is not said.
+        weights: name of the tensor with the weight of each row.
+        transposed: whether the layer's weight is stored as (in, out); None if unknown.
     """
 
     rows: str
@@ -44,7 +43,7 @@ class InputPlace(NamedTuple):
 
 
 def name_of(tensor: str, expert: int) -> str:
-    """Name in recorded statistics of an expert's matrix, where one tensor stacks those of all experts."""
+    """Name of an expert's matrix in recorded statistics, where one tensor stacks all experts."""
     return f"{tensor}[{expert}]"
 
 
@@ -55,11 +54,7 @@ def expert_of(name: str) -> tuple[str, int] | None:
 
 
 def read_places(folder: Location) -> dict[str, InputPlace]:
-    """For each weight where its recorded inputs are.
-
-    Raises:
-        CheckpointError: there is no such file, or it is wrong.
-    """
+    """The recorded inputs of each weight, by its name."""
     path = folder / PLACES
     if not path.exists():
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
@@ -86,11 +81,7 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
 
 
 def read_digests(folder: Location) -> dict[str, str] | None:
-    """A digest for each tensor of the model that inputs or importances come from; None if the folder has none.
-
-    Raises:
-        CheckpointError: the file is wrong.
-    """
+    """Digests of the tensors of the model behind inputs or importances; None without them."""
     path = folder / MODEL
     if not path.exists():
         return None

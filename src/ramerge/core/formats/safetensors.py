@@ -31,7 +31,7 @@ ONE_FILE, INDEX = NAMING.one_file, NAMING.index
 
 
 def index_of(files: Iterable[str]) -> str:
-    """The name of the index of files, by which the library that reads files of such names looks for it."""
+    """The name of the index that libraries look for next to files of this name."""
     return f"{stem_of(files)}.safetensors.index.json"
 
 
@@ -41,11 +41,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Read the headers of safetensors files, and check that index, numbers and files agree.
-
-    Raises:
-        CheckpointError: a file is missing or wrong; all problems are listed.
-    """
+    """Read the headers of safetensors files, and check that index, numbers and files agree."""
     contents = open_files(folder, NAMING, tensors_of, opening)
     first = next(iter(contents.shards), None)
     if first is None or is_far(folder) or not _is_of_mlx(folder / first):
@@ -66,11 +62,7 @@ def _is_of_mlx(path: Location) -> bool:
 
 
 def tensors_of(path: Location) -> list[Tensor]:
-    """The tensors of a safetensors file, in the order of their bytes.
-
-    Raises:
-        CheckpointError: the file cannot be read, or its header is wrong.
-    """
+    """The tensors of a safetensors file, in the order of their bytes."""
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
         for entry in read_header(path).entries

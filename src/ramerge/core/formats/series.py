@@ -1,4 +1,4 @@
-"""Which of a folder's files are the model's: one file, the files of an index, or all, whose numbers say how many."""
+"""The model's files in a folder: one, those in an index, or a complete numbered series."""
 
 from __future__ import annotations
 
@@ -46,14 +46,12 @@ def stem_of(names: Iterable[str], stems: Sequence[str] = STEMS) -> str:
 
 @dataclass(frozen=True)
 class Naming:
-    """How a format names the files of a model's weights.
+    """File names of a format's weights.
 
     Attributes:
-        stems: beginnings of names that libraries look for; the usual one first.
-        suffix: of the files.
-        several: a pattern of the names of several.
-        others: patterns of names among these that do not hold a model's tensors as they are.
-        again: a pattern of files that hold the model once more if there are others.
+        stems: beginnings of the names, the usual one first.
+        others: patterns of files that do not hold the model's tensors as they are.
+        again: a pattern of files that duplicate the model next to others.
     """
 
     stems: tuple[str, ...]
@@ -104,10 +102,6 @@ def _choose_files(
     Returns:
         Their names; the index's map of tensors to files, or None without an index; notes about files that are not read;
         warnings about files that look like another model.
-
-    Raises:
-        CheckpointError: names say that there are more files than are there, or than the index names; or the index is
-            wrong. All problems are listed.
     """
     files, index, suffix = naming.files_in(folder), None, naming.suffix
     if (folder / naming.one_file).exists():
@@ -145,17 +139,7 @@ def _choose_files(
 def open_files(
     folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
 ) -> Contents:
-    """Open the files of a model that are named so: one, or several, each with all of its tensors.
-
-    Args:
-        folder: the folder.
-        naming: how its files are named.
-        tensors_of: the tensors of a file.
-        opening: whether links may lead outside.
-
-    Raises:
-        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
-    """
+    """Open one file or several by their names, each with all of its tensors."""
     naming = naming.of(folder)
     files, index, notes, warnings = _choose_files(folder, naming)
     adapters: Iterator[Location] = folder.glob(_ADAPTERS)
@@ -217,7 +201,7 @@ def open_files(
 
 
 def _overrides(index: Location, overridden: Iterable[tuple[Tensor, str]], tensors: Mapping[str, Tensor]) -> list[str]:
-    """A note on tensors of which a file holds another copy than the file that the index names."""
+    """Note tensors with further copies outside of the file that the index names."""
     older = [(tensor, file) for tensor, file in overridden if not _are_equal(tensor, tensors[tensor.name])]
     if not older:
         return []
@@ -251,7 +235,7 @@ def _are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def _whole_without(folder: Location, naming: Naming) -> str:
-    """Advice to remove an index next to files that are complete by their numbers; empty if they are not."""
+    """Advice to remove the index of files that are complete by their numbers; empty if incomplete."""
     names = naming.files_in(folder)
     totals = {match[2] for name in names if (match := _OF.search(name))}
     if len(totals) != 1 or len(names) != int(next(iter(totals))) or any(gaps(names, counted_only=True)):
@@ -265,7 +249,7 @@ def _whole_without(folder: Location, naming: Naming) -> str:
 def _incomplete(
     folder: Location, naming: Naming, names: Sequence[str], files: Sequence[str], *, in_index: bool
 ) -> Iterator[str]:
-    """Say which files of numbered series are not among those that are read, or are numbered in another way."""
+    """Problems of numbered series with missing files, or with files numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
         some = few_quoted(absent, count)
         if not in_index:
@@ -305,7 +289,6 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
     """For each series of numbered names with gaps, the first names that are missing, and how many are.
 
     Args:
-        names: of files, such as `model-00001-of-00003.safetensors`, or `part0.safetensors`.
         counted_only: whether numbers without a total say nothing, as where an index says which files there are.
 
     Example:
@@ -331,8 +314,8 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
             yield list(islice(absent, MOST_NAMES)), count
 
 
-def by_numbers(files: Sequence[File], stem: str = STEMS[0]) -> dict[str, File]:
-    """Files under the names that libraries give to safetensors files: one, or a series."""
+def by_numbers(files: Sequence[File], stem: str) -> dict[str, File]:
+    """Files under the usual names of safetensors files: one, or a series."""
     if len(files) == 1:
         return {f"{stem}.safetensors": files[0]}
     return {f"{stem}-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}

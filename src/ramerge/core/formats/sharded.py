@@ -1,4 +1,4 @@
-"""Helpers of formats whose tensors are in pieces: how a model is put together, and the parts that ranks save.
+"""Helpers of formats with tensors in pieces: assembly of a model, and the parts that ranks save.
 
 A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
 """
@@ -26,7 +26,7 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass
 class ShardedModel:
-    """A model whose tensors are in pieces, while it is put together from these files, and what is wrong with it."""
+    """A model that is put together from pieces in files, and its problems."""
 
     folder: Path
     files: dict[Location, Identity]
@@ -55,11 +55,7 @@ class ShardedModel:
                 self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
 
     def contents(self, metadata_folder: Path, opening: Opening) -> Contents:
-        """Result of a format, with `config.json` of another folder.
-
-        Raises:
-            CheckpointError: there are problems; all of them are listed.
-        """
+        """Result of a format, with `config.json` of another folder."""
         with collect(self.problems):
             about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
         if self.problems:
@@ -75,8 +71,6 @@ class ShardedPart:
     """Part of a tensor that one rank holds.
 
     Attributes:
-        shape: the whole tensor's.
-        dtype: the whole tensor's.
         boxes: pieces of the tensor, each with its offset in every dimension; none if the rank has nothing of it.
     """
 
@@ -86,11 +80,7 @@ class ShardedPart:
 
 
 def part_of(value: object) -> ShardedPart:
-    """The part that a rank holds, from an entry of its state dict.
-
-    Raises:
-        RefusedError: it is not a tensor, or is sharded in a way that is not read.
-    """
+    """The part that a rank holds, from an entry of its state dict."""
     if isinstance(value, View):
         return ShardedPart(value.shape, value.dtype, (((0,) * len(value.shape), value),))
     if isinstance(value, Stub) and value.path.endswith(".DTensor"):

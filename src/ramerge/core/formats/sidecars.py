@@ -68,7 +68,7 @@ _NOT_COMPANIONS = (
     ".*",
 )
 
-# What says how to read weights in other files than those that are read: an adapter's, or Mistral's own.
+# Configurations of weights in other files than the read ones: an adapter's, or Mistral's own.
 _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "consolidated*"}
 
 # Of sentence-transformers: the modules that make up a model, and their folders.
@@ -143,12 +143,7 @@ def companion_files(base: Checkpoint, tokenizer_from: Checkpoint | None = None) 
 
 
 def left_out(directory: Location, read: Container[Location]) -> list[str]:
-    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash.
-
-    Args:
-        directory: the folder.
-        read: the files whose weights are read.
-    """
+    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash."""
     return [name for name in _companions_and_others(directory, read)[1] if directory / name not in read]
 
 
@@ -189,19 +184,14 @@ def processor_files(directory: Location) -> dict[str, Location]:
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
-    """The folders of modules whose weights are among files of these names."""
+    """Folders of modules with weights among these files."""
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
 def _companions_and_others(
     directory: Location, read: Container[Location] = ()
 ) -> tuple[dict[str, Location], list[str]]:
-    """The files in a folder: those to copy, by relative name, and the names of those that are left out.
-
-    Raises:
-        CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks files
-            of its weights.
-    """
+    """Files of a folder to copy, by relative name, and the names of the others."""
     paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
     foreign = {
         name
@@ -265,7 +255,7 @@ def _companions_and_others(
 def _states_in(
     directory: Location, paths: Mapping[PurePosixPath, Location], read: Container[Location]
 ) -> set[PurePosixPath]:
-    """The files of a folder that JSON files in it name, without weights that are read."""
+    """Files of a folder named by JSON files in it, without weights that are read."""
     on_top = {
         name.name: path
         for name, path in paths.items()
@@ -280,7 +270,7 @@ def _fits(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _modules_of(directory: Location) -> set[str]:
-    """The names of the folders of a model's modules, besides the one that is merged; none if it does not say."""
+    """Folders of a model's other modules by name; none if unknown."""
     path = directory / _MODULES
     if not path.is_file():
         return set()
@@ -294,7 +284,7 @@ def _modules_of(directory: Location) -> set[str]:
 
 
 def _is_pointer(path: Location) -> bool:
-    """Whether a file is what Git has in place of a large one. Only small files are read."""
+    """Whether a file is a pointer of Git LFS. Only small files are read."""
     if not len(LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
@@ -302,7 +292,7 @@ def _is_pointer(path: Location) -> bool:
 
 
 def is_tokenizer(name: str) -> bool:
-    """Whether a file of this relative name is one of those that `companions: AGENT` takes from that agent."""
+    """Whether `companions: AGENT` takes the file with this relative name from the agent."""
     return _fits(name, _TOKENIZER_FILES)
 
 

@@ -1,4 +1,4 @@
-"""Folders that trainers write and that are not read: each is refused with the command that makes one that is."""
+"""Unsupported folders of trainers: each is refused with the command that converts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ramerge.core.storage.location import Location
 
 _STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
 _MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
-# What it is, patterns of names inside of which one that matches is enough, and what to do with {run} and {file}.
+# Kind, alternative patterns of names inside of it, and advice for {run} and {file}.
 _KINDS = (
     (
         "the state of an engine of vLLM, of which each file is one rank's part (save_sharded_state)",
@@ -64,7 +64,7 @@ _FACTOR = re.compile(r"[._](?:lora_(?:embedding_)?[AaBb]|lora_(?:down|up)|lora_l
 
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a folder with tensors of these names, if they are those of an adapter of Megatron."""
+    """Advice for an adapter of Megatron, by the names of its tensors."""
     example = next((name for name in names if _OF_MEGATRON.search(name)), None)
     if example is None:
         return None
@@ -77,7 +77,7 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
 
 
 def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a folder that is read as a model and has factors of LoRA among tensors of these names."""
+    """Advice for a model with factors of LoRA among its tensors."""
     names = list(names)
     factors = [name for name in names if _FACTOR.search(name)]
     if not factors:
@@ -109,7 +109,7 @@ def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
 
 
 def by_names(folder: Location, names: Iterable[str]) -> str | None:
-    """Advice for a folder that is read as a model, if names of its tensors show that it is none."""
+    """Advice for a folder that is not a model by the names of its tensors."""
     names = list(names)
     return unmerged_adapters(folder, names) or fsdp_of_megatron(folder, names)
 
@@ -120,7 +120,7 @@ def is_mlx(folder: Location) -> bool:
 
 
 def advice(folder: Location) -> str | None:
-    """Kind of a folder that is not read, and the command that converts it; None if the kind is unknown."""
+    """Kind of an unsupported folder, and the command to convert it; None if the kind is unknown."""
     for title, patterns, command in _KINDS:
         if paths := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))

@@ -47,7 +47,7 @@ def _swap_last(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether elements follow one another. The stride of a dimension of one element says nothing."""
+    """Whether elements are contiguous. The stride of a singleton dimension is irrelevant."""
     step = 1
     for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
         if extent != 1 and stride != step:
@@ -59,9 +59,7 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Tensors by name, without an output embedding that the model ties to the input's, as `save_pretrained` writes.
 
-    Notes say what was left out.
-
-    It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
+    It is left out, with a note, only if its elements are the same bytes of the same files, so nothing must be compared.
     """
     untied, notes = {tensor.name: tensor for tensor in tensors}, []
     inputs = [tensor for name, tensor in untied.items() if name.endswith(EMBEDDINGS)]

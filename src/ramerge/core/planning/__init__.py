@@ -2,7 +2,7 @@
 
 build            from the points of a recipe to a plan, by the steps below; called by `api`
 findings         `PlanFinding`: problems, warnings and notes, which every step returns; their messages
-owners           whose a tensor is: an agent's, the base's or all agents'; their labels, for `engine` too
+owners           owners of tensors: an agent, the base or all agents; their labels, for `engine` too
 requirements     what kinds of output require of a merge, each worded once
 kinds            how a kind of output takes part in planning: the base class of `engine.outputs.OutputKind`
 
@@ -11,7 +11,7 @@ Steps, in the order in which `build` takes them:
 inputs           finds and opens the models of a recipe (`OpenedInputs`); the only module that does
 soups            the agent of `inputs` that is a mean of checkpoints; its weights, for records, too
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
-absences         for `name_mappings`: what a model need not have, such as buffers, shared keys and values, towers
+absences         for `name_mappings`: optional tensors, such as buffers, shared keys and values, towers
 match            compares agents' tensors, importances and recorded inputs with the base's tensors
 vocabulary       `Rows` of embeddings that only some models have, and rows with different tokens
 tokens           reads tokens, chat templates and other settings of tokenizers, for `vocabulary`, `checks` and `damaged`
@@ -33,5 +33,5 @@ model            `MergePlan`, `TensorPlan`, `OutputPart`, `Block`, `Resources`: 
                  for `checks`, `explain` and all of `engine`; by which parts of a model is counted (`scope_of`)
 explain          a plan as text and as plain values, for `api`; why it cannot be merged and which warnings it forecasts,
                  for `cli` and `engine.warn`
-headers          no part of a plan: what each model's headers say by themselves, for the page of `ui`
+headers          no part of a plan: each model by its headers alone, for the page of `ui`
 """

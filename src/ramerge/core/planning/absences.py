@@ -1,4 +1,4 @@
-"""Tensors that one of two models has and the other need not have, although both are the same model.
+"""Tensors that one of two checkpoints of a model may lack.
 
 What a model has depends on who saved it: transformers leaves out heads for several tokens, buffers that it computes,
 and keys and values that layers share; a text model lacks the towers of the larger model that it was taken from.
@@ -45,8 +45,6 @@ def known_absences(
     """Tensors that another model may lack, as reasons and names.
 
     Args:
-        tensors: those of a model.
-        absent: those of them that the other model does not have.
         configs: `config.json` of both, the model's own first.
     """
     names = {tensor.name for tensor in absent}
@@ -80,7 +78,7 @@ def _number(config: Mapping[str, object], key: str) -> int | None:
 
 
 def _text_layers(names: Collection[str]) -> dict[str, int]:
-    """The numbers of layers that belong to a text model, which has embeddings next to its layers."""
+    """Numbers of a text model's layers, recognized by the embeddings next to them."""
     stacks = {name.removesuffix(end) for name in names for end in EMBEDDINGS if name.endswith(end)}
     layers = {name: layer for name in names if (layer := layer_of(name)) is not None and "layers" in layer.stack}
     texts = {
@@ -90,9 +88,9 @@ def _text_layers(names: Collection[str]) -> dict[str, int]:
 
 
 def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
-    """The absent tensors of towers, projectors and other models, of which nothing is there.
+    """Absent tensors of towers, projectors and other parts that are missing entirely.
 
-    A part is what a stack of layers lies in. Of parts that are there, nothing may lack.
+    A part is the model around a stack of layers. A part must be complete or missing.
     """
     stacks = {name: stack_of(name) for name in tensors}
     present = {stack for name, stack in stacks.items() if stack and name not in absent}

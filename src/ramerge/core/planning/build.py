@@ -131,7 +131,7 @@ def _check_output(
     options: Options,
     size: int | None,
 ) -> tuple[int | None, list[PlanFinding]]:
-    """The free bytes where the output is built, None if there is no output; and what would make writing fail.
+    """Free bytes where the output is built, None without an output; and problems of writing.
 
     `size` is what it takes there at least, if it is not the model's.
     """

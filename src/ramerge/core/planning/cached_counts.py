@@ -62,7 +62,7 @@ def digest_of(
 def plain_values(value: object, identity_of: Callable[[Location], object], digests: dict[int, str]) -> object:
     """A value with tensors and their origins as plain values; files as `identity_of` gives them.
 
-    Tensors become digests, each once, which `digests` collects: those of a chain of deltas are part of each other.
+    Each tensor becomes one digest, collected in `digests`: in a chain of deltas, tensors contain each other.
     """
     if isinstance(value, Tensor):
         chain: list[Tensor] = []
@@ -92,7 +92,7 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 
 
 def _counted_tensors(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
-    """The tensors that are counted: those that are merged, sorted by name."""
+    """Tensors to count: the merged ones, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 

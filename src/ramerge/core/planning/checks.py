@@ -64,7 +64,7 @@ _NAMED_HEAD = re.compile(r"score|classif|head|regression|reward", re.IGNORECASE)
 _COMPARED_BYTES = 16_000_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
-# What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
+# Declarations of quantized weights next to config.json, by ModelOpt, AutoGPTQ and AutoAWQ.
 _OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
@@ -124,7 +124,7 @@ def _has_other_rows(base: Checkpoint, agent: Checkpoint) -> bool:
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
-    """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
+    """The inputs without agents of another architecture, about which nothing else is worth a message."""
     base = inputs.opened_base
     if base is None or "model_type" in recipe.allow.config:
         return inputs, []
@@ -173,8 +173,8 @@ def note_companions(
 def _other_companions(
     reader: TokenReader, source: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
-    """Differences of an agent, and what `companions` would take from it."""
-    # what a damaged file would say is not known: `warn_of_damaged` says so
+    """An agent's differences, and the files that `companions` would take from it."""
+    # the contents of a damaged file are unknown: `warn_of_damaged_files` reports it
     ours, own = reader.template_of(source), reader.template_of(agent)
     readable = not reader.damages(source, "chat template") and not reader.damages(agent, "chat template")
     if readable and own not in (None, ours):
@@ -325,7 +325,7 @@ def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base:
 
 
 def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
-    """Whether a method would solve for what a tensor stacks, were these tensors of their own."""
+    """Whether a method would solve for the matrices that a tensor stacks, if they were separate tensors."""
     layer = tensor.layer
     if len(layer.shape) != 3:
         return False
@@ -340,7 +340,7 @@ def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
 
 
 def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
+    """Warn of given parameters without an effect at any point, in any tensor."""
     recipe = points[0].recipe
     merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
     # the rules whose tensors each is for; 0 is for all others
@@ -364,7 +364,7 @@ def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
 
 
 def note_one_agent(point: Point) -> Iterator[PlanFinding]:
-    """Note what a merge of only one agent means."""
+    """Note the effect of merging a single agent."""
     if len(point.recipe.agents) == 1 and point.method.combines:
         yield note(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
@@ -383,7 +383,7 @@ def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
 
 
 def note_unchecked(point: Point) -> Iterator[PlanFinding]:
-    """Note what is allowed although nothing is compared with the base."""
+    """Note inputs that are accepted without comparison with the base."""
     allow = point.recipe.allow
     for key, value in (("swapped_base", allow.swapped_base), ("other_base", allow.other_base)):
         if value and not point.uses_base:
@@ -391,7 +391,7 @@ def note_unchecked(point: Point) -> Iterator[PlanFinding]:
 
 
 def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
-    """Note what `rounding: stochastic` does."""
+    """Note the effect of `rounding: stochastic`."""
     if recipe.seed is None:
         return
     if not any(tensor.rounds_updates for tensor in tensors):
@@ -404,7 +404,7 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Pla
 
 
 def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[PlanFinding]:
-    """Note what dense updates mean for methods that are made for sparse ones."""
+    """Note dense updates in methods for sparse ones."""
     if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
         yield note(
             f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
@@ -415,7 +415,7 @@ def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[Pla
 
 
 def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[Point, ...], list[PlanFinding]]:
-    """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
+    """The merges with defaults for LoRA adapters if there are several. Warn of parameters that harm them."""
     if len(inputs.adapters) < 2:
         return tuple(points), []
     points_for_adapters = tuple(point.for_adapters for point in points)
@@ -455,7 +455,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Plan
 
 
 def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> Iterator[PlanFinding]:
-    """Refuse to quantize like the base where no rule says how. Note what is kept."""
+    """Refuse to quantize like the base without a rule for it. Note the tensors that keep their dtype."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
     for number, rule in enumerate(recipe.rules):
@@ -492,7 +492,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> I
 
 
 def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
-    """Note which tensors stay wider than the dtype that the recipe asks for."""
+    """Note tensors that stay wider than the recipe's dtype."""
     narrow_dtype = FROM_FULL_NAME.get(recipe.dtype or "")
     rules = rules_with_dtype(recipe)
     exceptions = {
@@ -510,7 +510,7 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
 
 
 def note_statistics(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
-    """Note which tensors are statistics of layers' inputs, which are not merged."""
+    """Note statistics of layers' inputs, which are not merged."""
     copies = [tensor for tensor in tensors if is_statistic(tensor.name) and tensor.action == "copy" and not tensor.rule]
     if copies:
         names = brief_list([quoted(tensor.name) for tensor in copies])
@@ -523,7 +523,7 @@ def note_statistics(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
 def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
     """Note which tensors are stored wider than most of the weights, because of a rule, or because rules narrow most.
 
-    Not those that are as in the base, which stores them wider than its other weights.
+    Tensors that the base stores wider than its other weights are left out.
     """
     rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
@@ -551,7 +551,7 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
 def find_companions(
     inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], owner: str | None
 ) -> tuple[dict[str, Location], list[PlanFinding]]:
-    """Relative name to source of the files to copy; the tokenizer is that of the agent `owner`, if there is one."""
+    """Relative name to source of the files to copy; the tokenizer is `owner`'s, if given."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(owner) if owner else None
@@ -579,7 +579,7 @@ def find_companions(
 
 
 def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
-    """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
+    """Note the base's tensors that are compared as the agents' trainers have rounded them."""
     rounded_tensors = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounding)]
     if rounded_tensors:
         first = rounded_tensors[0]

@@ -47,13 +47,7 @@ _LONGEST_KEY = 200
 
 @dataclass(frozen=True)
 class ConfigDifferences:
-    """Differences between two configurations, as key to "base has this, agent has that".
-
-    Attributes:
-        refusals: change what the weights mean.
-        warnings: may change what the weights mean.
-        harmless: concern training, generation or labels.
-    """
+    """Differences between two configurations, as key to "base has this, agent has that"."""
 
     refusals: dict[str, str] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
@@ -65,12 +59,8 @@ class _KeyTable:
     """Contents of `config_keys.json`.
 
     Attributes:
-        unimportant: keys that every tool writes differently.
-        harmless: keys that do not change what the weights mean.
         derived_keys: keys that follow from others where they are left out or null.
         lists: model type to the rules by which its lists are derived; see `derived.layers`.
-        defaults: key to the value that most model types give it.
-        models: model type to the defaults that it has instead.
     """
 
     unimportant: re.Pattern[str]
@@ -93,7 +83,7 @@ def key_table() -> _KeyTable:
 
 
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
-    """All keys whose values differ, where a key that one side leaves out has its default."""
+    """Keys with different values; a missing key has its default."""
     differences = ConfigDifferences()
     left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
     if left == right:
@@ -101,7 +91,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
-        # what is not known is probably null where the other side says so
+        # an unknown default is probably null if the other side is
         if (
             values[0] == values[1]
             or set(map(id, values)) == {id(None), id(_UNKNOWN)}
@@ -120,7 +110,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
 
 
 def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool:
-    """Whether two configurations are of one architecture, or one is of the text model, or another part, of the other.
+    """Whether two configurations share an architecture, or one is of a part, such as the text model, of the other.
 
     Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
     """
@@ -134,11 +124,11 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
 def _comparable(
     base: Mapping[str, object], agent: Mapping[str, object]
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The parts of two configurations that are about what both models have."""
+    """The comparable parts of two configurations."""
     kinds = [config.get("model_type") for config in (base, agent)]
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
-        # which of its parts an agent has, its tensors say
+        # the tensors show which parts an agent has
         base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
     if not same:
         if path := path_to(base, kinds[1]):
@@ -168,7 +158,7 @@ def _writes_text(config: Mapping[str, object]) -> bool:
 
 
 def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
-    """The configuration of a part. That its embeddings are tied may be said only by the whole model's."""
+    """The configuration of a part. Tied embeddings may be stated only in the whole model's."""
     part: Any = config
     for key in path:
         part = part[key]
@@ -285,7 +275,7 @@ def _flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def contradictions(model: Checkpoint) -> list[str]:
-    """Contradictions between `config.json` and the shapes of weights, human-readable; only of what both have."""
+    """Contradictions between `config.json` and the shapes of weights, human-readable."""
     embedding = next((embedding for name in model.tensors if (embedding := _EMBEDDINGS.fullmatch(name))), None)
     if embedding is None:
         return []

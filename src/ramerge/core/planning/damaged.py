@@ -1,4 +1,4 @@
-"""Files next to the weights that are damaged: the output gets them, or they would be compared.
+"""Damaged files next to the weights that would be copied or compared.
 
 A model with such a file may be merged, because no weight depends on it. So these are warnings.
 """
@@ -37,13 +37,9 @@ _ALL: Sequence[Comparison] = ("tokens", "chat template", "end tokens")
 def warn_of_damaged_files(
     inputs: OpenedInputs, recipe: Recipe, companions: Mapping[str, Location], reader: TokenReader, *, alone: bool
 ) -> Iterator[PlanFinding]:
-    """Warn of damaged files that the output gets, or that say what would be compared.
+    """Warn of damaged files that would be copied or compared.
 
     Args:
-        inputs: the models.
-        recipe: the recipe.
-        companions: the files that the output gets, by relative name.
-        reader: reads files of tokenizers.
         alone: whether the output is tensors without files, so that only tokens are compared.
     """
     models = {BASE: inputs.opened_base} if inputs.opened_base is not None and recipe.base is not None else {}

@@ -43,8 +43,6 @@ def layers(rule: Mapping[str, Any], value_of: _Lookup, is_stated: Callable[[str]
             a multiple of it, and `miss` in the others. `first`: `hit` in so many layers, then `miss`. `window`: `hit`
             in layers from `max_window_layers` on, if `use_sliding_window`. The key `key` has the number for `every`
             and `first`, where it is stated.
-        value_of: gives values of other keys.
-        is_stated: whether the configuration has a key.
     """
     if any(is_stated(key) and value_of(key) != value for key, value in rule.get("with", {}).items()):
         return None

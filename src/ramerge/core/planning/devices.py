@@ -1,4 +1,4 @@
-"""Chooses where whole matrices are solved for: on a GPU, if one is asked for, or if the matrices are large."""
+"""Chooses the device that solves for whole matrices: a GPU on request, or if the matrices are large."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ _SHARE = 0.9  # of a device's free memory
 def place_matrices(
     text: str, points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, resources: Resources
 ) -> tuple[Resources, list[PlanFinding]]:
-    """The resources with the device that `text` names.
-
-    Raises:
-        RecipeError: `text` names no device.
-    """
+    """The resources with the device that `text` names."""
     read_device(text)
     matrices = matrices_of(points, tensors)
     large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE
@@ -59,7 +55,7 @@ def place_matrices(
 
 
 def _room(device: str) -> int:
-    """Bytes for one of the matrices that are on a device at a time."""
+    """Bytes of a device for one matrix, with several on it at a time."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else torch.mps.recommended_max_memory()
@@ -67,6 +63,6 @@ def _room(device: str) -> int:
 
 
 def _operations(shape: Sequence[int]) -> int:
-    """Those of a matrix times its own transpose, the smaller of both products."""
+    """Multiply-adds of a matrix times its own transpose, the smaller of both products."""
     short, long = sorted((math.prod(shape[:-1]), shape[-1]))
     return short * short * long

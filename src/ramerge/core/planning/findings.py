@@ -37,13 +37,7 @@ class PlanFinding:
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings of a plan as messages.
-
-    Attributes:
-        problems: what would make the merge fail.
-        warnings: what can be merged, but is probably not what the user wants.
-        notes: further information for the user.
-    """
+    """All findings of a plan as messages."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

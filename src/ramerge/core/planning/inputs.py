@@ -129,7 +129,7 @@ def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
 
 
 def _tensors_of_base(document: Document, options: Options) -> list[str]:
-    """Names of the floating-point tensors of a recipe's base, or if it has none, of its first agent."""
+    """Names of floating-point tensors in a recipe's base, or without one in its first agent."""
     first = document.stated("base") or next(iter(document.agents.values()))
     allow_document = document.stated("allow")
     links = isinstance(allow_document, Mapping) and allow_document.get("outside_links") is True
@@ -141,7 +141,7 @@ def _tensors_of_base(document: Document, options: Options) -> list[str]:
 def missing_folders(document: Document) -> list[str]:
     """Problems of the folders that a recipe names, of which the rest may be wrong, too; nothing is opened.
 
-    Models of the hub, remote ones and sums of adapters are not looked at.
+    Models of the hub, remote models and sums of adapters are not checked.
     """
     places: dict[Key, object] = {("base",): document.stated("base")}
     for name, agent in document.agents.items():
@@ -206,7 +206,6 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
     """The models as a merge takes them, with input and output embeddings apart in all of them if they are in one.
 
     Args:
-        inputs: the models.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
     checkpoints = [(BASE, inputs.opened_base)] if inputs.has_base else []
@@ -246,7 +245,7 @@ def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, 
 
 
 def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
-    """An agent's side input: of importances, those that are part of what was gathered of it."""
+    """An agent's side input; importances may be part of a gathered folder."""
     ((key, folder),) = agent.sides.items()
     side, findings = _find([folder], recipe, name)
     if (
@@ -274,9 +273,9 @@ def _open_all(
     base: Checkpoint | None,
     within: str = "",
 ) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
-    """The agents that can be opened, each over the base, or over the agent that it changes.
+    """The agents that could be opened, each over the base, or over the agent that it changes.
 
-    Findings are about the agent `within`, which is a soup of these.
+    Findings are about the agent `within`, a soup of these.
     """
     checkpoints: dict[str, Checkpoint] = {}
     findings: list[PlanFinding] = []

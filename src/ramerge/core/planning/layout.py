@@ -58,10 +58,7 @@ class Counterparts:
     """The counterparts of the base's tensors, by name.
 
     Attributes:
-        agents: each agent's tensors, in recipe order.
-        importances: each agent's importances, for methods that need them; otherwise empty.
         rows: of embeddings that models have with different numbers of rows: which models have which rows.
-        input_records: recorded inputs of each agent's tensors, for methods that need them; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
@@ -96,7 +93,7 @@ class Counterparts:
         )
 
     def experts(self, tensor: Tensor, alone: Sequence[int]) -> Iterator[Rows]:
-        """The rows of a tensor that stacks experts: each of some experts `alone`, and what lies between them."""
+        """Rows of a tensor that stacks experts: each expert of `alone`, and the rows in between."""
         owners, end = (BASE, *self.agents), 0
         for expert in [*alone, tensor.shape[0]]:
             if end < expert:
@@ -107,7 +104,7 @@ class Counterparts:
 
     @cached_property
     def experts_by_tensor(self) -> dict[str, list[int]]:
-        """By the name of a tensor that stacks experts, those of which inputs were recorded, in order."""
+        """Experts with recorded inputs, in order, by the name of the tensor that stacks them."""
         names = {name for by_tensor in self.input_records.values() for name in by_tensor}
         whole = next(iter(self.agents.values()), {})
         experts: dict[str, list[int]] = {}
@@ -117,16 +114,9 @@ class Counterparts:
 
 
 def plan_tensors(
-    base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic] = ()
+    base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic]
 ) -> tuple[list[Shard], list[TensorPlan]]:
-    """The output's files, like the base's or of the requested size, and the tensors in them.
-
-    Args:
-        base: the base.
-        counterparts: the agents' counterparts of the base's tensors.
-        points: their recipe gives dtype, size of shards and rules; their methods say what they need.
-        observations: what else is counted.
-    """
+    """The output's files, like the base's or of the requested size, and the tensors in them."""
     recipe = points[0].recipe
     like = recountable if observations else requantizable  # what is only counted is not written
     quantized_tensors = (
@@ -219,7 +209,7 @@ def _plans(
 
 
 def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point]) -> Sequence[int]:
-    """The experts in a tensor that are merged by themselves: all if a method solves for them, or the recorded ones."""
+    """Experts of a tensor that are merged separately: all if a method solves for them, or the recorded ones."""
     tensor, number = output.tensor, output.rule
     if output.quantized is not None or (number and not points[0].recipe.rules[number - 1].merges):
         return ()
@@ -237,7 +227,7 @@ def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point])
 def _merge_plan(
     plan: TensorPlan, points: Sequence[Point], chunk: int, records: tuple[InputRecord, ...], transposed: bool
 ) -> TensorPlan:
-    """The plan with what the methods need of a tensor that they merge."""
+    """The plan with the methods' requirements on a merged tensor."""
     recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
     alone, agents = Layer(name, shape), tuple(recipe.agents)
     transposed = any(one.transposed for one in records) if records else transposed and is_matrix(alone)
@@ -265,13 +255,10 @@ class _Output:
     """How a tensor of the base is written.
 
     Attributes:
-        tensor: the base's.
-        rule: the rule that catches it; 0 if none does.
-        entries: what its files hold for it.
-        quantized: the codes and scales that it becomes.
-        transposed: whether linear weights are stored in it as (in, out); None if that is unknown.
-        is_stack: whether it stacks experts, each of which can be merged by itself.
-        is_extra: whether only the base's encoding needs it.
+        rule: number of the matching rule; 0 without one.
+        entries: its tensors in the files: itself, or codes and scales.
+        transposed: whether linear weights are stored as (in, out); None if unknown.
+        is_extra: whether it belongs to the base's encoding only.
     """
 
     tensor: Tensor
@@ -287,7 +274,7 @@ class _Output:
         return "F32" if self.quantized is not None else self.entries[0][1]
 
 
-def unlike_base(base: Checkpoint, *, only_counts: bool = False) -> list[Tensor]:
+def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
     """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
     like = recountable if only_counts else requantizable
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
@@ -295,9 +282,9 @@ def unlike_base(base: Checkpoint, *, only_counts: bool = False) -> list[Tensor]:
 
 
 def _stored_wider(base: Checkpoint) -> frozenset[str]:
-    """The floating-point tensors that a model stores wider than most of its weights, such as routers and states.
+    """Floating-point tensors wider than most of a model's weights, such as routers and states.
 
-    Not those of an adapter, whose tensors are wider than the model's because it was trained so.
+    Adapters are left out: their tensors are wider than the model's because they were trained so.
     """
     floats = [tensor for tensor in base.tensors.values() if tensor.is_float]
     counts: Counter[str] = Counter()
@@ -325,7 +312,7 @@ def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], coun
 
 
 def _folder(tensor: Tensor) -> Location:
-    """The folder that has the tensor; of what an adapter changes, that of the model."""
+    """The folder of a tensor; if an adapter changes it, the model's."""
     *_, last = tensor.origin.leaves()
     return last.path.parent
 
@@ -354,7 +341,7 @@ def _treatment(
 
 
 def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
-    """Base and agents to compare: of a quantized base, its numbers as the agents' trainers have rounded them.
+    """Base and agents to compare; a quantized base as rounded by the agents' trainers.
 
     Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
     rounded to the agents' dtype of 16 bits. Agents that are quantized themselves are rounded likewise; an adapter is
@@ -378,7 +365,7 @@ def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a tensor is what a layer has measured of its inputs: sums of updates of such numbers mean nothing."""
+    """Whether a tensor holds statistics of a layer's inputs, whose updates cannot be added up."""
     return name.rpartition(".")[2] in _STATISTICS
 
 

@@ -89,7 +89,7 @@ def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Ten
 
 
 def match_importance(
-    name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool = False
+    name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The importances of every tensor in `tensors`. Missing ones and other shapes or dtypes are problems.
 
@@ -122,7 +122,7 @@ def match_inputs(
 ) -> tuple[dict[str, InputRecord], list[PlanFinding]]:
     """The recorded inputs of the matrices in `tensors` that have any, also of experts in one tensor: `NAME[expert]`.
 
-    Those of other widths are problems, and those of weights that the base does not have.
+    Inputs of other widths, and of weights that the base lacks, are problems.
     """
     try:
         places = read_places(record.directory)
@@ -177,7 +177,7 @@ def _check_usage(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) ->
 def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, tensors: Mapping[str, Tensor], allow: Allow
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
-    """The base's tensors of which the agent's has another shape, and which shapes and dtypes differ."""
+    """The base's tensors with another shape in the agent, and the different shapes and dtypes."""
     like_base: dict[str, Tensor] = {}
     findings: list[PlanFinding] = []
     shapes, dtypes, empty, rows = [], [], [], set[int]()

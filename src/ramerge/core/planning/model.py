@@ -70,7 +70,7 @@ def recorded_rows(records: Sequence[InputRecord]) -> tuple[int, ...]:
 
 
 def none_of(record: InputRecord) -> InputRecord:
-    """An empty `Recorded`, for an agent of which nothing was recorded where others have `record`."""
+    """An empty `Recorded`, for an agent without records where others have `record`."""
     inputs, weights, transposed = record
     return InputRecord(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
 
@@ -79,13 +79,9 @@ class OutputPart(NamedTuple):
     """A tensor of an output file.
 
     Attributes:
-        name: its name in the file.
-        dtype: safetensors dtype.
-        shape: its shape.
-        shard: name of the output file.
         offset: byte in that file where its data begins.
-        begin: byte of its data where what is written begins, if only some rows are.
-        size: how many bytes are written, if not all.
+        begin: first byte of its data that is written, if only some rows are.
+        size: bytes that are written, if not all.
     """
 
     name: str
@@ -98,7 +94,7 @@ class OutputPart(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the part that are written."""
+        """Bytes of the part to write."""
         return self.whole_nbytes if self.size is None else self.size
 
     @property
@@ -207,7 +203,7 @@ class TensorPlan:
 
     @property
     def _read(self) -> list[Tensor]:
-        """The tensors that are read. To keep what the base stores, its numbers are needed too."""
+        """The tensors to read. To keep the base's codes, its numbers are needed too."""
         own = [self.base] if self.quantized is not None else []
         return [*own, *[source.tensor for source in self.sources]]
 
@@ -280,7 +276,7 @@ Run = tuple[Batch, ...]
 
 
 def share_of(tensor: TensorPlan, block: Block) -> int:
-    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
+    """The block's share of the bytes of a read of all sources; the shares of all blocks add up to these bytes."""
     total, elements = tensor.bytes_read, tensor.base.elements
     return total * block.stop // elements - total * block.start // elements
 
@@ -297,7 +293,7 @@ def rules_with_dtype(recipe: Recipe) -> frozenset[int]:
 
 
 def dtype_by_rules(recipe: Recipe, tensors: Iterable[TensorPlan]) -> str | None:
-    """The dtype of most elements, where rules decide the dtypes of more than half of them; otherwise None."""
+    """The dtype of most elements if rules decide more than half of them; otherwise None."""
     rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
     elements = elements_by_dtype(plain)
@@ -314,7 +310,7 @@ def elements_by_dtype(tensors: Iterable[TensorPlan], *, of_base: bool = False) -
 
 
 def most_common(counts: Mapping[str, int]) -> str:
-    """The dtype of most elements; of as many the narrower, so that the order of tensors in files does not matter."""
+    """The dtype of most elements; in a tie the narrower, so that the order of tensors does not matter."""
     return max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
 
 
@@ -331,7 +327,7 @@ def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
 
 
 def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
-    """The most bytes that the method of any point takes besides inputs and result of a matrix of the tensor."""
+    """The most bytes that any point's method takes besides inputs and result of a matrix."""
     layer = tensor.layer
     return max(point.method.scratch(layer, point.parameters[tensor.rule], agents) for point in points)
 
@@ -372,15 +368,10 @@ class Resources:
     """Threads, blocks and memory of the work.
 
     Attributes:
-        workers: number of worker threads.
         block_elements: elements of each input that a worker holds at a time.
-        buffer_bytes: size of a worker's buffer.
-        peak_memory_bytes: upper estimate of the process's memory.
-        worker_bytes: the share of it that each worker takes.
-        run_bytes: of the blocks that a worker takes one after another, where more than one is better.
-        device: where whole matrices are solved for: `cpu`, or a device as torch names it.
-        device_name: with the name of a GPU.
-        device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
+        run_bytes: bytes of the blocks that a worker takes at a stretch; 0 for single blocks.
+        device: solves for whole matrices: `cpu`, or a device as torch names it.
+        device_bytes: memory of the device for a matrix; the CPU solves for larger ones.
     """
 
     workers: int
@@ -408,8 +399,6 @@ class FoundModels:
 
     Attributes:
         base: the base; if the recipe has no base, the first agent.
-        agents: by name, in recipe order.
-        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
     """
 
     base: FoundModel
@@ -422,9 +411,7 @@ class PlannedInputs(FoundModels):
     """The models that a merge reads.
 
     Attributes:
-        adapters: the agents that are LoRA adapters.
-        formats: how base and agents are stored, by name; those that could be opened.
-        files: the identities of all files before they were read, those that are copied included.
+        files: the identities of all files before reading, including files to copy.
     """
 
     adapters: tuple[str, ...]
@@ -458,10 +445,8 @@ class ConfigChanges:
 
     Attributes:
         vocabulary: rows of the embeddings if models have different numbers of them.
-        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
             output is quantized like it.
-        base_dtype: the dtype that the base's `config.json` states.
     """
 
     vocabulary: int | None = None
@@ -472,13 +457,10 @@ class ConfigChanges:
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """The place of the output, and what it is written as.
+    """Place and kind of the output.
 
     Attributes:
-        target: the output folder, local or remote, if it is known.
-        overwrite: whether an existing checkpoint there is replaced.
-        kind: what the output is written as.
-        details: what the kind has decided.
+        details: the kind's decisions.
         disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
     """
 
@@ -491,15 +473,11 @@ class PlannedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedContents:
-    """The tensors of the output, and what is read for them.
+    """The tensors of the output, and the inputs for them.
 
     Attributes:
-        tensors: in the order of the output's files.
-        shards: the output's files.
         ties: tensors that must be equal before anything is merged.
         companions: relative name to source of the files that are copied.
-        counts: statistics that are counted first.
-        config: what the output's `config.json` must say.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
@@ -511,7 +489,7 @@ class PlannedContents:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of weights that are read, in all passes together."""
+        """Bytes of weights to read, in all passes together."""
         counting_bytes = sum(self.tensors[index].bytes_read for read in self.counts.rounds for index in read)
         ties = sum(tie.head.nbytes + tie.embedding.nbytes for tie in self.ties)
         return ties + counting_bytes + sum(tensor.bytes_read for tensor in self.tensors)

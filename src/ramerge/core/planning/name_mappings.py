@@ -37,10 +37,9 @@ _SECONDS = 5
 def fit_agents(
     recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint]
 ) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
-    """The agents, with the base's names where the recipe or a convention gives them. Notes say so.
+    """The agents under the base's names, by the recipe's rules or a convention, with notes.
 
-    Rules of the recipe apply first, one after another. A rule that catches nothing is a problem, as is a name that
-    is not clear.
+    Rules of the recipe apply first, one after another. A rule without a match is a problem, as is an ambiguous name.
     """
     uses: set[int] = set()
     fitting_agents: dict[str, Checkpoint] = {}
@@ -89,13 +88,12 @@ def _key(rule: int) -> Key:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """Several matrices that are stored as one, their rows one below the other.
+    """Several matrices stored as one, concatenated by rows.
 
     Attributes:
         whole: its name; `{stem}` is any beginning.
-        parts: names of the parts in order. With `{expert}` there is one of each for every expert, and the one tensor
-            has a dimension more, for experts, in front.
-        why: who writes such tensors.
+        parts: names of the parts in order. With `{expert}` each is a part per expert, and `whole` has a leading
+            dimension of experts.
     """
 
     whole: str
@@ -104,7 +102,7 @@ class _Fusion:
 
     @property
     def is_of_experts(self) -> bool:
-        """Whether there is one of each part for every expert."""
+        """Whether every expert has its own parts."""
         return "{expert}" in self.parts[0]
 
     def names(self, stem: str, expert: int = 0) -> list[str]:
@@ -142,9 +140,7 @@ class _Fit:
     """An agent's tensors under the base's names.
 
     Attributes:
-        tensors: by name; those for which nothing was found keep their own.
-        notes: which conventions were used, and for how many tensors.
-        problems: names for which several tensors were found.
+        tensors: by the base's name; tensors without a counterpart keep their own.
     """
 
     tensors: dict[str, Tensor]
@@ -156,7 +152,6 @@ def _fit(base: Checkpoint, agent: Checkpoint) -> _Fit:
     """Find an agent's tensors under other names than the base's.
 
     Args:
-        base: gives names, shapes, and the number of layers.
         agent: names that the base has too are not touched.
     """
     fit = _Fit(dict(agent.tensors))
@@ -353,7 +348,7 @@ class _Candidates:
             )
 
     def experts(self, fusion: _Fusion, stem: str) -> int:
-        """How many experts the base has that are tensors of their own."""
+        """The number of experts with separate tensors in the base."""
         key = fusion.parts[0], stem
         if key not in self._experts:  # asked for each expert
             absent_numbers = (n for n in itertools.count() if fusion.names(stem, n)[0] not in self.base.tensors)
@@ -361,7 +356,7 @@ class _Candidates:
         return self._experts[key]
 
     def reports_incomplete(self, tensor_of_base: Tensor) -> bool:
-        """Whether only the number of experts keeps a tensor from its counterpart, which is added to `incomplete`."""
+        """Whether a tensor lacks a counterpart only for the number of experts; if so, it is added to `incomplete`."""
         for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
             if (match := _pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
                 rows = self.rows(fusion, match["stem"], tensor_of_base)
@@ -390,7 +385,7 @@ class _Candidates:
     def gates_are_transposed(self, stem: str) -> bool:
         """Whether rows and columns of the experts' gates are exchanged between base and agent.
 
-        The shapes of a square matrix do not say so; those of the other projection in the same experts do.
+        A square matrix leaves this open; the other projection of the same experts decides.
         """
         for fusion in FUSIONS:
             if fusion.is_of_experts and len(fusion.parts) > 1:
@@ -432,7 +427,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
         if fit.tensors[name].shape != tensor.shape
         if fit.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
     }
-    # the shapes of a square one say nothing, those of the other one in the same experts do
+    # a square one leaves this open; the other one of the same experts decides
     modules = {name.rpartition(".")[0] for name in transposed_names}
     transposed_names |= {
         name for name, tensor in stacks.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])
@@ -445,7 +440,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
 
 
 def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
-    """Give tensors the prefixes that the same layers have in the base."""
+    """Replace prefixes by the base's for the same layers."""
     unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
     missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
     path = path_to(base.config, agent.config.get("model_type")) or path_to(agent.config, base.config.get("model_type"))
@@ -469,7 +464,7 @@ def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
 
 
 def _prefix_change(old: str, new: str) -> str:
-    """The words about a prefix of an agent that is another one in the base."""
+    """Text for notes about a prefix that differs from the base's."""
     if not new:
         return f"{quoted(old)} is dropped, as the base has none"
     if not old:
@@ -480,7 +475,7 @@ def _prefix_change(old: str, new: str) -> str:
 def _absent(
     tensors: Mapping[str, Tensor], others: Container[str], configs: Sequence[Mapping[str, object]]
 ) -> tuple[dict[str, str], str]:
-    """The tensors that others need not have, by name, with the reason; and how many there are of each kind."""
+    """Optional tensors by name, with the reason; and their number by kind."""
     absent = [tensor for name, tensor in tensors.items() if name not in others]
     reasons: dict[str, str] = {}
     for why, names in known_absences(tensors, absent, configs) if absent else ():

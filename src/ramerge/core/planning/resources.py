@@ -61,12 +61,12 @@ def choose_resources(
     tensors: Sequence[TensorPlan],
     limits: ResourceLimits,
     *,
-    in_memory: bool = False,
-    observations: Sequence[Statistic] = (),
-    is_remote: bool = False,
-    fewest: int = SMALLEST_BLOCK,
-    after: int = 0,
-    smaller: str = "",
+    in_memory: bool,
+    observations: Sequence[Statistic],
+    is_remote: bool,
+    fewest: int,
+    after: int,
+    smaller: str,
 ) -> tuple[Resources, list[PlanFinding]]:
     """The largest blocks, then the most workers, that fit the memory.
 
@@ -74,13 +74,7 @@ def choose_resources(
     few workers with large blocks are better than many with small ones.
 
     Args:
-        points: the merges.
-        inputs: what is read.
-        tensors: of the output.
-        limits: the user's limits.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        observations: statistics that are counted instead of a merge.
-        is_remote: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
         after: the most memory of the process after merging.
         smaller: what makes `after` smaller, as an addition to the advice to give more memory.
@@ -131,7 +125,6 @@ class _Needs:
 
     Attributes:
         kinds: a tensor of each kind that needs other buffers.
-        fixed_bytes: bytes that all workers share.
         own: bytes of each worker besides its buffer.
     """
 
@@ -165,7 +158,7 @@ def _fixed_bytes(
 
 
 def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
-    """The most bytes of sums, in 64 bits, of parts of the model that are begun and not complete."""
+    """The most bytes of sums, in 64 bits, of incomplete parts of the model."""
     last = {
         (each, tensors[i].part(each.scope)): i for i in sorted(statistics_by_tensor) for each in statistics_by_tensor[i]
     }
@@ -188,9 +181,9 @@ def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes that the method needs in addition to a worker's buffer for its largest tensor.
+    """Bytes of the method in addition to a worker's buffer, for its largest tensor.
 
-    What methods make of recorded inputs is kept for all points, each of which merges every block.
+    Operators from recorded inputs are kept for all points, each of which merges every block.
     """
     return max(
         (

@@ -21,11 +21,7 @@ def weights_of(soup: Soup) -> tuple[float, ...]:
 
 
 def soup_of(soup: Soup, checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
-    """The mean of checkpoints, with everything else of the last one. Integer tensors are the last one's, too.
-
-    Raises:
-        CheckpointError: the checkpoints have different tensors, or tensors of different shapes.
-    """
+    """The mean of checkpoints, with everything else of the last one. Integer tensors are the last one's, too."""
     weights, models = weights_of(soup), list(checkpoints.values())
     last, shapes = models[-1], [{(name, each.shape) for name, each in model.tensors.items()} for model in models]
     problems = [

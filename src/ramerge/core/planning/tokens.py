@@ -49,27 +49,19 @@ Comparison: TypeAlias = Literal["tokens", "chat template", "end tokens"]
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reads what tells tokens and templates of a model."""
+    """Reader of a model's tokens, chat template and stop tokens."""
 
     _damages: dict[Location, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
-        """A digest of the tokenizer files of a model; None if it has none that is read, or a damaged one.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
+        """A digest of a model's tokenizer files; None without a supported file, or with a damaged one."""
         texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
         if (texts[0] is None and texts[1] is None) or self.damages(model, "tokens"):
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
 
     def tokens_of(self, model: Checkpoint) -> dict[int, bytes]:
-        """Row to token in UTF-8. Where files disagree, the later counts, as in transformers.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
+        """Row to token in UTF-8. Where files disagree, the later counts, as in transformers."""
         whole, plain, added_file, config = (self._text(model, name, _MOST_BYTES) for name in _NAMES)
         tokens: dict[int, bytes] = {}
         if whole is not None:
@@ -85,11 +77,7 @@ class TokenReader:
         return tokens
 
     def damages(self, model: Checkpoint, what: Comparison) -> dict[Location, str]:
-        """The files of a model that are no JSON, of those that say one of its properties, each with the reason.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
+        """The files behind a property that are no JSON, each with the reason."""
         if what == "tokens":
             own = _NAMES[:1] if self._find(model, _NAMES[0]) is not None else _NAMES[1:3]
             names: Iterable[str] = (*own, _NAMES[3])
@@ -101,32 +89,21 @@ class TokenReader:
         return {path: reason for path in paths if (reason := self.damage_of(path)) is not None}
 
     def damage_of(self, path: Location) -> str | None:
-        """The reason why a file is no JSON object; None if it is one, or if it is large and looks like one.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
+        """The reason why a file is no JSON object; None if it is one, or if it is large and looks like one."""
         if path not in self._damages:
             with readable(path), path.open("rb") as file:
                 self._damages[path] = damage(file, _PARSED)
         return self._damages[path]
 
     def is_whole(self, model: Checkpoint, name: str) -> bool:
-        """Whether a model has a file of this name that holds a JSON object.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
+        """Whether a model has a file of this name that holds a JSON object."""
         path = self._find(model, name)
         return path is not None and self.damage_of(path) is None
 
     def splitting_of(self, model: Checkpoint) -> dict[str, object]:
-        """Settings that decide, besides the tokens, how text is split: what differs if a value does, and the value.
+        """Settings of tokenization besides the tokens: a description of each, and its value.
 
         Empty if a model has no such files.
-
-        Raises:
-            CheckpointError: a file cannot be read.
         """
         whole = self._text(model, "tokenizer.json", _MOST_BYTES)
         if whole is None:
@@ -146,16 +123,12 @@ class TokenReader:
         return {"other merges": _digest(merges), **steps}
 
     def stops_of(self, model: Checkpoint) -> set[int]:
-        """The tokens at which generation ends, from `generation_config.json`; empty if it names none.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
+        """The tokens at which generation ends, from `generation_config.json`; empty if it names none."""
         stops = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
         return {token for token in (stops if isinstance(stops, list) else [stops]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
-        """The name of a tokenizer file that is not read, if the model has one."""
+        """The name of an unsupported tokenizer file, if the model has one."""
         return next((name for name in _UNREAD if self._find(model, name) is not None), None)
 
     def has_tokenizer(self, model: Checkpoint) -> bool:
@@ -167,11 +140,7 @@ class TokenReader:
         return self._find(model, _GENERATION) is not None
 
     def template_of(self, model: Checkpoint) -> str | None:
-        """The chat template that transformers would use, without white space around it; None if there is none.
-
-        Raises:
-            CheckpointError: a file cannot be read.
-        """
+        """The chat template that transformers would use, stripped; None without one."""
         text = self._text(model, _JINJA, _CONFIG.size)
         if text is not None:
             return text.decode("utf-8", "replace").strip()

@@ -26,14 +26,12 @@ _SOME = 5
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor that the same models have.
+    """Rows of a tensor that belong to the same models.
 
     Attributes:
-        start: the first row.
-        stop: the row after the last.
-        owners: names of the agents that have them, and `BASE`.
-        name: of what is planned for them.
-        shape: its shape, if not theirs.
+        owners: names of their agents, and `BASE` for the base.
+        name: of the planned tensor.
+        shape: of the planned tensor, if different.
     """
 
     start: int
@@ -50,12 +48,7 @@ def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
 
 
 def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[Rows, ...]]:
-    """The rows of every embedding that not all models have alike, by the tensor's name.
-
-    Args:
-        base: the base.
-        agents: each agent's counterparts of the base's tensors.
-    """
+    """The rows of every embedding that not all models have alike, by the tensor's name."""
     rows = {}
     for name, tensor in base.tensors.items():
         heights = {agent: tensors[name].shape[0] for agent, tensors in agents.items() if tensor.shape}

@@ -6,7 +6,7 @@ Names:
 
 resolve        from a model's name to a `FoundModel`, for `planning.inputs`: a path, a remote name, or an id on the hub
 schemes        remote names such as `s3://bucket/model`: opens the storage or the upload that they belong to
-location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
+location       a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
 
 Reading, called by `location.Remote` and `tensors.reader`:
 

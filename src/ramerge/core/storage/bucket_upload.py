@@ -1,4 +1,4 @@
-"""A model that is uploaded to a bucket.
+"""Upload of a model to a bucket.
 
 No two runs write the same shard, because shards carry the name of their run: `model-<run>-00001-of-00016.safetensors`.
 Loaders find them by the index. All else has the same names in all runs, so one run at a time may write it: the one
@@ -65,14 +65,8 @@ class BucketUpload:
 
     All methods raise `SendError` if the server cannot be reached or denies access.
 
-    Args:
-        bucket: the folder.
-        staging: the folder on this machine in which files lie until they are uploaded.
-
     Attributes:
-        address: the place as messages name it, without credentials.
         name: the model's name for its card.
-        result: what names the model that is there now.
         needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
         is_published: whether others may read it, so that its files show no paths of this machine.
     """
@@ -93,11 +87,9 @@ class BucketUpload:
     # --- before the merge ---------------------------------------------------------------------------------------------
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why no model can be uploaded there, as far as this is clear without writing anything.
+        """Problems of uploading a model there, as far as they show without writing.
 
         Args:
-            inputs: files and folders that are read.
-            overwrite: whether what is there will be replaced.
             resumes: whether a run has been interrupted on this machine, so what is there may be its own.
         """
         for there in (each.storage.address for each in inputs if is_far(each)):
@@ -111,7 +103,7 @@ class BucketUpload:
         return []
 
     def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
-        """Raise if the folder holds what must not be replaced. Shards that no index names belong to no model."""
+        """Raise if the folder holds files that must not be replaced. Shards outside of any index belong to no model."""
         if CLAIM in there:
             raise PlanError(f"{self.address}: {self._claim_text()}")
         names = [name for name in there if not _is_of_a_run(name)]
@@ -135,12 +127,9 @@ class BucketUpload:
         )
 
     def begin(self, run: UploadRun, *, overwrite: bool) -> None:
-        """Begin a run, which notes what the place holds: by name, what tells each file from one that may replace it.
+        """Begin a run, which notes the tag of each file that is there, by name.
 
-        Shards that no index names are left out: they may be those of a job that is still at work.
-
-        Raises:
-            PlanError: it holds something that is not to be replaced.
+        Shards outside of any index are left out: they may belong to a running job.
         """
         there = self._tags()
         self._refuse(there, overwrite=overwrite)
@@ -157,7 +146,7 @@ class BucketUpload:
         run.begin(initial_tags, conditions=conditions)
 
     def _takes_conditions(self, key: str) -> bool:
-        """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
+        """Whether the store enforces conditions of requests. Tried with a file that exists neither before nor after."""
         if not self._put(key, b"", "create"):
             return True
         try:
@@ -176,7 +165,7 @@ class BucketUpload:
     # --- while later shards are merged --------------------------------------------------------------------------------
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """Upload a shard whole. Gives what tells later whether it is there as it was uploaded."""
+        """Upload a shard whole. Returns its tag, by which a later change shows."""
         key = run.remote_name(name)
         part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
         with self._bucket.readable_errors(key):
@@ -188,7 +177,7 @@ class BucketUpload:
     # --- the commit ---------------------------------------------------------------------------------------------------
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put the shards that are left, then, as the only one that may, small files, and last of all the indexes.
+        """Put the remaining shards; then, under the claim, small files, and the indexes last.
 
         Raises:
             DefeatedError: another run has completed there meanwhile, or is about to.
@@ -229,7 +218,7 @@ class BucketUpload:
             self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
-        """Become the one run that may write what has the same name in all runs."""
+        """Become the only run that may write files with the same name in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while (holder := self._object(CLAIM).data) != run.claim:
             if holder is None:
@@ -243,9 +232,9 @@ class BucketUpload:
         return self._object(CLAIM).data == run.claim
 
     def _change(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
-        """The first file that is neither what it was when the run began nor the run's own.
+        """The first file that has changed since the run began, and is not the run's own.
 
-        Looked at are those that say what is there, and `names`. What is gone cannot be lost.
+        Only indexes, records, single-file models and `names` are compared. Removed files cannot be lost.
         """
         for name in sorted(there):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
@@ -261,7 +250,7 @@ class BucketUpload:
         )
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
-        """Put a file if it is still what it was when the run began, or what the run itself has put there before."""
+        """Put a file unless another process has changed it since the run began."""
         for _ in range(2):  # the answer to a request that was carried out may be lost
             object_there = self._object(name)
             if object_there.data == data:
@@ -277,7 +266,7 @@ class BucketUpload:
         raise self._defeat(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
-        """Remove what was there when the run began, as long as the place is the run's."""
+        """Remove the files that were there when the run began, as long as it holds the claim."""
         for name in sorted(run.initial_tags.keys() - new, key=lambda name: not _is_index(name)):
             if not self._holds(run):
                 return  # the claim was removed, so what is there may be another run's
@@ -287,13 +276,13 @@ class BucketUpload:
         if name in run.initial_tags and self._tag(name) == run.initial_tags[name]:
             self._delete([name])
 
-    # --- what is not committed ----------------------------------------------------------------------------------------
+    # --- uncommitted uploads ------------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
-        """Remove what a run has uploaded and not committed, and what it alone has put.
+        """Remove a run's uncommitted uploads, and files that it alone has put.
 
-        Small files are equal in all runs of one base, so what is there is the run's own only if it has put these bytes
-        under this name, and has had the claim since. What it has replaced is not put back.
+        Small files are equal in all runs of one base, so a file is the run's own only if it has put these bytes under
+        this name, and has held the claim since. Replaced files are not restored.
         """
         there = self._tags()
         shards_in_use = self._shards_in_use(there)
@@ -306,7 +295,7 @@ class BucketUpload:
         self._delete([CLAIM])
 
     def clean(self) -> list[str]:
-        """Remove what interrupted runs of any machine have left, and say what was there."""
+        """Remove the leftovers of interrupted runs of any machine, and return descriptions of them."""
         there = self._tags()
         shards_in_use = self._shards_in_use(there)
         left = [name for name in there if _is_of_a_run(name) and name not in shards_in_use]
@@ -325,7 +314,7 @@ class BucketUpload:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _tags(self) -> dict[str, str]:
-        """For each file in the folder what tells its content from any other: its size and ETag."""
+        """Size and ETag of each file in the folder, which identify its content."""
         return {key: _tag_of(version) for key, version in self._bucket.list().items()}
 
     def _tag(self, key: str) -> str | None:
@@ -373,7 +362,7 @@ def _is_of_a_run(name: str) -> bool:
 
 
 def _is_index(name: str) -> bool:
-    """Whether a file is an index of what lies next to it. What a delta keeps of its agent is not."""
+    """Whether a file is an index of the files next to it. An index that a delta keeps of its agent is not."""
     return name.endswith(INDEX_ENDING) and not name.startswith(f"{COMPANIONS}/")
 
 

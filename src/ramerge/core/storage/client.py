@@ -46,11 +46,7 @@ class DeniedError(CheckpointError):
 
 
 def library(address: str) -> ModuleType:
-    """Import obstore, without which nothing at an address can be read.
-
-    Raises:
-        CheckpointError: it is not installed.
-    """
+    """Import obstore, without which nothing at an address can be read."""
     try:
         import obstore
         import obstore.store
@@ -85,11 +81,7 @@ def store_options() -> tuple[ClientConfig, RetryConfig]:
 
 
 def retry_seconds() -> float:
-    """For how long failed requests to servers are repeated.
-
-    Raises:
-        CheckpointError: the environment says no number.
-    """
+    """For how long failed requests to servers are repeated."""
     text = os.environ.get(RETRY_SECONDS, "")
     try:
         seconds = float(text) if text else _RETRY_SECONDS
@@ -109,21 +101,12 @@ def version_of(meta: ObjectMeta) -> Version:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a file of a given version, at least one, as obstore gets them.
+    """Bytes `start:stop` of a version of a file, at least one, as obstore gets them.
 
     A whole file is requested without a range, because some servers ignore ranges of small files.
 
     Args:
-        store: holds it.
-        key: its path there.
-        version: what it must be.
-        start: first byte.
-        stop: byte after the last one.
-        place: its name for messages.
         access: what to check if access is denied, as a phrase.
-
-    Raises:
-        CheckpointError: see `Storage.chunks`.
     """
     obstore = library(place)
     if stop > version.nbytes:
@@ -157,13 +140,8 @@ def readable_errors(
     """Turn errors of obstore into an error of ramerge.
 
     Args:
-        place: what is read, for messages.
         access: what to check if access is denied, as a phrase.
-        absent: what it means if the server does not know the place.
-        kind: the error.
-
-    Raises:
-        CheckpointError: or another `kind`, instead of any error of obstore.
+        absent: what a missing file means, as a phrase.
     """
     from obstore.exceptions import BaseError
 

@@ -1,4 +1,4 @@
-"""A repository of the hub at one commit. huggingface_hub knows where it is and who may read it, obstore reads."""
+"""A repository of the hub at one commit. huggingface_hub resolves files and grants access, obstore reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Answer = TypeVar("Answer")
 PATTERNS = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
 UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 _ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
-# Of answers that say that the hub is busy or down.
+# Status codes of a hub that is busy or down.
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 # What httpx and requests raise where a server does not answer.
 _NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
@@ -37,7 +37,7 @@ _SMALL = 1 << 16
 
 
 class _HubSource(NamedTuple):
-    """Where a file's bytes are: an address that may hold a signature, and what the server there says of the file."""
+    """The source of a file's bytes: an address, perhaps with a signature, and the server's answer about the file."""
 
     store: HTTPStore
     version: Version
@@ -46,13 +46,8 @@ class _HubSource(NamedTuple):
 class Hub(Storage):
     """A repository of the hub at a commit, as storage.
 
-    A file is found through the hub once, which then gives an address for its bytes, on a server of its own and signed
-    for some time. When that time is over, the file is found again.
-
-    Args:
-        name: the repository's id.
-        commit: its full digest.
-        files: the files to read, with their sizes and the hub's digests.
+    The hub resolves each file once to an address on another server, signed for some time. After that time, the file is
+    resolved again.
     """
 
     def __init__(self, name: str, commit: str, files: Mapping[str, Version]) -> None:
@@ -139,11 +134,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 
 @contextmanager
 def hub_errors(place: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub into an error of ramerge.
-
-    Raises:
-        CheckpointError: instead of any error of huggingface_hub.
-    """
+    """Turn errors of huggingface_hub into an error of ramerge."""
     try:
         yield
     except failures() as error:
@@ -151,19 +142,19 @@ def hub_errors(place: str) -> Iterator[None]:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Errors that huggingface_hub raises: its own errors, and those of the library for requests, which has changed."""
+    """Errors of huggingface_hub: its own, and those of its library for requests, which has changed."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return (*HfHubHTTPError.__bases__, OSError, ValueError)
 
 
 def gave_no_answer(error: BaseException) -> bool:
-    """Whether the hub could not be asked."""
+    """Whether the hub could not be reached."""
     return type(error).__name__ in (*_NO_ANSWER, "OfflineModeIsEnabled")
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
+    """The text of an error of huggingface_hub, on one line, with advice if the hub could not be reached."""
     from huggingface_hub import constants
 
     text = shown(error, 300) or type(error).__name__
@@ -173,11 +164,10 @@ def error_text(error: BaseException) -> str:
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
-    """The hub's answer. While it is busy or down, it is asked again, for as long as other servers are.
+    """The hub's answer. While it is busy or down, the request is repeated, for as long as those to other servers.
 
     Args:
-        ask: asks the hub.
-        everywhere: whether to ask again also when the hub cannot be reached at all.
+        everywhere: whether to repeat requests also when the hub cannot be reached at all.
     """
     end, pause = time.monotonic() + client.retry_seconds(), 0.25
     while True:

@@ -1,4 +1,4 @@
-"""A model that is uploaded to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
+"""Upload of a model to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
 
 Shards are uploaded as the hub's large files, which are invisible before a commit names them. The only commit has all
 files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.
@@ -35,7 +35,6 @@ class HubUpload:
 
     Args:
         text: `owner/name` or `owner/name@branch`.
-        staging: see `BucketUpload`.
         public: whether anyone may see the repository, which is made so. One that is there must be so already.
     """
 
@@ -97,14 +96,14 @@ class HubUpload:
                 return None
 
     def _now(self) -> tuple[str | None, list[str]]:
-        """The branch's commit, and what users have put there."""
+        """The branch's commit, and the users' files there."""
         info = self._info(self._branch)
         if info is None:
             return None, []
         return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
 
     def begin(self, run: UploadRun, *, overwrite: bool) -> None:
-        """Make repository and branch, and begin a run, which notes the commit that is there."""
+        """Create repository and branch, and begin a run, which notes the branch's commit."""
         self._refuse(overwrite=overwrite)
         with self._readable_errors():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
@@ -113,7 +112,7 @@ class HubUpload:
         run.begin({"commit": self._now()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
-        """Whether nothing has been committed since. That its files are still there, the hub says only at the commit."""
+        """Whether nothing was committed since. Whether its files are still there shows only at the commit."""
         return run.initial_tags.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
@@ -129,7 +128,7 @@ class HubUpload:
         return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Commit all files, if the commit that was there when the run began is still the last one."""
+        """Commit all files if the branch's commit is still that from the run's beginning."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         commit, there = self._now()
@@ -183,7 +182,7 @@ def _api() -> HfApi:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The cause of an error of a thread of huggingface_hub."""
+    """The cause of an error in a thread of huggingface_hub."""
     return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
 
 
@@ -201,7 +200,7 @@ def _silently() -> Iterator[None]:
 
 
 def _addition(name: str, receipt: str) -> CommitOperationAdd:
-    """A file that was uploaded before, perhaps by an earlier process, as huggingface_hub has it after uploading."""
+    """An uploaded file, perhaps by an earlier process, in the state that huggingface_hub has after an upload."""
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.lfs import UploadInfo
 

@@ -33,12 +33,11 @@ class FileStatus(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Remote:
-    """A remote file or folder. It has those of the methods of `Path` that reading a checkpoint takes.
+    """A remote file or folder, with the methods of `Path` that reading a checkpoint takes.
 
-    The folder that a user named is a root of its own: nothing above it is looked at.
+    The folder that a user named is the root: nothing above it is read.
 
     Attributes:
-        storage: what holds the folder that a user named.
         key: the path in it, with `/` between its parts; empty for the folder itself.
     """
 
@@ -90,7 +89,7 @@ class Remote:
         return False
 
     def glob(self, pattern: str) -> Iterator[Remote]:
-        """The files in the remote folder whose path, part by part, fits a pattern."""
+        """Files in the remote folder with a path that matches a pattern part by part."""
         pattern_parts = pattern.split("/")
         for file in self.rglob("*"):
             parts = relative(file, self).parts
@@ -98,7 +97,7 @@ class Remote:
                 yield file
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
-        """All files in the remote folder and in those in it, whose name fits a pattern."""
+        """Files in the remote folder, at any depth, with a name that matches a pattern."""
         inside = f"{self.key}/" if self.key else ""
         for key in self.storage.files():
             if key.startswith(inside) and fnmatchcase(PurePosixPath(key).name, pattern):
@@ -110,11 +109,7 @@ class Remote:
         return FileStatus(version.nbytes, version.modified_ns / 1e9)
 
     def version(self) -> Version:
-        """Version that the remote file is pinned to.
-
-        Raises:
-            CheckpointError: there is no such file.
-        """
+        """Version that the remote file is pinned to."""
         version = self.storage.files().get(self.key)
         if version is None:
             raise CheckpointError(f"{self}: there is no such file")
@@ -182,7 +177,7 @@ class _Ranges(io.RawIOBase):
 
 @dataclass(frozen=True)
 class PathStyle:
-    """The form of local paths in a file of an output, which never shows the user's home folder.
+    """The form of local paths in an output's file, which never shows the user's home folder.
 
     Attributes:
         start: the file's folder, from which paths are relative; None for a file that will be moved.
@@ -218,7 +213,7 @@ class PathStyle:
 
 
 def _home() -> Path | None:
-    """The user's home folder, if there is one that tells anything."""
+    """The user's home folder; None if there is none, or it is the root."""
     with suppress(RuntimeError, OSError):
         home = Path.home().resolve()
         return home if home.name else None

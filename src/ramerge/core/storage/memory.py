@@ -1,4 +1,4 @@
-"""A folder in the memory of this process: what a program holds, read as if it were files."""
+"""A folder in the memory of this process: arrays, read as if they were files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.core.storage.storage import Storage, Version
 
 
 class Extent(Protocol):
-    """Bytes one after another: an array (uint8), or what gives one for a slice, as of a tensor on a device."""
+    """Contiguous bytes: an array (uint8), or an object that returns one for a slice, as of a tensor on a device."""
 
     def __len__(self) -> int: ...
 
@@ -27,7 +27,6 @@ class MemoryFolder(Storage):
     """A folder whose files are extents in memory. Nothing is copied before it is read.
 
     Args:
-        address: what messages and records call it.
         files: the extents of each file, one after another, by its path in the folder.
     """
 

@@ -37,13 +37,10 @@ SCHEMES = tuple(_ACCESS)
 
 
 class Bucket(Storage):
-    """A folder of a bucket. As storage, its files are listed once, with their ETags, and requests are bound to these.
+    """A folder of a bucket. As storage, its files are listed once with their ETags, to which requests are bound.
 
     Args:
-        address: its name for messages.
-        store: obstore's, for that folder.
         access: what to check if access is denied, for people.
-        kind: the error if the store cannot be asked.
     """
 
     def __init__(
@@ -97,15 +94,7 @@ class Bucket(Storage):
 
 
 def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket:
-    """Connect to the folder that a name such as `s3://bucket/folder` means; nothing is requested yet.
-
-    Args:
-        name: the name.
-        kind: the error if the store cannot be asked.
-
-    Raises:
-        CheckpointError: the name has no bucket or no folder, or obstore is not installed or refuses it.
-    """
+    """Connect to the folder that a name such as `s3://bucket/folder` means; nothing is requested yet."""
     scheme, _, rest = name.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")
     address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"

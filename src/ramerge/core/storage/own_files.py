@@ -1,7 +1,4 @@
-"""Knowledge of the core about folders that ramerge writes: the layout of deltas, and models inside of an output.
-
-Of deltas: names in their folders, the size of their blocks, signed indices.
-"""
+"""Folders that ramerge writes: file names, block size and signed indices of deltas, and models inside of an output."""
 
 from __future__ import annotations
 
@@ -44,12 +41,11 @@ RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
 def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
     """The first folder inside of another one that holds a model of its own.
 
-    Points of a sweep and the files that a delta keeps belong to what is there. So does a folder of a model that has a
-    config.json and no weights, such as a part of a pipeline.
+    Points of a sweep and the files that a delta keeps belong to the outer model. So does a folder with a config.json
+    and no weights, such as a part of a pipeline.
 
     Args:
         names: all files of the outer folder, as relative paths with `/`.
-        sweep: what its `sweep.json` says; empty without one.
     """
     points = sweep.get("points")
     own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if DELTA_INDEX in names else ())}

@@ -79,7 +79,7 @@ class FoundModel:
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a name that is no folder would be looked up on the hub."""
+    """Whether a name that is not a folder is resolved on the hub."""
     is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
     return not is_path and ("@" in text or text.count("/") == 1)
 
@@ -92,10 +92,6 @@ def resolve(text: str, folder: Path) -> FoundModel:
     If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
 
     With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
-
-    Raises:
-        CheckpointError: the name is empty; the hub does not know the model; or the hub cannot be reached and its cache
-            lacks the model.
     """
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
@@ -119,11 +115,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
 
 
 def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
-    """Find a model and what is added to it, one after another.
-
-    Raises:
-        CheckpointError: as for `resolve`.
-    """
+    """Find a model, and the adapters and deltas on it, in order."""
     first, *adapters = [resolve(text, folder) for text in texts]
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
@@ -136,7 +128,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _remote(text: str, folder: Path) -> FoundModel:
-    """A remote model, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+    """A remote model, and the adapters and deltas on it. A name with a plus is taken literally if it has files."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
             return resolve_all(_parts(text), folder)
@@ -153,9 +145,9 @@ def _remote(text: str, folder: Path) -> FoundModel:
 
 
 def _from_hub(text: str, path: Path) -> FoundModel:
-    """The commit that a revision of a repository is now: the folder in the hub's cache if it holds all files of it.
+    """The current commit of a repository's revision: the folder in the hub's cache if it holds all files.
 
-    If the hub cannot be asked, the revision is what the cache says. Without obstore, the model is downloaded.
+    If the hub cannot be reached, the cache's revision counts. Without obstore, the model is downloaded.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -203,7 +195,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 
 def not_found(text: str, path: Path, error: Exception) -> str:
-    """Message about a name that is not a folder and that the hub does not provide, either."""
+    """Message about a name that is neither a folder nor on the hub."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if path.parent.is_dir():  # the folder of an owner is rarely on this machine

@@ -1,4 +1,4 @@
-"""Schemes of remote names, such as `s3://` or `hub:`: what a model is read from, and where an output is uploaded to."""
+"""Schemes of remote names, such as `s3://` or `hub:`: storage to read models from, and uploads of outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
 
 
 def is_remote(text: str) -> bool:
-    """Whether a name says that it is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
+    """Whether a name is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
     return _SCHEME.match(text) is not None or on_hub(text) is not None
 
 
@@ -31,27 +31,12 @@ def on_hub(text: str) -> str | None:
 
 
 def open_remote(text: str) -> Remote:
-    """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet.
-
-    Raises:
-        CheckpointError: the name is not that of a folder of a bucket, holds credentials, or obstore is not installed.
-    """
+    """The folder of a name such as `s3://bucket/model`, without a request."""
     return Remote(open_bucket(_checked_address(text)))
 
 
 def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
-    """Where a model is uploaded to, by a name such as `s3://bucket/model` or `hub:owner/name@branch`.
-
-    Nothing is asked of a server yet.
-
-    Args:
-        text: the name.
-        staging: the folder on this machine in which files lie until they are uploaded.
-        public: whether anyone may see the model.
-
-    Raises:
-        CheckpointError: the name has no supported scheme, holds credentials, or obstore is not installed.
-    """
+    """The upload of a name such as `s3://bucket/model` or `hub:owner/name@branch`, without a request."""
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
     address = _checked_address(text)

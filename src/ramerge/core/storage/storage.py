@@ -1,4 +1,4 @@
-"""The interface of what holds remote files, and streams of their bytes."""
+"""The interface of remote storage, and streams of bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _UNKNOWN_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class Version:
-    """Distinguishes the content of a remote file from what else may be under its name.
+    """Distinguishes the content of a remote file from other contents under its name.
 
     Attributes:
         tag: its ETag, or the hub's digest of it; empty if the server gives none.
-        nbytes: its size.
         modified_ns: time of the last write, in nanoseconds; 0 if it is unknown.
     """
 
@@ -32,7 +31,7 @@ class Version:
 
     @property
     def latest_ns(self) -> int:
-        """Time after which the content may have changed without a sign, in nanoseconds: never if there is a tag."""
+        """Time after which the content may have changed unnoticed, in nanoseconds: never with a tag."""
         return 0 if self.tag else self.modified_ns or _UNKNOWN_NS
 
 
@@ -42,10 +41,10 @@ def has_changed(place: object) -> str:
 
 
 class Storage(ABC):
-    """A remote folder, with all that is in it. Its files are pinned to the versions that were found first.
+    """A remote folder. Its files are pinned to the versions that were found first.
 
-    It can be pickled for another machine, which asks for the same versions, with credentials of its own: what the
-    environment or a file gives here is not in the pickle.
+    It can be pickled for another machine, which requests the same versions with credentials of its own: credentials of
+    the environment or of a file here are not in the pickle.
 
     Attributes:
         address: the folder as messages and records name it, without credentials.
@@ -85,12 +84,9 @@ class Stream:
     """Bytes of a file, taken one after another from the answer to one request. For one thread at a time.
 
     The request is made when the first bytes are taken, and they come as fast as they are taken. So an answer may last
-    longer than a server waits, or than requests are repeated. If it breaks off, what is missing is requested again.
+    longer than a server waits, or than requests are repeated. If it breaks off, the missing bytes are requested again.
 
     Args:
-        storage: holds the file.
-        key: the file.
-        position: the first byte.
         stop: the byte after the last one.
 
     Attributes:
@@ -109,11 +105,7 @@ class Stream:
         return self._position == start and stop <= self.stop
 
     def fill(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with the next bytes. There must be as many.
-
-        Raises:
-            CheckpointError: as for `Storage.chunks`.
-        """
+        """Fill `out` (uint8, contiguous) with the next bytes. There must be as many."""
         position = 0
         while position < out.size:
             data = self._rest if self._rest.size else self._next()

@@ -1,4 +1,4 @@
-"""The log of what a run has uploaded, and the names of its shards there."""
+"""The log of a run's uploads, and the remote names of its shards."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ class DefeatedError(OutputError):
 
 @dataclass
 class UploadRun:
-    """Files that one run has uploaded, and what it found at the place when it began.
+    """Files that one run has uploaded, and the contents of the place when it began.
 
     It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
     arrived. So a later process can continue.
 
     Attributes:
-        log: the file.
         conditions: whether the place takes conditions of requests, as far as it was tried.
         name: distinguishes the run from all others; empty before it begins. Its shards carry it.
         initial_tags: what the place held, as `BucketUpload.begin` gives it.
@@ -55,7 +54,7 @@ class UploadRun:
     conditions: bool = True
 
     def read(self) -> None:
-        """Take what the run's log says, as far as it is whole."""
+        """Read the run's log, without damaged lines."""
         with suppress(OSError):
             for line in self.log.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
@@ -73,8 +72,8 @@ class UploadRun:
     def note_put(self, name: str, data: bytes, *, was_refused: bool = False) -> None:
         """Note that a small file is about to be put, or was refused, because another program had just put one.
 
-        It is noted before, so that a later process knows it whenever this one is killed. An ETag, which only the answer
-        tells, would say no more: it is a digest, too.
+        It is noted before, so that a later process knows it whenever this one is killed. The ETag in the answer would
+        add nothing: it is a digest, too.
         """
         self._note({"put": name, "digest": _digest(data), "refused": was_refused})
 

@@ -1,4 +1,4 @@
-"""How a trainer names the deltas of a run, and which of them lead from the base to the requested one."""
+"""A trainer's names for the deltas of a run, and the chain from the base to the requested one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,9 @@ class TrainerLayout:
     """The layout in which a trainer publishes the deltas of a run.
 
     Attributes:
-        name: of the format.
-        title: human-readable.
         pattern: names of the folders of versions; its first group is the number.
-        inside: the path in such a folder where the delta is, empty for the folder itself; None if there is none.
-        read: reads the small files of a version's folder.
-        version_of: the version that a model is, as far as metadata files say.
+        inside: the delta's path in such a folder, empty for the folder itself; None without a delta.
+        version_of: the version of a model by its metadata files; None if unknown.
     """
 
     name: str
@@ -118,7 +115,7 @@ def _read(layout: TrainerLayout, folder: Path, opening: Opening) -> Link:
 
 
 def _numbered_folder(layout: TrainerLayout, folder: Path) -> Path | None:
-    """The folder that is named after the version: this one, or the one around it."""
+    """The folder named after the version: this one, or its parent."""
     absolute = folder.absolute()
     return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
 

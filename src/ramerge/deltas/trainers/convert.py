@@ -19,10 +19,9 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.identity import check_unchanged
 from ramerge.deltas.codec import Compression, EncodedBlock, Encoder, blocks_of
 from ramerge.deltas.index import Index
-from ramerge.deltas.sidecars import write_headers_and_sidecars
 from ramerge.deltas.trainers.link import Link, LinkPass
 from ramerge.deltas.word_patches import Bytes
-from ramerge.deltas.write import DeltaWriter
+from ramerge.deltas.write import DeltaWriter, write_headers_and_sidecars
 from ramerge.sdk.options import processors
 from ramerge.sdk.tensors import Files, Reader, Tensor
 
@@ -37,7 +36,7 @@ def convert(
     *,
     compression: Compression = "none",
 ) -> Index:
-    """Write one delta from a model to what a chain makes of it. The agent's files are those of the model."""
+    """Write a chain from a model as one delta. The agent's files are the model's."""
     with DeltaWriter(staging, base.tensors) as writer:
         pairs = (
             (one, old.tobytes(), new.tobytes())

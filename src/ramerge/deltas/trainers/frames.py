@@ -27,14 +27,7 @@ _LONGEST_HEADER = 18
 
 @dataclass(frozen=True)
 class Frame:
-    """A zstd frame in a file of a trainer's delta.
-
-    Attributes:
-        path: the file.
-        offset: the byte where it begins.
-        nbytes: how many it has.
-        title: what it holds, for messages.
-    """
+    """A zstd frame in a file of a trainer's delta."""
 
     path: Path
     offset: int
@@ -46,7 +39,7 @@ class Frame:
         return CheckpointError(f"{self.path}: {self.title}{': ' if self.title else ''}{text}")
 
     def declared_size(self, files: Files) -> int | None:
-        """How many bytes the frame says it holds; None if it does not say."""
+        """Content size in bytes by the frame's header; None if it is not stated."""
         head = np.empty(min(_LONGEST_HEADER, self.nbytes), np.uint8)
         files.fill(self.path, self.offset, head)
         try:
@@ -77,11 +70,7 @@ class _FrameSource:
 
 
 class FrameStream:
-    """The content of a frame, decompressed from front to back.
-
-    Attributes:
-        position: how many bytes have been read.
-    """
+    """The content of a frame, decompressed from front to back."""
 
     def __init__(self, frame: Frame, files: Files) -> None:
         self._frame = frame
@@ -112,7 +101,7 @@ class FrameStream:
         return out
 
     def forward(self, position: int) -> None:
-        """Skip to a byte of the frame's content that has not been read."""
+        """Skip to a later byte of the frame's content."""
         if position > self.position:
             unused = np.empty(min(_PIECE, position - self.position), np.uint8)
             while position > self.position:

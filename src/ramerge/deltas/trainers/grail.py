@@ -48,14 +48,9 @@ class _Sparse:
     """Changed values of a tensor in the data; offsets count from the beginning of the frame's content.
 
     Attributes:
-        dtype: of the values.
-        shape: of the tensor.
-        count: how many elements changed.
-        rows: where the gaps of rows begin; of flat positions in version 2.
-        columns: where those of columns begin; there are none in version 2.
-        values: where the values begin.
-        row_dtype: how rows are stored.
-        column_dtype: how columns are stored; empty if there are none.
+        rows: offset of the gaps of rows; of flat positions in version 2.
+        columns: offset of the gaps of columns; unused in version 2.
+        column_dtype: dtype of these gaps; empty without columns.
     """
 
     dtype: str
@@ -158,7 +153,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
 
 
 class _Places:
-    """Flat positions of changed values from the gaps that are stored."""
+    """Flat positions of changed values from stored gaps."""
 
     def __init__(self, frame: Frame, sparse: _Sparse, rows: FrameStream, columns: FrameStream) -> None:
         self._frame, self._sparse = frame, sparse
@@ -295,7 +290,7 @@ def _is_count(value: object) -> bool:
 
 
 def version_of(folder: Location) -> int | None:
-    """The window of grail that a model is of, by its own metadata or those of the delta that makes it."""
+    """The window of grail of a model, by its own metadata or its delta's."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():
             metadata = read_json(path)

@@ -1,4 +1,4 @@
-"""A link of a chain: what each trainer's delta is to `convert`, which gives it the blocks of a model in order.
+"""A link of a chain: the interface of trainers' deltas for `convert`, which passes the blocks of a model in order.
 
 A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
 made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
@@ -27,13 +27,10 @@ from ramerge.sdk.text import quoted
 
 @dataclass(frozen=True)
 class Link(ABC):
-    """A trainer's delta whose small files have been read.
+    """A trainer's delta after reading its small files.
 
     Attributes:
-        folder: its folder.
-        version: what it makes.
         before: the version that it builds on; less than `version`.
-        files: the identity of every file.
     """
 
     folder: Path
@@ -109,11 +106,7 @@ class Xor:
 
 @dataclass(frozen=True)
 class WholeTensors(Link):
-    """A link that is a whole model among deltas, from which the chain continues.
-
-    Attributes:
-        tensors: its tensors by name.
-    """
+    """A whole model among deltas, from which the chain continues."""
 
     tensors: Mapping[str, Tensor]
 
@@ -159,7 +152,7 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changes: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """Problems of the tensors that a trainer's delta changes: what the base lacks or has otherwise."""
+    """Problems of tensors in a trainer's delta that the base lacks, or has with another dtype or shape."""
     problems = []
     if base.quantized is not None:
         problems.append(

@@ -28,7 +28,7 @@ def find(folder: Location) -> Location | None:
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
-    """Open a checkpoint that an engine patches, with a warning where nothing tells whether it is complete.
+    """Open a checkpoint that an engine patches, with a warning if it may be incomplete.
 
     Raises:
         CheckpointError: it is being patched, or was not finished, so its tensors are of different versions.

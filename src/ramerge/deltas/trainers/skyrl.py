@@ -86,7 +86,7 @@ def read(folder: Path, opening: Opening) -> Link:
 def _record(
     folder: Path, record: Mapping[str, object], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
-    """A tensor's name in SkyRL's manifest, what is to be done to it, and its dtype and shape."""
+    """A tensor's name, payload, dtype and shape, from SkyRL's manifest."""
     name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
     if not isinstance(name, str) or not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"its name is {quoted(name)}, its dtype {quoted(dtype)}")
@@ -113,7 +113,7 @@ def _record(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of SkyRL that a model is: by its folder's name, or by what the engine that patches it notes."""
+    """The version of SkyRL of a model: by its folder's name, or by the notes of the engine that patches it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder.parent / ".skyrl_weight_sync" / "state.json"

@@ -45,10 +45,7 @@ class Payload:
     """The entry of a tensor in a delta of slime or SkyRL: a frame, and the checksum of the new bytes.
 
     Attributes:
-        frame: where.
         checksum: of the tensor's new bytes.
-        algorithm: of the checksum.
-        encoding: what is to be done with the frame's content.
     """
 
     frame: Frame
@@ -64,7 +61,7 @@ class Payload:
 
 
 class _PayloadPass(LinkPass):
-    """The pass of tensors that were changed one by one, each with a checksum of its own."""
+    """The pass over separately changed tensors, each with its own checksum."""
 
     def __init__(self, payloads: Mapping[str, Payload], files: Files) -> None:
         self._payloads, self._files = payloads, files
@@ -103,7 +100,6 @@ class DeltaOfPayloads(Link):
     """A delta of slime or SkyRL, which changes some tensors, each by a payload.
 
     Attributes:
-        payloads: by the tensor's name.
         kinds: dtype and shape of each of these tensors; None where the trainer does not store them.
     """
 
@@ -228,7 +224,7 @@ def _payloads(
 
 
 def version_of(folder: Location) -> int | None:
-    """The version of slime that a model is: by its folder's name, or by what the engine that patches it notes."""
+    """The version of slime of a model: by its folder's name, or by the notes of the engine that patches it."""
     if (number := LAYOUT.number(folder)) is not None:
         return number
     state = folder / ".weight_sync" / "state.json"

@@ -19,11 +19,9 @@ PIECE = 1 << 16
 
 
 class Scatter:
-    """The change of a tensor that gives some elements new values.
+    """The change of a tensor by new values of some elements.
 
     Args:
-        entries: which; positions have been checked.
-        width: bytes of a value.
         end: refuses what comes after the last of them.
     """
 

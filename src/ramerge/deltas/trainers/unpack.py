@@ -1,8 +1,8 @@
 """Trainers' deltas as formats: a chain is unpacked once into the user's cache, as one delta, and opened from there.
 
-The place in the cache is a digest of the identities of all files of the chain and of the model under it. Whoever comes
-first unpacks, under a lock, into a folder next to it, and renames that when it is complete; what a killed process has
-left is removed by the next one.
+The name in the cache is a digest of the identities of all files of the chain and of the model under it. The first
+process unpacks, under a lock, into a folder next to it, and renames that when it is complete; the next process removes
+leftovers of a killed one.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
 
 
 def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Sequence[Link]:
-    """A chain of few links: what comes before these is unpacked first, and is then one of them.
+    """A chain of few links: earlier links are unpacked first, into one of them.
 
     Each link takes memory for its decoders while the chain is applied.
     """

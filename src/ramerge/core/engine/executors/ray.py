@@ -1,8 +1,8 @@
 """Tasks on the nodes of a Ray cluster, with threads in each of them.
 
 A task is as many consecutive runs of blocks as take about a second. What it needs travels once to each node:
-descriptions of files, never what is in them. Back come its results, after what was written for them is on the disk.
-So a task may be lost at any time: another does the same, and bytes that are written twice are equal.
+descriptions of files, never their contents. Results come back after their bytes are on the disk. So a task may be lost
+at any time: another one repeats it, and bytes that are written twice are equal.
 """
 
 from __future__ import annotations
@@ -58,15 +58,11 @@ _ENVIRONMENT = {
 
 @contextmanager
 def connection(init: Mapping[str, object]) -> Iterator[ModuleType]:
-    """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
+    """The module `ray`, connected. An existing connection of the program is used as it is, and left open.
 
     Args:
         init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
             (RAY_ADDRESS), or of a cluster on this machine; if there is none, one is started and ended.
-
-    Raises:
-        RecipeError: Ray is not installed, or does not take these keywords.
-        RayError: no cluster can be reached.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -136,10 +132,7 @@ class RaySlots:
     """Size and number of the tasks that a Ray cluster runs at a time.
 
     Attributes:
-        cpus: processors of a task.
-        threads: worker threads of a task.
         memory: bytes of a task.
-        count: how many tasks the cluster can run at a time.
     """
 
     cpus: int
@@ -151,16 +144,12 @@ class RaySlots:
 def _ray_slots(
     nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
 ) -> RaySlots:
-    """Choose the size of tasks by what the nodes of a Ray cluster have.
+    """Choose the size of tasks by the nodes of a Ray cluster.
 
     Args:
         nodes: what each node has: "CPU", and "memory" in bytes.
         workers: the threads that a machine with so many `processors` would be given.
-        processors: see `workers`.
         memory: bytes that a process with so many worker threads takes.
-
-    Raises:
-        RayError: no node is large enough.
     """
     able = [node for node in nodes if node.get("CPU", 0) >= 1]
     least = min((int(node["CPU"]) for node in able), default=1)
@@ -185,14 +174,7 @@ class _Task(Generic[Block]):
 
 
 class RayExecutor:
-    """An executor of tasks on a Ray cluster.
-
-    Args:
-        ray: the module, connected.
-        workers: the threads that a machine with so many `processors` would be given.
-        processors: see `workers`.
-        memory: bytes that a process with so many worker threads takes.
-    """
+    """An executor of tasks on a Ray cluster."""
 
     def __init__(self, ray: ModuleType, workers: int, processors: int, memory: Callable[[int], int]) -> None:
         self._ray = ray
@@ -201,12 +183,7 @@ class RayExecutor:
     def run(
         self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
     ) -> Generator[Processed[Result] | Any, None, None]:
-        """See `Executor.run`; the tasks get `work` pickled.
-
-        Raises:
-            PlanError: a node has another version of ramerge, or none.
-            RayError: tasks are lost again and again, or cannot be run, or the cluster has failed.
-        """
+        """See `Executor.run`; the tasks get `work` pickled."""
         try:
             yield from self._run(work, runs, recorder)
         except self._ray.exceptions.RayError as error:  # of any call, such as when this node's raylet has died
@@ -272,7 +249,7 @@ class RayExecutor:
             raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
     def _stop(self, running: list[object]) -> None:
-        """End tasks, and wait until they have ended: what they write may be removed then."""
+        """End tasks and wait for them, so that their files may be removed."""
         ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
             for task in running:
@@ -316,13 +293,10 @@ def _portable() -> Callable[..., bytes | str]:
 def run_share(
     versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
-    """Process a Ray task's blocks on its node. Gives what `_unpacked_report` takes.
+    """Process a Ray task's blocks on its node. Returns the input of `_unpacked_report`.
 
     Args:
-        versions: what the process that began has.
         payload: a reference to the pass, pickled.
-        runs: the blocks, with their numbers.
-        threads: worker threads.
         folder: relative names are meant from here.
     """
     _leave_if_ending()
@@ -350,7 +324,7 @@ def run_share(
 def _leave_if_ending() -> None:
     """Ray may run a task that waited in a process whose interpreter is ending, where no thread pool works any more.
 
-    The process goes at once then. For the process that began, the task is lost, and others do its blocks.
+    The process then exits at once. For the driver, the task is lost, and other tasks process its blocks.
     """
     if not threading.main_thread().is_alive():
         os._exit(1)
@@ -366,7 +340,7 @@ def _unpacked(reference: object) -> Pass[Any, Any]:
 
 
 def _of_node(error: Exception) -> Exception:
-    """An error as the process that began gets it: it says where it was, and can be pickled."""
+    """An error for the driver, with its node's name, that can be pickled."""
     node = socket.gethostname()
     with suppress(Exception):
         import ray

@@ -28,7 +28,7 @@ _PACKED_SUFFIX = ".weight_packed"
 
 
 def decode(decoding: Decoding) -> None:
-    """Find codes and scales of compressed-tensors among the stored tensors, and what is wrong with them."""
+    """Decode the codes and scales of compressed-tensors, or note their problems."""
     config = decoding.config
     decoding.problems += [f"config.json: {text}" for text in _refusals(config)]
     if decoding.problems:

@@ -1,4 +1,4 @@
-"""Makes of a folder of codes and scales the tensors of the model without quantization. Reads no weights."""
+"""Turns a folder of codes and scales into dequantized tensors. Reads no weights."""
 
 from __future__ import annotations
 
@@ -45,16 +45,10 @@ def without_declaration(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
-    """The contents as those of the model without quantization, and how they are stored; None if they are not quantized.
+    """The contents with dequantized tensors, and the quantization; None without one.
 
     Args:
-        directory: for messages.
-        contents: what the folder holds.
-        ignore: whether the configuration may declare a quantization that the tensors do not have, or that is not known.
-
-    Raises:
-        CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
-            do not fit; all problems are listed.
+        ignore: whether the configuration may declare an unknown quantization, or one that the tensors lack.
     """
     # words of 32 bits, with scales next to them
     words = (name for name, tensor in contents.tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
@@ -97,7 +91,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
 
 
 def _packed_like_deepseek_v4(contents: Contents) -> str | None:
-    """The first tensor of bytes with scales that are powers of two and named `.scale`; None if there is none."""
+    """The first tensor of bytes with power-of-two scales named `.scale`; None without one."""
     tensors = contents.tensors
     for name, tensor in tensors.items():
         scale = tensors.get(f"{name.removesuffix('weight')}scale") if name.endswith(".weight") else None
@@ -118,7 +112,7 @@ def _declaration(contents: Contents) -> Mapping[str, object] | None:
 
 
 def _check_rest(decoding: Decoding) -> None:
-    """Note tensors that are there twice, or otherwise codes and scales that were not used."""
+    """Note duplicate tensors, otherwise unused codes and scales."""
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.encoded_tensors and tensor.name not in decoding.tensors:
             decoding.problem(decoding.encoded_tensors[tensor.name], "is stored both quantized and as it is")

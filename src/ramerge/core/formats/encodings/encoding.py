@@ -1,4 +1,4 @@
-"""Protocol of an encoding: how to recognize it, and how to make of codes and scales the tensors of the model."""
+"""Protocol of an encoding: how to recognize it, and how to turn codes and scales into the model's tensors."""
 
 from __future__ import annotations
 
@@ -22,15 +22,12 @@ _SCALE_FORMATS = {"F32": "F32", "BF16": "BF16", "F8_E8M0": "F8_E8M0", "U8": "F8_
 
 @dataclass
 class Decoding:
-    """The tensors of a model, while an encoding makes them.
+    """The tensors of a model while it is decoded.
 
     Attributes:
-        encoded_tensors: the stored tensors by name.
-        config: what `config.json` says about the quantization.
-        dtype: of the model before it was quantized.
-        tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
-        hidden_names: names of stored tensors that are no tensors of the model: scales, and what is for activations.
-        problems: what is wrong.
+        dtype: of the model before quantization.
+        tensors: decoded tensors by the name of the stored tensor that each replaces.
+        hidden_names: stored tensors that are not in the model: scales, and activation statistics.
     """
 
     encoded_tensors: Tensors
@@ -41,14 +38,12 @@ class Decoding:
     problems: list[str] = field(default_factory=list)
 
     def problem(self, tensor: Tensor, text: str) -> None:
-        """Note what is wrong with a tensor."""
+        """Note a problem of a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def put_with_scales(
-        self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], *, factor: str | None = None
-    ) -> None:
-        """Put the decoded tensor `name` in the place of its codes, one byte a code; see `put`."""
-        self.put(name, codes, codes.dtype, codes.shape, scales, grids, factor=factor)
+    def put_with_scales(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid]) -> None:
+        """Replace codes of one byte each by the decoded tensor `name`; see `put`."""
+        self.put(name, codes, codes.dtype, codes.shape, scales, grids)
 
     def put(
         self,
@@ -62,20 +57,15 @@ class Decoding:
         factor: str | None = None,
         divisor: str | None = None,
     ) -> Tensor | None:
-        """Put a decoded tensor in the place of its codes.
+        """Replace codes by a decoded tensor.
 
         Args:
-            name: of the decoded tensor.
-            codes: the codes.
-            format: their format.
-            shape: of the decoded tensor.
-            scales: name of the scales.
             grids: where scales may belong; the only one whose scales have the stored shape is taken.
             factor: name of the number, or numbers of each matrix, by which scales are multiplied.
             divisor: name of the number by which scales are divided.
 
         Returns:
-            The tensor; None if something is wrong, which is then noted.
+            The tensor; None after a problem, which is noted.
         """
         second = factor or divisor
         self.hidden_names |= {scales, *([second] if second else [])}
@@ -116,7 +106,7 @@ class Decoding:
         return decoded
 
     def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
-        """Where scales belong in weights of a shape; None if that is not clear, which is then noted."""
+        """The grid of scales in weights of a shape; None if it is ambiguous, which is noted."""
         fitting = _fitting(scales.shape, shape, grids)
         if len(fitting) == 1:
             return fitting[0]
@@ -157,7 +147,7 @@ def whole_grid(shape: Sequence[int]) -> Grid:
 
 
 def row_grid(shape: Sequence[int]) -> Grid:
-    """A grid of one scale for each row, which is an output channel."""
+    """A grid with a scale per row (output channel)."""
     return block_grid(shape, 1, 1 << 62)
 
 
@@ -167,7 +157,7 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
-    """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
+    """The grids with scales of this shape; if none fits, of this shape without singleton dimensions."""
     extents = [extent for extent in scales if extent != 1]
     grids = tuple(dict.fromkeys(grids))
     fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]
@@ -179,9 +169,7 @@ class Encoding:
     """A way in which weights are quantized.
 
     Attributes:
-        method: what `quant_method` in `config.json` says.
-        title: human-readable, for a configuration.
-        decode: fills a `Decoding`.
+        method: the value of `quant_method` in `config.json`.
     """
 
     method: str

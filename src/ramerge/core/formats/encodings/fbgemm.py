@@ -11,7 +11,7 @@ from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, 
 
 
 def decode(decoding: Decoding) -> None:
-    """Find fbgemm's float8 codes and scales among the stored tensors, and what is wrong with them."""
+    """Decode fbgemm's float8 codes and scales, or note their problems."""
     for name, tensor in decoding.encoded_tensors.items():
         if tensor.dtype in FLOAT8:
             shape = tensor.shape

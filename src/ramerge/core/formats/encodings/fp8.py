@@ -23,7 +23,7 @@ def _size_of_blocks(config: Config) -> tuple[int, int] | None:
 
 
 def decode(decoding: Decoding) -> None:
-    """Find DeepSeek's and Qwen's float8 codes and scales among the stored tensors, and what is wrong with them."""
+    """Decode DeepSeek's and Qwen's float8 codes and scales, or note their problems."""
     size = _size_of_blocks(decoding.config)
     if decoding.config.get("weight_block_size") is not None and size is None:
         decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")

@@ -23,7 +23,7 @@ _BLOCK = 128
 
 
 def decode(decoding: Decoding) -> None:
-    """Find ModelOpt's codes and scales among the stored tensors, and what is wrong with them."""
+    """Decode ModelOpt's codes and scales, or note their problems."""
     algorithm = str(decoding.config.get("quant_algo"))
     smoothed = next((name for name in decoding.encoded_tensors if name.endswith(_SMOOTHED)), None)
     if smoothed or any(part in _UNSUPPORTED_ALGORITHMS for part in algorithm.upper().split("_")):

@@ -15,7 +15,7 @@ _GROUP, _BYTES = 32, 16
 
 
 def decode(decoding: Decoding) -> None:
-    """Find gpt-oss's codes and exponents among the stored tensors, and what is wrong with them."""
+    """Decode gpt-oss's codes and exponents, or note their problems."""
     for name, tensor in decoding.encoded_tensors.items():
         if name.endswith("_blocks") and tensor.dtype == "U8":
             own = name.removesuffix("_blocks")

@@ -43,9 +43,7 @@ class Place:
     """An entry.
 
     Attributes:
-        name: its whole name.
         header: position of its own header in the file.
-        nbytes: of its data.
         limit: where both must have ended.
         checksum: CRC-32 of its data; 0 if the writer did not compute it.
     """
@@ -65,21 +63,13 @@ class Window:
         self._descriptor = descriptor
 
     def part(self, begin: int, nbytes: int) -> Window:
-        """Some of these bytes, `begin` counted from the first of them.
-
-        Raises:
-            CheckpointError: they go beyond the end.
-        """
+        """A part of the window; `begin` counts from its first byte."""
         if self.begin + begin + nbytes > self.end:
             raise damage(self.path, f"an item extends to byte {begin + nbytes:,}, beyond its end")
         return Window(self.path, self._descriptor, self.begin + begin, self.begin + begin + nbytes)
 
     def read(self, position: int, nbytes: int) -> bytes:
-        """Bytes from `position` in the file on.
-
-        Raises:
-            CheckpointError: the file cannot be read, or has fewer bytes.
-        """
+        """Bytes from `position` in the file on."""
         if position < self.begin or position + nbytes > self.end:
             raise damage(self.path, f"{nbytes:,} bytes at {position:,} are outside of it")
         try:
@@ -98,11 +88,7 @@ def damage(path: Path, what: str) -> CheckpointError:
 
 @contextmanager
 def window(path: Path) -> Iterator[Window]:
-    """All of a file.
-
-    Raises:
-        CheckpointError: the file cannot be opened.
-    """
+    """All of a file."""
     with readable(path):
         descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
     try:
@@ -139,7 +125,7 @@ class Archive:
             self.entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
 
     def read(self, name: str, most: int) -> bytes | None:
-        """The data of an entry of at most so many bytes; None if there is no such entry."""
+        """The data of an entry of at most `most` bytes; None without such an entry."""
         place = self.entries.get(name)
         if place is None:
             return None
@@ -150,11 +136,7 @@ class Archive:
         return self.file.read(self.locate(place), place.nbytes)
 
     def locate(self, place: Place) -> int:
-        """The position of an entry's data in the file.
-
-        Raises:
-            CheckpointError: the entry's own header contradicts the archive's list of entries.
-        """
+        """The position of an entry's data in the file."""
         header = self.file.read(place.header, _LOCAL.size + len(place.name.encode()))
         sign, _, flags, method, _, _, _, packed_size, unpacked, n, e = _LOCAL.unpack_from(header)
         position = place.header + _LOCAL.size + n + e
@@ -231,7 +213,7 @@ def _items(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, in
 
 
 def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
-    """The numbers, those that do not fit 32 bits from the extra fields; -1 where these do not have them."""
+    """The numbers; those beyond 32 bits from the extra fields, -1 if missing there."""
     while len(extra) >= _EXTRA.size:
         kind, nbytes = _EXTRA.unpack_from(extra)
         field, extra = extra[_EXTRA.size : _EXTRA.size + nbytes], extra[_EXTRA.size + nbytes :]

@@ -1,4 +1,4 @@
-"""Carries out the instructions of a pickle that make values. There is no instruction here that calls or imports.
+"""Executes the instructions of a pickle that create values. No instruction calls or imports anything.
 
 Python's unpickler is not used: also one that allows only few names takes any amount of memory for an index of its memo,
 and any amount of time to hash a key of nested tuples; and it calls what a name stands for. Here a name is a `Name`, and
@@ -22,7 +22,7 @@ _MOST_CONTAINERS = 3_000_000
 
 
 class RefusedError(ValueError):
-    """A pickle that is damaged, or asks for what no checkpoint needs. The message follows the name of a file."""
+    """A damaged pickle, or one with requests that no checkpoint needs. The message follows the name of a file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Stub:
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
     def get(self, *names: str) -> object:
-        """An attribute of the state; with further names one of the stub that it is. None if there is none."""
+        """An attribute of the state; further names go into nested stubs. None if it is missing."""
         value: object = self
         for name in names:
             value = value.state.get(name) if isinstance(value, Stub) and isinstance(value.state, dict) else None
@@ -53,11 +53,10 @@ class Stub:
 
 
 class Machine:
-    """Makes the value of one pickle.
+    """Interpreter of one pickle.
 
     Args:
         data: the pickle; protocols 2 to 5.
-        find: a name for a module and a name in it.
         make: the value for a name and arguments: an object of a class, or what a function would return.
         refer: the value for a persistent id.
     """
@@ -77,11 +76,7 @@ class Machine:
         self.find, self.make, self.refer = find, make, refer
 
     def run(self) -> object:
-        """The value.
-
-        Raises:
-            RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
-        """
+        """The value."""
         file = BytesIO(self.data)
         try:
             while (code := file.read(1)) != pickle.STOP:
@@ -98,7 +93,7 @@ class Machine:
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
     def pop_to_mark(self) -> list[object]:
-        """Take off the stack the last mark and what lies above it."""
+        """Pop the last mark and everything above it."""
         mark = self.marks.pop()
         values = self.stack[mark:]
         del self.stack[mark:]
@@ -127,7 +122,7 @@ _Act = Callable[[Machine, Any], object]
 
 
 def _ignore(machine: Machine, number: int) -> None:
-    """Protocol and frames say nothing that is needed."""
+    """Protocol and frames are irrelevant."""
 
 
 def _constant(value: object) -> _Act:

@@ -1,7 +1,7 @@
-"""Contents of a file of `torch.save`: plain values, in which a tensor says where its elements are.
+"""Contents of a file of `torch.save`: plain values, with tensors as views of their bytes in the file.
 
-The names that a pickle may use are listed here, with what is made of them. The classes of torch.distributed that
-describe shards become stubs (`instructions.Stub`), which hold what the pickle says of them.
+The names that a pickle may use are listed here, each with a function that creates its value. The classes of
+torch.distributed that describe shards become stubs (`instructions.Stub`), which hold their arguments and state.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ _Make = Callable[[Name, tuple[object, ...]], object]
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without Python's search for cycles, which would visit all objects of many files over and over: half of the time.
+    """Suspend Python's search for cycles, which would visit objects of many files again and again: half of the time.
 
-    Nothing that is made of a file has cycles, unless the file is an attack, and those are found afterwards.
+    Values of a file have no cycles, unless it is an attack; these are found afterwards.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -104,7 +104,6 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
     """The value in an archive of torch.save.
 
     Args:
-        file: the archive.
         modules: further packages of which every class becomes a stub.
 
     Raises:
@@ -140,7 +139,7 @@ def load_file(path: Path, modules: Collection[str] = ()) -> object:
 
 
 def load_plain(path: Path, modules: Collection[str] = ()) -> object:
-    """The value in a file that is one pickle and holds no tensors; see `load`."""
+    """The value in a file of one pickle without tensors; see `load`."""
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
             raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
@@ -178,7 +177,7 @@ def _make_ordered_dict(_name: Name, args: tuple[object, ...]) -> dict[object, ob
 
 
 def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
-    """The one attribute that torch's pickles ask for: a class inside of a class."""
+    """The only attribute in torch's pickles: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
@@ -187,7 +186,7 @@ def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
 def _tensor(name: Name, args: tuple[object, ...]) -> View:
     """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
 
-    `more` says that elements are negated or conjugated when they are read.
+    `more` marks elements that are negated or conjugated when read.
     """
     if len(args) < 6 or type(args[0]) is not tuple or len(args[0]) != 2 or type(args[0][0]) is not TorchStorage:
         raise RefusedError("its pickle makes a tensor from something that is not a storage")
@@ -245,11 +244,7 @@ _MAKERS: dict[str, _Make] = {
 
 
 def numbers(values: object, what: str) -> tuple[int, ...]:
-    """A tuple of few numbers that are not negative and fit 63 bits.
-
-    Raises:
-        RefusedError: it is something else.
-    """
+    """A tuple of few numbers that are not negative and fit 63 bits."""
     if not (
         isinstance(values, tuple | list)
         and len(values) <= _MOST_DIMENSIONS
