@@ -51,9 +51,9 @@ def write_speed(work: Path) -> float:
                 file.write(block)
             os.fsync(file.fileno())
 
-    took = timing.seconds(write)
+    duration = timing.seconds(write)
     path.unlink()
-    return _WRITTEN_BYTES / took
+    return _WRITTEN_BYTES / duration
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def cannot_hold_caches() -> str | None:
 
 
 @contextmanager
-def held(limit: int) -> Iterator[list[str]]:
+def small_cache(limit: int) -> Iterator[list[str]]:
     """What to put before a command so that its memory and its page cache together take at most `limit` bytes."""
     parent, file = _cgroups()
     group = parent / f"ramerge-benchmarks-{os.getpid()}"
