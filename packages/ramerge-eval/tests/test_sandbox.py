@@ -793,7 +793,7 @@ def test_a_program_that_is_canceled_before_it_begins(sandbox: Bubblewrap, monkey
     monkeypatch.setattr("subprocess.Popen", lambda *args, **options: started.append(args))
     canceled = threading.Event()
     canceled.set()
-    outcome = Execution(sandbox, "print(1)", "", AMPLE, canceled=canceled)()
+    outcome = Execution(sandbox, "print(1)", "", AMPLE, cancellation=canceled)()
     assert (outcome.status, outcome.code, started) == ("error", None, [])
 
 
@@ -806,7 +806,7 @@ def test_a_bubblewrap_that_is_canceled_while_it_starts_leaves_no_child(sandbox: 
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(begun)
         assert soon(lambda: bool(processes_with(mark)))
-        begun.canceled.set()
+        begun.cancellation.set()
         assert outcome.result().status == "error"
     assert soon(lambda: not processes_with(mark), 5)
 
@@ -978,13 +978,13 @@ def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
     with pytest.raises(EvaluationError, match=r"(?s)apt install bubblewrap.*--sandbox docker"):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "darwin")
     with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--sandbox docker"):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -1012,7 +1012,7 @@ def test_a_bubblewrap_that_does_not_work(
 ) -> None:
     stand_in(tmp_path, monkeypatch, script)
     with pytest.raises(EvaluationError, match=message):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def test_a_sandbox_that_fails_later_is_no_failed_program(
