@@ -32,7 +32,7 @@ _SMALLEST_STEP = np.float32(2.0**-15)
 
 @dataclass(frozen=True)
 class Shape:
-    """What sets the sizes of Qwen2.5 apart."""
+    """Dimensions of a Qwen2.5 model."""
 
     hidden_size: int
     intermediate: int
@@ -120,7 +120,7 @@ def float8(files: Family) -> Family:
 
 
 def float32(files: Family) -> Family:
-    """What codes and scales of quantized checkpoints say, in float32, written by `ramerge convert` if not there."""
+    """Quantized checkpoints in float32, written by `ramerge convert` if not there."""
     target = _beside(files, "float32")
     for source, folder in zip(files.folders, target.folders, strict=True):
         if _is_older(folder, source):

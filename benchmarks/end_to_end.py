@@ -168,7 +168,7 @@ def _render_size(data: Mapping[str, Any]) -> str:
 
 
 def _doubts(data: Mapping[str, Any]) -> str:
-    """What shows that caches were not what they should have been, by what had to come from the disk."""
+    """Signs of wrong caches: bytes that had to come from the disk, or did not."""
     cold = [one["disk_read"] for ones in data["caches"].get("cold", {}).values() for one in ones]
     warm = [one["disk_read"] for ones in data["caches"]["warm"].values() for one in ones]
     lukewarm = sum(read < 0.95 * data["bytes"] for read in cold) + sum(read > 0.05 * data["bytes"] for read in warm)

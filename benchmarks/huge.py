@@ -20,7 +20,7 @@ _BLOCK = 128
 
 @dataclass(frozen=True)
 class Shape:
-    """What sets the sizes of models like DeepSeek-V3 apart: latent attention, and experts after a few dense layers."""
+    """Dimensions of models like DeepSeek-V3: latent attention, and experts after a few dense layers."""
 
     layers: int
     experts: int

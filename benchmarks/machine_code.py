@@ -1,4 +1,4 @@
-"""What keeping kernels' machine code saves at the start of a command, next to numba's own cache and next to neither."""
+"""Time that stored machine code saves at the start of a command, compared with numba's own cache and with neither."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _spread(runs: list[dict[str, float]], measure_: str) -> Spread:
 
 
 def _saving(ways: Mapping[str, list[dict[str, float]]]) -> Spread:
-    """What is saved, pair by pair."""
+    """Processor seconds saved, pair by pair."""
     return spread([numba["cpu"] - own["cpu"] for numba, own in zip(ways[_NUMBA], ways[_OWN], strict=True)])
 
 

@@ -49,7 +49,7 @@ def install(home: Path) -> Path:
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Of mergekit and what it computes with."""
+    """Versions of mergekit and of the libraries it computes with."""
     program = (
         "import importlib.metadata, json, sys; "
         "print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))"

@@ -53,7 +53,7 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is assumed of a cluster.
+    """Assumptions about a cluster.
 
     Attributes:
         processors: of a node.
@@ -139,7 +139,7 @@ class _Clocked:
 
 @dataclass(frozen=True)
 class Constants:
-    """What was measured.
+    """Measured constants of the formula.
 
     Attributes:
         start: seconds before and after the work.
@@ -195,7 +195,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """What takes longest."""
+        """The part that takes longest."""
         each = {
             "store": self.store,
             "link": self.link,

@@ -78,7 +78,7 @@ def by_kind(results: Results, task: str, model: Model, place: int, seeds: tuple[
 
 
 def kept_gains(results: Results, outcome: Outcome, methods: Sequence[str]) -> dict[str, float]:
-    """What merges keep of what the agents learned where the base was weak, in per cent, mean over tasks.
+    """Gains that merges keep where the base was weak, in per cent of the agents' own, mean over tasks.
 
     It was weak where its teacher slipped often: the second kind of every task. Where the agent learned nothing, a task
     is left out.

@@ -47,7 +47,7 @@ class Comparison:
         return Comparison(trainings, self.tasks)
 
     def rewards(self, models: Sequence[str]) -> list[Floats]:
-        """Of each task, of shape (trainings, prompts, models), from 0 to 1."""
+        """For each task an array of shape (trainings, prompts, models), from 0 to 1."""
         return [
             np.array([[_digits(one[name][task]) for name in models] for one in self.by_training.values()])
             .transpose(0, 2, 1)

@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def column(rank: int, start: str, count: int) -> str:
-    """What scores are kept under."""
+    """Key of the scores in the results."""
     return f"rank {rank}, {start}, {count} agents"
 
 

@@ -402,7 +402,7 @@ def _fewer(real: smollm.Real, dtype: str) -> str:
 
 
 def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
-    """What is to be said under a table of merges."""
+    """Paragraphs under a table of merges."""
     return "\n\n".join(filter(None, (_at_the_top(real, dtype, methods), _like_for_like(real, dtype, methods))))
 
 
@@ -441,7 +441,7 @@ def _prompt_counts(real: smollm.Real) -> str:
 
 
 def _how_often(real: smollm.Real) -> str:
-    """What intervals of the real agents say."""
+    """Scope of the real agents' intervals."""
     seeds = ", ".join(map(str, real.seeds))
     if len(real.seeds) == 1:
         return (

@@ -125,11 +125,11 @@ class Kind:
         }
 
     def choice(self, which: str) -> tuple[str, float]:
-        """What `ramerge search` takes by replies that are kept, and how many points it is behind the best."""
+        """Choice of `ramerge search` by kept replies, and its distance to the best in points."""
         return self._best_of(self.masses(which))
 
     def chosen_by_nll(self, which: str) -> tuple[str, float]:
-        """What the mean negative log-likelihood per token of these replies would take, likewise."""
+        """The same by the mean negative log-likelihood per token of these replies."""
         return self._best_of({name: -nll for name, nll in self.agreement(which).items()})
 
     def _best_of(self, scores: Mapping[str, float]) -> tuple[str, float]:

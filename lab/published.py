@@ -1,4 +1,4 @@
-"""What others have measured: merges of agents that were trained with RL, in published tables.
+"""Published tables: merges of RL-trained agents, measured by others.
 
 Rows of one source can be compared, sources cannot: benchmarks, agents and settings differ.
 """

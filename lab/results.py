@@ -1,4 +1,4 @@
-"""What is kept of a run, in lab/results, and how it is read again.
+"""Results of a run in lab/results: written and read.
 
 For each setting: the rows, and for each of them which held-out prompts of the merged tasks were answered exactly (bits,
 compressed) by the merge with default parameters and by the one that was chosen on the validation prompts. Of the other
@@ -194,7 +194,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of one setting.
+    """Results of one setting.
 
     Attributes:
         default: merges with default parameters.
@@ -282,7 +282,7 @@ class Outcome:
 
 
 class Results:
-    """What lab/results holds."""
+    """Reader of lab/results."""
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
@@ -290,7 +290,7 @@ class Results:
         self.run: dict[str, Any] = self.content("run")
 
     def setting(self, name: str) -> Outcome | None:
-        """What was measured in a setting; None where nothing was."""
+        """Results of a setting; None without any."""
         if name not in self._settings:
             self._settings[name] = self._read(name)
         return self._settings[name]

@@ -1,4 +1,4 @@
-"""What is compared: methods, each with the parameters that are tried on the validation prompts.
+"""Rows of the comparison: methods, each with the parameters to try on the validation prompts.
 
 A row with a grid is reported twice: with its defaults, and with the point that is best on the validation prompts. Grids
 follow the paper's table 11 where it has one; scales go on to N = 3, because a mean of N agents may need a factor of N.

@@ -91,7 +91,7 @@ The predictions were written before any merge was scored. {_count(line[4] for li
 
 
 def _scope(comparisons: Iterable[Comparison]) -> str:
-    """What intervals are over."""
+    """Scope of the intervals."""
     if all(len(comparison.by_training) == 1 for comparison in comparisons):
         return "There is one training of each agent so far: intervals are over prompts and say nothing about others."
     return "Intervals are over trainings and prompts; with so few trainings they are too narrow."

@@ -77,7 +77,7 @@ class Sizes:
     of_kind: Mapping[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """What the contents of a work folder depend on, besides the code; more seeds leave it as it is."""
+        """Digest of everything but code that decides the contents of a work folder; more seeds do not change it."""
         plain = asdict(self) | {"seeds": None, "all": [asdict(setting) for setting in self.choice()]}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -31,7 +31,7 @@ _IN_WORDS = ("ram", REFERENCE, CANDIDATE, "linear", SUM)
 
 @dataclass(frozen=True)
 class Real:
-    """What is kept of the real agents.
+    """Rewards of the real agents and of their merges.
 
     Attributes:
         agents: tasks.
@@ -47,7 +47,7 @@ class Real:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the trainings."""
+        """Seeds of all trainings."""
         return self.seeds_by_model[BASE]
 
     @property
@@ -124,7 +124,7 @@ class Real:
 
 
 def read(results: Results, kind: str = "real") -> Real | None:
-    """What is kept of trainings of the same tasks, the most tasks that there are; None if that is not enough.
+    """Results of the trainings with most tasks; None without enough of them.
 
     Args:
         results: all that is kept.
@@ -157,7 +157,7 @@ def _kind(content: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _rewards(alike: Sequence[Mapping[str, Any]], name: str, task: str) -> Floats:
-    """Of one model and task, of shape (seeds, prompts), from quarters: one digit a prompt."""
+    """Rewards of shape (seeds, prompts), from quarters: one digit a prompt."""
     return np.array([_quarters(content["models"][name][task]) for content in alike])
 
 

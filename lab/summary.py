@@ -1,4 +1,4 @@
-"""What to take from the findings, in a few sentences, from the verdicts."""
+"""Summary of the findings: a few sentences from the verdicts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.core.methods.registry import METHODS
 
 
 def judgement(difference: Estimate) -> str:
-    """What the rule for differences says of the first of two."""
+    """Verdict of the rule for differences on the first of two."""
     verdict = better(difference)
     if verdict == HOLDS:
         return "better"
@@ -42,7 +42,7 @@ def points(difference: Estimate) -> str:
 
 
 def lines(results: Results) -> Iterator[str]:
-    """What to do, what real agents say, then what tiny agents say; each for what was measured."""
+    """Advice, then results of real agents, then of tiny ones, as far as they were measured."""
     main = results.setting(MAIN)
     if main is None or not {"ram", "ram+", "linear", "task_arithmetic"} <= main.best.keys():
         return
@@ -57,7 +57,7 @@ def lines(results: Results) -> Iterator[str]:
 
 
 def _real(results: Results) -> Iterator[str]:
-    """What real agents say of RAM+ and of adding up."""
+    """RAM+ and the sum on real agents."""
     real = smollm.read(results)
     if real is not None and all(f"{name}, bfloat16" in real.rewards for name in ("ram", "linear")):
         real = real.whole
@@ -135,7 +135,7 @@ def plus_over_ram(main: Outcome) -> str:
 
 
 def scores_of_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
-    """What merges of the real agents score, in one sentence; pages repeat it."""
+    """Scores of the real agents' merges in one sentence; pages repeat it."""
     real = real.whole
     ram, average, total = (real.mean(f"{name}, {dtype}").value for name in ("ram", "linear", smollm.SUM))
     return (
@@ -177,7 +177,7 @@ def _when(results: Results) -> Iterator[str]:
 
 
 def _untrained(main: Outcome) -> Iterator[str]:
-    """What a merge costs in tasks that no agent was trained on."""
+    """Cost of a merge in tasks without an agent."""
     if not main.others:
         return
     apart = beyond(main, main.best["ram+"])

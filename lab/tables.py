@@ -290,7 +290,7 @@ def trainings(real: Real, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def of_predictions(real: Real) -> str:
-    """What was predicted for new trainings of the real agents, and what came of it."""
+    """Predictions for new trainings of the real agents, with their verdicts."""
     return table(("difference", "outputs", "predicted", "measured", ""), list(predictions.rows(real)))
 
 

@@ -1,4 +1,4 @@
-"""What the page says next to its tables: verdicts as sentences, kinds of prompts, and the real agents."""
+"""Text next to the page's tables: verdicts as sentences, kinds of prompts, and the real agents."""
 
 import json
 from dataclasses import replace

@@ -88,7 +88,7 @@ def test_the_front_is_what_no_point_beats(points: list[tuple[int, int]]) -> None
     found = evidence.front(points)
     assert found == [place for place, is_beaten in enumerate(beaten) if not is_beaten]
     front = [points[place] for place in found]
-    assert 0 <= evidence.most_balanced(front) < len(front)
+    assert 0 <= evidence.compromise(front) < len(front)
 
 
 @pytest.mark.parametrize(

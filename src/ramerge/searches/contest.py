@@ -221,7 +221,7 @@ class Contest:
     def best(self) -> Trial | None:
         """The best trial; of several objectives the most balanced one of the front. None where there is none."""
         front = self.front() if self.complete() else []
-        return front[evidence.most_balanced([self.gains(trial) for trial in front])] if front else None
+        return front[evidence.compromise([self.gains(trial) for trial in front])] if front else None
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
     ]
 
 
-def most_balanced(values: Sequence[Sequence[float]]) -> int:
+def compromise(values: Sequence[Sequence[float]]) -> int:
     """The place of the point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
     points = np.asarray(values, dtype=np.float64)
     low, high = points.min(axis=0), points.max(axis=0)

@@ -100,7 +100,7 @@ class PromptMeasures:
         return MassScorer(self.live, self.replies, self.fingerprints)
 
     def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
-        """What lets tied candidates reply themselves: by default on a GPU or by a server.
+        """Judge that lets tied candidates reply themselves: by default on a GPU or by a server.
 
         None where no reward function tells right replies from wrong ones.
         """

@@ -20,7 +20,7 @@ from ramerge_eval.samples import Model
 MAIN, ALL = "main", "all"
 AVERAGE = "Avg"
 GENERAL = "ifeval"
-"""What no agent is trained for, so that it has no specialist."""
+"""Suite that no agent is trained for; it has no specialist."""
 
 RETENTION = "Retention"
 """The title above the columns of retentions."""

@@ -44,7 +44,7 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
     "Worst": lambda values: np.asarray(values.min(axis=1)),
     "Imbalance": lambda values: np.asarray(values.std(axis=1)),
 }
-"""Of retentions, of shape (draws, tasks)."""
+"""Figures over retentions of shape (draws, tasks)."""
 
 
 class RetainedScore(NamedTuple):
