@@ -619,7 +619,7 @@ def no_network(*_arguments, **_options):
     raise AssertionError("asked the network")
 
 socket.getaddrinfo = socket.socket.connect = no_network
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 from ramerge_eval.tasks.harness import ifeval, math
 assert not {"lm_eval", "datasets", "sympy", "nltk"} & set(sys.modules)
 
