@@ -108,9 +108,9 @@ class TrimmedElection(Election[TiesP]):
             return [{} for _ in agents]  # nothing is trimmed
         rows: list[dict[str, Figure]] = []
         for ranks in zip(*parts, strict=True):
-            survivors = sum(rank.survivors for (rank,) in ranks)
-            target = sum(rank.target for (rank,) in ranks)
-            elements = sum(rank.elements for (rank,) in ranks)
+            survivors, target, elements = (
+                sum(getattr(rank, part) for (rank,) in ranks) for part in ("survivors", "target", "elements")
+            )
             rows.append(
                 {
                     "threshold": ranks[0][0].value if len(parts) == 1 else None,
