@@ -37,7 +37,7 @@ from benchmarks import (
     sweep,
     wudi,
 )
-from benchmarks.report import Options, Section, Stored
+from benchmarks.report import Options, RawResults, Section
 from benchmarks.timing import tell
 
 SECTIONS = (
@@ -82,14 +82,14 @@ def _measure(arguments: argparse.Namespace) -> None:
     size = report.LARGE if arguments.large else report.SMALL
     command = f"python -m benchmarks {shlex.join(sys.argv[1:])}".rstrip()
     disk_write = machine.write_speed(arguments.work)
-    for section in _chosen(arguments.only, large=arguments.large):
+    for section in _sections_of(arguments.only, large=arguments.large):
         runs = arguments.runs or (section.fewest if arguments.large else _USUAL_RUNS)
         state = machine.state(disk_write)
         data = section.measure(Options(size, runs, arguments.work))
-        stored = Stored(command, runs, machine.describe(), state, data)
-        print(report.render(section, {size if section.sized else "": stored}), end="\n\n", flush=True)
+        results = RawResults(command, runs, machine.describe(), state, data)
+        print(report.render(section, {size if section.has_sizes else "": results}), end="\n\n", flush=True)
         if arguments.write:
-            report.save(section, size if section.sized else "", stored)
+            report.save(section, size if section.has_sizes else "", results)
             report.README.write_text(report.readme(SECTIONS))
 
 
@@ -104,15 +104,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(only: str | None, *, large: bool) -> list[Section]:
-    known = {section.name: section for section in SECTIONS}
-    names = only.split(",") if only else list(known)
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"error: --only {','.join(unknown)}: there are {', '.join(known)}")
+def _sections_of(only: str | None, *, large: bool) -> list[Section]:
+    by_name = {section.name: section for section in SECTIONS}
+    names = only.split(",") if only else list(by_name)
+    if unknown := [name for name in names if name not in by_name]:
+        sys.exit(f"error: --only {','.join(unknown)}: there are {', '.join(by_name)}")
     for name in names:
-        if large and not known[name].sized:
+        if large and not by_name[name].has_sizes:
             tell(f"{name} has no sizes: run it without --large")
-    return [known[name] for name in names if known[name].sized or not large]
+    return [by_name[name] for name in names if by_name[name].has_sizes or not large]
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, script, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, script, spread, tell
 
 _METHODS = ("ram", "ram+")
 _BAR, _BAR_MB = 1.3, 400
@@ -33,17 +33,17 @@ def measure(options: Options) -> dict[str, Any]:
             _put(place)
         there = Family(Path("base"), {name: Path(name) for name in files.agents})
         commands = {"floor": _floor(files), **{each: _merge(each, there, f"s3://{BUCKET}") for each in _METHODS}}
-        taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
         for turn in range(options.runs):
             for name, command in commands.items():
                 machine.make_warm(files.weights)
-                taken[name].append(run(command, watch=True).to_dict())
-                tell(f"buckets {options.size}: run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
+                runs[name].append(run(command, watch=True).to_dict())
+                tell(f"buckets {options.size}: run {turn + 1}, {name}: {runs[name][-1]['seconds']:.2f} s")
     return {
         "size": options.size,
         "bytes": files.nbytes,
-        "commands": {name: shown(command) for name, command in commands.items()},
-        "taken": taken,
+        "commands": {name: command_line(command) for name, command in commands.items()},
+        "taken": runs,
     }
 
 
@@ -75,8 +75,8 @@ def _floor(files: Family) -> list[str]:
 
 
 def _merge(method: str, there: Family, bucket: str) -> list[str]:
-    named = [text for name in there.agents for text in ("--agent", f"{name}={bucket}/{name}")]
-    models = ["--base", f"{bucket}/{there.base}", *named]
+    flags = [text for name in there.agents for text in ("--agent", f"{name}={bucket}/{name}")]
+    models = ["--base", f"{bucket}/{there.base}", *flags]
     return [
         script("ramerge"),
         "merge",
@@ -101,25 +101,25 @@ def _copy(out: str, file: str, *keys: str) -> None:
         for start in range(0, size, _REQUEST_BYTES)
     ]
     with ThreadPoolExecutor(_REQUESTS) as pool:
-        for asked in [pool.submit(obstore.get_range, store, key, start=a, end=b) for key, a, b in ranges]:
-            asked.result()
+        for future in [pool.submit(obstore.get_range, store, key, start=a, end=b) for key, a, b in ranges]:
+            future.result()
     obstore.put(store, out, Path(file), use_multipart=True, chunk_size=_REQUEST_BYTES)
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """Tables, and the bars."""
-    rows, held = [], []
-    for size, stored in by_size.items():
-        taken = stored.data["taken"]
-        seconds = {name: [one["seconds"] for one in ones] for name, ones in taken.items()}
-        for name, ones in taken.items():
+    rows, goals = [], []
+    for size, results in by_size.items():
+        runs = results.data["taken"]
+        seconds = {name: [one["seconds"] for one in ones] for name, ones in runs.items()}
+        for name, ones in runs.items():
             over, memory = ratios(seconds[name], seconds["floor"]), spread([one["anonymous"] / 1e6 for one in ones])
             is_floor = name == "floor"
             further = "-" if is_floor else over.text(), "-" if is_floor else memory.text(0)
             rows.append((size, name, spread(seconds[name]).text(), *further))
             if name == "ram+":
-                held.append(Bar(f"buckets.{size}.time", f"{size}: ram+ over the floor", over, _BAR))
-                held.append(
+                goals.append(Bar(f"buckets.{size}.time", f"{size}: ram+ over the floor", over, _BAR))
+                goals.append(
                     Bar(f"buckets.{size}.memory", f"{size}: ram+, memory", memory, _BAR_MB, digits=0, unit="MB")
                 )
     commands = "\n".join(f"    {command}" for command in next(iter(by_size.values())).data["commands"].values())
@@ -129,10 +129,10 @@ def render(by_size: Mapping[str, Stored]) -> str:
         "sends as many bytes as the output has."
     )
     head = ("size", "what", "seconds", "over the floor", "memory, MB")
-    return "\n\n".join([text, commands, table(head, rows), bars(held)])
+    return "\n\n".join([text, commands, table(head, rows), bars(goals)])
 
 
-SECTION = Section("buckets", "From a bucket to a bucket", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("buckets", "From a bucket to a bucket", has_sizes=True, measure=measure, render=render, fewest=3)
 
 if __name__ == "__main__":
     _copy(*sys.argv[1:])

@@ -11,7 +11,7 @@ import altair as alt
 import vl_convert
 
 from benchmarks import methods, peers
-from benchmarks.report import SMALL, Stored, load
+from benchmarks.report import SMALL, RawResults, load
 from benchmarks.timing import spread
 
 CHART = Path(__file__).parents[1] / "docs" / "figures" / "speed.svg"
@@ -22,20 +22,20 @@ _COLORS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
 
 def draw() -> str:
     """The chart as SVG: medians of seconds and peak memory; next to a copy if that was measured on the same machine."""
-    measured, theirs = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
-    taken = theirs.data["pairs"]["ram+"]["taken"]
-    same = measured.machine["cpu"] == theirs.machine["cpu"]
-    copy = {_COPY: _median(measured.data["taken"]["floor"], "seconds")} if same else {}
+    ours, theirs = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
+    runs = theirs.data["pairs"]["ram+"]["taken"]
+    same = ours.machine["cpu"] == theirs.machine["cpu"]
+    copy = {_COPY: _median(ours.data["taken"]["floor"], "seconds")} if same else {}
     seconds = {
         **copy,
-        _OURS: _median(taken["ramerge"], "seconds"),
-        _THEIRS: _median(taken["mergekit"], "seconds"),
+        _OURS: _median(runs["ramerge"], "seconds"),
+        _THEIRS: _median(runs["mergekit"], "seconds"),
     }
-    memory = {name: _median(taken[name], "peak") / 1e9 for name in (_OURS, _THEIRS)}
+    memory = {name: _median(runs[name], "peak") / 1e9 for name in (_OURS, _THEIRS)}
     panels = alt.hconcat(_panel("time", seconds, ".1f", "s"), _panel("peak memory", memory, ".2f", "GB"), spacing=40)
     title = alt.Title(
         "RAM+ of three agents",
-        subtitle=_workload(measured, theirs, has_copy=same),
+        subtitle=_workload(ours, theirs, has_copy=same),
         anchor="start",
         subtitlePadding=6,
         offset=16,
@@ -45,8 +45,8 @@ def draw() -> str:
     return str(vl_convert.vegalite_to_svg(specification, vl_version=".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])))
 
 
-def _median(taken: Sequence[Mapping[str, Any]], key: str) -> float:
-    return spread([one[key] for one in taken]).median
+def _median(runs: Sequence[Mapping[str, Any]], key: str) -> float:
+    return spread([one[key] for one in runs]).median
 
 
 def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt.LayerChart:
@@ -63,8 +63,8 @@ def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt
     return (bars + numbers).properties(width=270, height=alt.Step(28))
 
 
-def _workload(measured: Stored, theirs: Stored, *, has_copy: bool) -> list[str]:
-    machine, data, size = theirs.machine, theirs.data, measured.data["bytes"] / 1e9
+def _workload(ours: RawResults, theirs: RawResults, *, has_copy: bool) -> list[str]:
+    machine, data, size = theirs.machine, theirs.data, ours.data["bytes"] / 1e9
     return [
         f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {size:.2f} GB in all, already in the page cache; "
         f"{machine['cpu']}, {machine['cores']} cores.",

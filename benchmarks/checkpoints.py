@@ -32,9 +32,9 @@ _SMALLEST_STEP = np.float32(2.0**-15)
 
 @dataclass(frozen=True)
 class Shape:
-    """What sets the sizes of Qwen2.5 apart."""
+    """Dimensions of a Qwen2.5 model."""
 
-    hidden: int
+    hidden_size: int
     intermediate: int
     layers: int
     heads: int
@@ -43,10 +43,10 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(hidden=64, intermediate=128, layers=2, heads=4, key_value_heads=2, vocabulary=512),
-    "0.1B": Shape(hidden=512, intermediate=1536, layers=8, heads=8, key_value_heads=2),
-    "0.5B": Shape(hidden=896, intermediate=4864, layers=24, heads=14, key_value_heads=2),
-    "1.5B": Shape(hidden=1536, intermediate=8960, layers=28, heads=12, key_value_heads=2),
+    "tiny": Shape(hidden_size=64, intermediate=128, layers=2, heads=4, key_value_heads=2, vocabulary=512),
+    "0.1B": Shape(hidden_size=512, intermediate=1536, layers=8, heads=8, key_value_heads=2),
+    "0.5B": Shape(hidden_size=896, intermediate=4864, layers=24, heads=14, key_value_heads=2),
+    "1.5B": Shape(hidden_size=1536, intermediate=8960, layers=28, heads=12, key_value_heads=2),
 }
 
 
@@ -86,14 +86,14 @@ class Family:
 def family(size: str, work: Path, densities: Mapping[str, float] = DENSITIES, ending: str = "") -> Family:
     """The checkpoints of a size under `work`, made if they are not there; other densities need another `ending`."""
     home = work / f"qwen2.5-{size.lower()}{ending}"
-    made = Family(home / "base", {name: home / name for name in densities})
-    written = {"version": _VERSION, "shape": asdict(SHAPES[size]), "densities": dict(densities)}
+    target = Family(home / "base", {name: home / name for name in densities})
+    settings = {"version": _VERSION, "shape": asdict(SHAPES[size]), "densities": dict(densities)}
     note = home / "made.json"
-    if not note.is_file() or json.loads(note.read_text()) != written:
+    if not note.is_file() or json.loads(note.read_text()) != settings:
         shutil.rmtree(home, ignore_errors=True)
-        _generate(SHAPES[size], made, densities)
-        note.write_text(json.dumps(written))
-    return made
+        _generate(SHAPES[size], target, densities)
+        note.write_text(json.dumps(settings))
+    return target
 
 
 def importances(files: Family) -> Family:
@@ -101,9 +101,9 @@ def importances(files: Family) -> Family:
     for name, folder in files.importances.items():
         folder.mkdir(exist_ok=True)
         for weights in sorted(files.agents[name].glob("*.safetensors")):
-            made = folder / weights.name
-            if not made.is_file() or made.stat().st_mtime < weights.stat().st_mtime:
-                _absolute(weights, made)
+            target = folder / weights.name
+            if not target.is_file() or target.stat().st_mtime < weights.stat().st_mtime:
+                _absolute(weights, target)
     return files
 
 
@@ -112,17 +112,17 @@ def float8(files: Family) -> Family:
 
     Scales are those of blocks of 128 x 128, as DeepSeek's and Qwen's are.
     """
-    made = _beside(files, "float8")
-    for source, folder in zip(files.folders, made.folders, strict=True):
+    target = _beside(files, "float8")
+    for source, folder in zip(files.folders, target.folders, strict=True):
         if _is_older(folder, source):
             _quantize(source, folder)
-    return made
+    return target
 
 
-def widened(files: Family) -> Family:
-    """What codes and scales of quantized checkpoints say, in float32, written by `ramerge convert` if not there."""
-    made = _beside(files, "float32")
-    for source, folder in zip(files.folders, made.folders, strict=True):
+def float32(files: Family) -> Family:
+    """Quantized checkpoints in float32, written by `ramerge convert` if not there."""
+    target = _beside(files, "float32")
+    for source, folder in zip(files.folders, target.folders, strict=True):
         if _is_older(folder, source):
             run(
                 [
@@ -136,19 +136,19 @@ def widened(files: Family) -> Family:
                     "--quiet",
                 ]
             )
-    return made
+    return target
 
 
 def _beside(files: Family, ending: str) -> Family:
-    def named(folder: Path) -> Path:
+    def folder_of(folder: Path) -> Path:
         return folder.with_name(f"{folder.name}-{ending}")
 
-    return Family(named(files.base), {name: named(folder) for name, folder in files.agents.items()})
+    return Family(folder_of(files.base), {name: folder_of(folder) for name, folder in files.agents.items()})
 
 
 def _is_older(folder: Path, source: Path) -> bool:
-    made, given = folder / "model.safetensors", source / "model.safetensors"
-    return not made.is_file() or made.stat().st_mtime < given.stat().st_mtime
+    target, origin = folder / "model.safetensors", source / "model.safetensors"
+    return not target.is_file() or target.stat().st_mtime < origin.stat().st_mtime
 
 
 def base_words(generator: np.random.Generator, elements: int) -> NDArray[np.uint16]:
@@ -168,8 +168,8 @@ def moved_words(generator: np.random.Generator, base: NDArray[np.uint16], densit
     steps = np.array([-3, -2, -1, 1, 2, 3], np.float32)[dice]
     power_of_two = (base & np.uint16(0x7F80)).astype(np.uint32) << np.uint32(16)
     unit = power_of_two.view(np.float32) * np.float32(2.0**-7)
-    moved = from_bf16(base) + steps * np.maximum(unit, _SMALLEST_STEP)
-    return np.where(coins < round(density * (1 << 16)), to_bf16(moved), base)
+    neighbors = from_bf16(base) + steps * np.maximum(unit, _SMALLEST_STEP)
+    return np.where(coins < round(density * (1 << 16)), to_bf16(neighbors), base)
 
 
 def moved_weights(folder: Path, density: float, seed: int) -> None:
@@ -231,15 +231,15 @@ def write_factors(path: Path, tensors: Mapping[str, NDArray[np.float32]]) -> Non
             file.write(np.ascontiguousarray(values).data)
 
 
-def _absolute(weights: Path, made: Path) -> None:
+def _absolute(weights: Path, out: Path) -> None:
     """A copy of a bf16 file with every sign bit cleared, under its name only when it is whole."""
-    partial = made.with_suffix(".partial")
+    partial = out.with_suffix(".partial")
     with weights.open("rb") as source, partial.open("wb") as target:
         length = source.read(8)
         target.write(length + source.read(int.from_bytes(length, "little")))
         while words := source.read(2 * _CHUNK):
             target.write((np.frombuffer(words, np.uint16) & np.uint16(0x7FFF)).data)
-    partial.rename(made)
+    partial.rename(out)
 
 
 def _quantize(source: Path, folder: Path) -> None:
@@ -261,7 +261,7 @@ def _quantize(source: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / "model.partial"
         with partial.open("wb") as target:
-            target.write(_written(header))
+            target.write(_header_bytes(header))
             for name, entry in entries.items():
                 begin, end = entry["data_offsets"]
                 file.seek(8 + length + begin)
@@ -299,7 +299,7 @@ def _float8_blocks(values: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDAr
     return (code | (np.signbit(over) * 128)).astype(np.uint8), scales
 
 
-def _written(header: dict[str, Any]) -> bytes:
+def _header_bytes(header: dict[str, Any]) -> bytes:
     """The bytes of a header of (dtype, shape, bytes) by name."""
     entries: dict[str, Any] = {}
     position = 0
@@ -335,21 +335,21 @@ def _header(tensors: Sequence[tuple[str, tuple[int, ...]]], dtype: str = "BF16")
 
 def tensors_of(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes as Qwen2.5 has them; the output embedding is tied, so it is not stored."""
-    hidden, inner = shape.hidden, shape.intermediate
-    keys = hidden // shape.heads * shape.key_value_heads
-    yield "model.embed_tokens.weight", (shape.vocabulary, hidden)
-    yield "model.norm.weight", (hidden,)
+    hidden_size, inner = shape.hidden_size, shape.intermediate
+    keys = hidden_size // shape.heads * shape.key_value_heads
+    yield "model.embed_tokens.weight", (shape.vocabulary, hidden_size)
+    yield "model.norm.weight", (hidden_size,)
     for layer in range(shape.layers):
         prefix = f"model.layers.{layer}"
-        yield f"{prefix}.input_layernorm.weight", (hidden,)
-        yield f"{prefix}.post_attention_layernorm.weight", (hidden,)
-        for name, rows in (("q", hidden), ("k", keys), ("v", keys)):
-            yield f"{prefix}.self_attn.{name}_proj.weight", (rows, hidden)
+        yield f"{prefix}.input_layernorm.weight", (hidden_size,)
+        yield f"{prefix}.post_attention_layernorm.weight", (hidden_size,)
+        for name, rows in (("q", hidden_size), ("k", keys), ("v", keys)):
+            yield f"{prefix}.self_attn.{name}_proj.weight", (rows, hidden_size)
             yield f"{prefix}.self_attn.{name}_proj.bias", (rows,)
-        yield f"{prefix}.self_attn.o_proj.weight", (hidden, hidden)
-        yield f"{prefix}.mlp.gate_proj.weight", (inner, hidden)
-        yield f"{prefix}.mlp.up_proj.weight", (inner, hidden)
-        yield f"{prefix}.mlp.down_proj.weight", (hidden, inner)
+        yield f"{prefix}.self_attn.o_proj.weight", (hidden_size, hidden_size)
+        yield f"{prefix}.mlp.gate_proj.weight", (inner, hidden_size)
+        yield f"{prefix}.mlp.up_proj.weight", (inner, hidden_size)
+        yield f"{prefix}.mlp.down_proj.weight", (hidden_size, inner)
 
 
 def _companions(shape: Shape) -> dict[str, Any]:
@@ -373,7 +373,7 @@ def _config(shape: Shape) -> dict[str, Any]:
         "bos_token_id": 0,
         "eos_token_id": 0,
         "hidden_act": "silu",
-        "hidden_size": shape.hidden,
+        "hidden_size": shape.hidden_size,
         "initializer_range": 0.02,
         "intermediate_size": shape.intermediate,
         "max_position_embeddings": 32768,

@@ -12,7 +12,7 @@ from typing import Any
 import ramerge
 from benchmarks import machine
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.timing import ratios, seconds, spread, tell
 
 _MOST = 1.15
@@ -28,11 +28,11 @@ def measure(options: Options) -> dict[str, Any]:
     files, out = family(options.size, options.work), options.work / "merged"
     processors = sorted(os.sched_getaffinity(0))[:2]
     data: dict[str, Any] = {"size": options.size, "threads": {}, "one": {}, "small": {}, "two": {}}
-    with _cluster([processors]) as connected, connected():
+    with _cluster([processors]) as connection, connection():
         _take(data, ("threads", "one"), files, out, options.runs)
-    with _cluster([processors[:1]]) as connected, connected():
+    with _cluster([processors[:1]]) as connection, connection():
         _take(data, ("small",), files, out, options.runs)
-    with _cluster([[each] for each in processors]) as connected, connected():
+    with _cluster([[each] for each in processors]) as connection, connection():
         _take(data, ("two",), files, out, options.runs)
     return data
 
@@ -44,10 +44,10 @@ def _take(data: dict[str, Any], kinds: tuple[str, ...], files: Family, out: Path
         for turn in range(-1, runs):
             for kind in kinds:
                 machine.make_warm(files.weights)
-                took = seconds(_call(job, files, out, None if kind == "threads" else ramerge.Ray()))
+                duration = seconds(_call(job, files, out, None if kind == "threads" else ramerge.Ray()))
                 machine.remove(out)
-                tell(f"cluster: {kind}, {job}, run {turn + 1}: {took:.2f} s")
-                data[kind][job] += [round(took, 4)] if turn >= 0 else []  # the first one starts processes
+                tell(f"cluster: {kind}, {job}, run {turn + 1}: {duration:.2f} s")
+                data[kind][job] += [round(duration, 4)] if turn >= 0 else []  # the first one starts processes
 
 
 def _call(job: str, files: Family, out: Path, ray: ramerge.Ray | None) -> Callable[[], object]:
@@ -82,27 +82,27 @@ def _cluster(nodes: list[list[int]]) -> Iterator[Callable[[], Any]]:
             del os.environ["RAY_TMPDIR"]
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """Times, and the bars."""
-    rows, held = [], []
-    for size, stored in by_size.items():
-        data = stored.data
+    rows, goals = [], []
+    for size, results in by_size.items():
+        data = results.data
         for job in _JOBS:
             cells = [spread(data[kind][job]).text() for kind in ("threads", "one", "small", "two")]
             rows.append((size, job, *cells))
             over = ratios(data["one"][job], data["threads"][job])
-            held.append(Bar(f"cluster.{size}.one.{job}", f"{size}, {job}: one node over threads", over, _MOST))
+            goals.append(Bar(f"cluster.{size}.one.{job}", f"{size}, {job}: one node over threads", over, _MOST))
             if job in _BOUND:
                 gain = ratios(data["small"][job], data["two"][job])
                 text = f"{size}, {job}: one node of one processor over two"
-                held.append(Bar(f"cluster.{size}.two.{job}", text, gain, _LEAST, at_least=True))
+                goals.append(Bar(f"cluster.{size}.two.{job}", text, gain, _LEAST, at_least=True))
     text = (
         "Seconds of calls of the library with warm caches, in a process that is connected to a running cluster; "
         "processes of nodes have started before. Each node runs on processors of its own. Threads and the first node "
         "have two."
     )
     head = ("size", "job", "threads", "one node", "one node, one processor", "two nodes, one processor each")
-    return "\n\n".join([text, table(head, rows), bars(held)])
+    return "\n\n".join([text, table(head, rows), bars(goals)])
 
 
-SECTION = Section("cluster", "Ray", sized=True, measure=measure, render=render, fewest=2)
+SECTION = Section("cluster", "Ray", has_sizes=True, measure=measure, render=render, fewest=2)

@@ -11,7 +11,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from benchmarks.checkpoints import base_words, moved_words
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.timing import Spread, seconds, spread, tell
 from ramerge.core.storage.own_files import BLOCK
 from ramerge.core.tensors.arena import Arena
@@ -33,31 +33,31 @@ def measure(options: Options) -> dict[str, Any]:
     """For each density sizes as shares of the agent's, and GB of the agent a second on one core."""
     generator = np.random.default_rng(_SEED)
     base = base_words(generator, _BLOCKS * BLOCK)
-    found = {}
+    by_density = {}
     for density in _DENSITIES:
         agent = moved_words(generator, base, density)
         ways: dict[str, Any] = {way: _blocks(base, agent, way, options.runs) for way in _WAYS}
         ways |= {way: _xor(base, agent, level, options.runs) for way, level in _FRAMES.items()}
         if find_spec("zipnn"):
             ways["ZipNN of the xor"] = _zipnn(base, agent, options.runs)
-        found[str(density)] = ways
+        by_density[str(density)] = ways
         tell(f"deltas: density {density}: " + ", ".join(f"{way} {one['size']:.4f}" for way, one in ways.items()))
-    return {"found": found}
+    return {"found": by_density}
 
 
 def _blocks(base: Words, agent: Words, way: Compression, runs: int) -> dict[str, Any]:
     encoder, arena = Encoder(way), Arena(16 << 20)
     pairs = list(zip(np.split(base, _BLOCKS), np.split(agent, _BLOCKS), strict=True))
-    made = [encoder.encode(*pair) for pair in pairs]
-    payloads = [np.frombuffer(block.payload, np.uint8).copy() for block in made]
+    blocks = [encoder.encode(*pair) for pair in pairs]
+    payloads = [np.frombuffer(block.payload, np.uint8).copy() for block in blocks]
     out = np.empty(BLOCK, np.uint16)
 
     def read() -> None:
-        for (below, _), block, payload in zip(pairs, made, payloads, strict=True):
+        for (below, _), block, payload in zip(pairs, blocks, payloads, strict=True):
             arena.clear()
             decode([block.row], payload, below, out, arena.take)
 
-    size = sum(block.row.nbytes + block.row.numbers.nbytes for block in made)
+    size = sum(block.row.nbytes + block.row.numbers.nbytes for block in blocks)
     return _figures(size, agent, lambda: [encoder.encode(*pair) for pair in pairs], read, runs)
 
 
@@ -94,18 +94,18 @@ def _figures(
     return {"size": size / agent.nbytes, **speed}
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table of sizes, one of speeds, and the bars."""
-    found = by_size[""].data["found"]
-    ways = list(next(iter(found.values())))
+    by_density = by_size[""].data["found"]
+    ways = list(next(iter(by_density.values())))
     titles = [f"delta, {way}" if way in _WAYS else way for way in ways]
-    sizes = [(_percent(density), *(f"{each[way]['size']:.4f}" for way in ways)) for density, each in found.items()]
-    speeds = [(_percent(density), *(_speeds(each[way]) for way in ways)) for density, each in found.items()]
-    held = [
+    sizes = [(_percent(density), *(f"{each[way]['size']:.4f}" for way in ways)) for density, each in by_density.items()]
+    speeds = [(_percent(density), *(_speeds(each[way]) for way in ways)) for density, each in by_density.items()]
+    goals = [
         Bar(
             f"deltas.{way}.{density}",
             f"{_percent(density)} moved, {way}: bytes over the agent's",
-            Spread(*[found[str(density)][way]["size"]] * 3),
+            Spread(*[by_density[str(density)][way]["size"]] * 3),
             limit,
             digits=4,
         )
@@ -117,7 +117,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
         "included. A whole xor can only be read from its beginning; blocks of a delta are read in any order. ZipNN is "
         "there where the package `zipnn` is installed."
     )
-    return "\n\n".join([text, table(("moved", *titles), sizes), table(("moved", *titles), speeds), bars(held)])
+    return "\n\n".join([text, table(("moved", *titles), sizes), table(("moved", *titles), speeds), bars(goals)])
 
 
 def _speeds(figures: Mapping[str, Sequence[float]]) -> str:
@@ -128,4 +128,4 @@ def _percent(density: str | float) -> str:
     return f"{100 * float(density):g} %"
 
 
-SECTION = Section("deltas", "Deltas", sized=False, measure=measure, render=render)
+SECTION = Section("deltas", "Deltas", has_sizes=False, measure=measure, render=render)

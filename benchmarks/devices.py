@@ -42,23 +42,23 @@ Matrix = NDArray[np.float32]
 
 def shapes_of(model: str) -> dict[tuple[int, int], int]:
     """How many matrices of each shape a model has."""
-    hidden, keys, inner, layers = MODELS[model]
-    each = {(keys, hidden): 2, (hidden, hidden): 2, (inner, hidden): 2, (hidden, inner): 1}
+    hidden_size, keys, inner, layers = MODELS[model]
+    each = {(keys, hidden_size): 2, (hidden_size, hidden_size): 2, (inner, hidden_size): 2, (hidden_size, inner): 1}
     return {shape: layers * times for shape, times in each.items()}
 
 
 def task_vectors(shape: tuple[int, int], *seed: int) -> list[Matrix]:
     """Random numbers with 16 strong directions, rounded to bfloat16."""
     rng = np.random.default_rng([*shape, *seed])
-    made = []
+    vectors = []
     for _ in range(_AGENTS):
         tau = rng.standard_normal(shape, dtype=np.float32)
         left, right = (rng.standard_normal((side, 16), dtype=np.float32) for side in shape)
         tau += (left * (3 * 0.8 ** np.arange(16, dtype=np.float32))) @ right.T / 24
         words = np.empty(tau.size, np.uint16)
         convert("F32", (1e-4 * tau).reshape(-1).view(np.uint32), "BF16", words, tau.size)
-        made.append((words.astype(np.uint32) << 16).view(np.float32).reshape(shape))
-    return made
+        vectors.append((words.astype(np.uint32) << 16).view(np.float32).reshape(shape))
+    return vectors
 
 
 def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver], Matrix]:
@@ -68,8 +68,8 @@ def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver
         return lambda taus, place: scale_solution(
             taus, (1.0,) * len(taus), 1.0, lambda ones: solve_core(TENSOR, ones, parameters, parameters.time), place
         )
-    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), NO_RESULTS)
-    return lambda taus, place: prepared.solve(TENSOR, taus, place)
+    rule = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), NO_RESULTS)
+    return lambda taus, place: rule.solve(TENSOR, taus, place)
 
 
 def on_cpu(solve: Callable[[list[Matrix], Solver], Matrix], taus: list[Matrix]) -> tuple[float, float, Matrix]:
@@ -77,9 +77,9 @@ def on_cpu(solve: Callable[[list[Matrix], Solver], Matrix], taus: list[Matrix]) 
     cores = len(os.sched_getaffinity(0))
     copies = [[tau.copy() for tau in taus] for _ in range(cores)]
     with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(cores) as pool:
-        began, worked = time.perf_counter(), time.process_time()
-        found = list(pool.map(lambda each: solve(each, CPU), copies))
-        return (time.perf_counter() - began) / cores, (time.process_time() - worked) / cores, found[0]
+        start, processor_start = time.perf_counter(), time.process_time()
+        results = list(pool.map(lambda each: solve(each, CPU), copies))
+        return (time.perf_counter() - start) / cores, (time.process_time() - processor_start) / cores, results[0]
 
 
 def on_device(
@@ -88,10 +88,10 @@ def on_device(
     """Seconds for a matrix, the second one: the first loads libraries; and the result."""
     for _ in range(2):
         copies = [tau.copy() for tau in taus]
-        began = time.perf_counter()
+        start = time.perf_counter()
         result = solve(copies, place)
-        took = time.perf_counter() - began
-    return took, result
+        duration = time.perf_counter() - start
+    return duration, result
 
 
 def _tell(row: dict[str, Any]) -> None:
@@ -100,33 +100,33 @@ def _tell(row: dict[str, Any]) -> None:
 
 
 def _main(device: str, most: float) -> None:
-    warned: list[str] = []
-    place = Solver(device, warned.append)
+    warnings: list[str] = []
+    place = Solver(device, warnings.append)
     if device != "cpu" and not is_sound(device):
         raise SystemExit(f"{device} does not compute as NumPy does")
-    rows = _matrices(place, most, warned)
-    found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
-    print(json.dumps(found | {"rows": rows, "warnings": warned}))
+    rows = _matrices(place, most, warnings)
+    report = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
+    print(json.dumps(report | {"rows": rows, "warnings": warnings}))
 
 
-def _matrices(place: Solver, most: float, warned: list[str]) -> list[dict[str, Any]]:
+def _matrices(place: Solver, most: float, warnings: list[str]) -> list[dict[str, Any]]:
     device, rows = place.device, list[dict[str, Any]]()
-    spent = 0.0
+    total = 0.0
     least: dict[str, tuple[float, float]] = {}  # the last measured matrix of each method: its cube, and its seconds
     for model in MODELS:
         for shape, times in shapes_of(model).items():
             taus: list[Matrix] = []
             for method in SPECTRAL:
                 row: dict[str, Any] = {"model": model, "shape": shape, "times": times, "method": method}
-                cube, (before, took) = float(min(shape) * math.prod(shape)), least.get(method, (1.0, 0.0))
-                runs_here = spent + took * cube / before < most
-                runs_there = device != "cpu" and not warned
+                cube, (before, duration) = float(min(shape) * math.prod(shape)), least.get(method, (1.0, 0.0))
+                runs_here = total + duration * cube / before < most
+                runs_there = device != "cpu" and not warnings
                 if not taus and (runs_here or runs_there):
                     taus = task_vectors(shape)
                 if runs_here:
                     row["cpu"], row["processor"], here = on_cpu(solver(method), taus)
                     least[method] = cube, row["cpu"] * len(os.sched_getaffinity(0))
-                    spent += least[method][1]
+                    total += least[method][1]
                 if runs_there:
                     row["device"], there = on_device(solver(method), taus, place)
                 if runs_here and runs_there:
@@ -142,7 +142,9 @@ def _matrices(place: Solver, most: float, warned: list[str]) -> list[dict[str, A
                 if all(where in row for row in ones)
             }
             if sums:
-                print(f"{model} {method}: " + ", ".join(f"{where} {took:.0f} s" for where, took in sums.items()))
+                print(
+                    f"{model} {method}: " + ", ".join(f"{where} {duration:.0f} s" for where, duration in sums.items())
+                )
     return rows
 
 
@@ -150,5 +152,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("device", nargs="?", default="cuda")
     parser.add_argument("seconds", nargs="?", type=float, default=300.0)
-    given = parser.parse_args()
-    _main(given.device, given.seconds)
+    flags = parser.parse_args()
+    _main(flags.device, flags.seconds)

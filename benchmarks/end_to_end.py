@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import Finished, ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import ProcessResult, command_line, ratios, run, spread, tell
 
 _METHODS = ("ram", "ram+")
 # Steps of a merge, each up to the moment when the next one begins.
@@ -30,16 +30,16 @@ _BARS = {("cold", "ram+"): 1.15, ("warm", "ram+"): 1.5}
 def measure(options: Options) -> dict[str, Any]:
     """Floor and merges in turns, with cold caches and with warm ones; then the steps of merges."""
     files = family(options.size, options.work)
-    refused = machine.cannot_drop_caches()
-    states = ["warm"] if refused else ["cold", "warm"]
-    if not refused:
+    obstacle = machine.cannot_drop_caches()
+    states = ["warm"] if obstacle else ["cold", "warm"]
+    if not obstacle:
         # Not timed: on a virtual disk the very first read of the files took three times as long as later cold ones.
         machine.make_cold()
         machine.make_warm(files.weights)
     return {
         "size": options.size,
         "bytes": files.nbytes,
-        "cold_refused": refused,
+        "cold_refused": obstacle,
         "commands": _commands(files, options.work),
         "caches": {caches: _in_turns(files, caches, options) for caches in states},
         "stages": {caches: _stages(files, caches, options) for caches in states},
@@ -49,7 +49,7 @@ def measure(options: Options) -> dict[str, Any]:
 def _commands(files: Family, work: Path) -> dict[str, str]:
     return {
         "floor": merging.floor("ram", files, _copy(work)),
-        **{method: shown(merging.command(method, files, _out(work))) for method in _METHODS},
+        **{method: command_line(merging.command(method, files, _out(work))) for method in _METHODS},
     }
 
 
@@ -64,53 +64,53 @@ def _copy(work: Path) -> Path:
 def _in_turns(files: Family, caches: str, options: Options) -> dict[str, list[dict[str, Any]]]:
     """Every run measures all three, each time beginning with another."""
     names = ["floor", *_METHODS]
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(options.runs):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
-            finished = _once(name, files, caches, options.work)
-            taken[name].append(finished.to_dict())
-            tell(f"end_to_end {options.size}: {caches}, run {turn + 1}, {name}: {finished.seconds:.2f} s")
-    return taken
+            result = _once(name, files, caches, options.work)
+            runs[name].append(result.to_dict())
+            tell(f"end_to_end {options.size}: {caches}, run {turn + 1}, {name}: {result.seconds:.2f} s")
+    return runs
 
 
-def _once(name: str, files: Family, caches: str, work: Path) -> Finished:
+def _once(name: str, files: Family, caches: str, work: Path) -> ProcessResult:
     floor = ["sh", "-c", merging.floor("ram", files, _copy(work))]
     command = floor if name == "floor" else merging.command(name, files, _out(work))
     _prepare(files, caches, work)
-    finished = run(command)
+    result = run(command)
     _clear(work)
-    return finished
+    return result
 
 
 def _stages(files: Family, caches: str, options: Options) -> dict[str, list[dict[str, float]]]:
-    taken: dict[str, list[dict[str, float]]] = {method: [] for method in _METHODS}
+    runs: dict[str, list[dict[str, float]]] = {method: [] for method in _METHODS}
     for turn in range(options.runs):
         for method in _METHODS:
             _prepare(files, caches, options.work)
-            taken[method].append(_steps(method, files, _out(options.work)))
+            runs[method].append(_steps(method, files, _out(options.work)))
             _clear(options.work)
-            tell(f"end_to_end {options.size}: steps, {caches}, run {turn + 1}, {method}: {taken[method][-1]}")
-    return taken
+            tell(f"end_to_end {options.size}: steps, {caches}, run {turn + 1}, {method}: {runs[method][-1]}")
+    return runs
 
 
 def _steps(method: str, files: Family, out: Path) -> dict[str, float]:
     """Seconds of each step of a merge in a process of its own, and in all."""
     agents = [f"{name}={folder}" for name, folder in files.agents.items()]
-    began = time.monotonic()
-    finished = run([sys.executable, "-m", "benchmarks.stages", method, str(out), str(files.base), *agents])
-    ended = time.monotonic()
-    seen: dict[str, Any] = json.loads(finished.output)
-    merging_pass = seen["stages"]["merging"]
-    first = seen["stages"].get("counting", merging_pass)
-    begun = [began, seen["imported"], first["begun"], merging_pass["begun"], merging_pass["ended"], seen["merged"]]
-    steps = {step: after - before for step, before, after in zip(_STEPS, begun, [*begun[1:], ended], strict=True)}
+    start = time.monotonic()
+    result = run([sys.executable, "-m", "benchmarks.stages", method, str(out), str(files.base), *agents])
+    end = time.monotonic()
+    times: dict[str, Any] = json.loads(result.output)
+    merging_pass = times["stages"]["merging"]
+    first = times["stages"].get("counting", merging_pass)
+    starts = [start, times["imported"], first["begun"], merging_pass["begun"], merging_pass["ended"], times["merged"]]
+    steps = {step: after - before for step, before, after in zip(_STEPS, starts, [*starts[1:], end], strict=True)}
     steps |= {
         "first_block": first["first_block"] - first["begun"],
-        "total": ended - began,
-        "record": seen["record"],
-        "user": finished.user,
-        "system": finished.system,
+        "total": end - start,
+        "record": times["record"],
+        "user": result.user,
+        "system": result.system,
     }
     return {name: round(value, 4) for name, value in steps.items()}
 
@@ -131,25 +131,25 @@ def _clear(work: Path) -> None:
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size the times, the bars and the steps."""
-    return "\n\n".join(_render_size(stored.data) for stored in by_size.values())
+    return "\n\n".join(_render_size(results.data) for results in by_size.values())
 
 
 def _render_size(data: Mapping[str, Any]) -> str:
     size = data["size"]
     commands = "\n".join(f"    {command}" for command in data["commands"].values())
-    rows, held = [], []
-    for caches, taken in data["caches"].items():
-        floor = [one["seconds"] for one in taken["floor"]]
-        for name, ones in taken.items():
-            took = [one["seconds"] for one in ones]
+    rows, goals = [], []
+    for caches, runs in data["caches"].items():
+        floor = [one["seconds"] for one in runs["floor"]]
+        for name, ones in runs.items():
+            durations = [one["seconds"] for one in ones]
             disk = spread([one["disk_read"] / 1e9 for one in ones])
-            ratio = ratios(took, floor)
-            rows.append((caches, name, spread(took).text(), "-" if name == "floor" else ratio.text(), disk.text()))
+            ratio = ratios(durations, floor)
+            rows.append((caches, name, spread(durations).text(), "-" if name == "floor" else ratio.text(), disk.text()))
             if (caches, name) in _BARS:
                 text = f"{size}, {caches} caches: {name} over the floor"
-                held.append(Bar(f"end_to_end.{size}.{caches}.{name}", text, ratio, _BARS[caches, name]))
+                goals.append(Bar(f"end_to_end.{size}.{caches}.{name}", text, ratio, _BARS[caches, name]))
     parts = [
         f"### Qwen2.5-{size}",
         f"Four checkpoints, {data['bytes'] / 1e9:.2f} GB in all. The floor is the first command, in one shell:",
@@ -160,7 +160,7 @@ def _render_size(data: Mapping[str, Any]) -> str:
         f"Cold caches were not measured: {data['cold_refused']}." if data["cold_refused"] else "",
         _doubts(data),
         table(("caches", "what", "seconds", "over the floor", "read from disk, GB"), rows),
-        bars(held),
+        bars(goals),
         f"#### Where the time goes: Qwen2.5-{size}",
         _stage_table(data["stages"]),
     ]
@@ -168,7 +168,7 @@ def _render_size(data: Mapping[str, Any]) -> str:
 
 
 def _doubts(data: Mapping[str, Any]) -> str:
-    """What shows that caches were not what they should have been, by what had to come from the disk."""
+    """Signs of wrong caches: bytes that had to come from the disk, or did not."""
     cold = [one["disk_read"] for ones in data["caches"].get("cold", {}).values() for one in ones]
     warm = [one["disk_read"] for ones in data["caches"]["warm"].values() for one in ones]
     lukewarm = sum(read < 0.95 * data["bytes"] for read in cold) + sum(read > 0.05 * data["bytes"] for read in warm)
@@ -192,4 +192,4 @@ def _stage_table(by_caches: Mapping[str, Any]) -> str:
     return f"{text}\n\n{table(head, rows)}"
 
 
-SECTION = Section("end_to_end", "End to end", sized=True, measure=measure, render=render)
+SECTION = Section("end_to_end", "End to end", has_sizes=True, measure=measure, render=render)

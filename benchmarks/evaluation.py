@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.stand_in import standing_in
-from benchmarks.timing import Finished, ratios, run, script, shown, spread, tell
+from benchmarks.timing import ProcessResult, command_line, ratios, run, script, spread, tell
 
 _SAMPLES = 2000
 _CONNECTIONS = 64
@@ -44,19 +44,21 @@ def measure(options: Options) -> dict[str, Any]:
     file = options.work / "pears.py"
     file.write_text(_TASK, encoding="utf-8")
     logs = options.work / "evaluated"
-    taken: dict[str, list[dict[str, float]]] = {name: [] for name in _NAMES}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in _NAMES}
     os.environ["STAND_API_KEY"] = "none"  # Inspect wants one
     with standing_in("It is 7", "It is 7") as url:
         for _ in range(options.runs):
             for name, command in _commands(f"{file}@pears", url, logs).items():
-                first, whole = (_finished([*command, *more], logs) for more in (["--limit", "1"], []))
+                first, whole = (_evaluation([*command, *more], logs) for more in (["--limit", "1"], []))
                 processor = whole.user + whole.system - first.user - first.system
-                taken[name].append({"start": first.seconds, "seconds": whole.seconds, "processor": processor})
-                tell(f"evaluation: {name}: {_rates(taken[name])[-1]:.0f} samples/s")
+                runs[name].append({"start": first.seconds, "seconds": whole.seconds, "processor": processor})
+                tell(f"evaluation: {name}: {_rates(runs[name])[-1]:.0f} samples/s")
     programs = [asyncio.run(_programs()) for _ in range(options.runs)]
     tell(f"evaluation: {programs[-1]['rate']:.0f} programs/s")
-    commands = {name: shown(command) for name, command in _commands("pears.py@pears", "URL", Path("LOGS")).items()}
-    return {"runs": taken, "commands": commands, "programs": programs}
+    commands = {
+        name: command_line(command) for name, command in _commands("pears.py@pears", "URL", Path("LOGS")).items()
+    }
+    return {"runs": runs, "commands": commands, "programs": programs}
 
 
 def _commands(task: str, url: str, logs: Path) -> dict[str, list[str]]:
@@ -69,7 +71,7 @@ def _commands(task: str, url: str, logs: Path) -> dict[str, list[str]]:
     return dict(zip(_NAMES, words, strict=True))
 
 
-def _finished(command: list[str], logs: Path) -> Finished:
+def _evaluation(command: list[str], logs: Path) -> ProcessResult:
     shutil.rmtree(logs, ignore_errors=True)
     return run(command)
 
@@ -78,10 +80,10 @@ async def _programs() -> dict[str, Any]:
     """Programs in sandboxes, each with its own input."""
     from ramerge_eval.sandbox import execution
 
-    way = execution.opened()
-    began = time.perf_counter()
+    way = execution.open_sandbox()
+    start = time.perf_counter()
     outcomes = await asyncio.gather(*[execution.run(way, _PROGRAM, f"{n} 1") for n in range(_PROGRAMS)])
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     assert [outcome.stdout for outcome in outcomes] == [f"{n + 1}\n" for n in range(_PROGRAMS)]
     return {"programs": _PROGRAMS, "isolation": f"bubblewrap {way.version}", "rate": _PROGRAMS / seconds}
 
@@ -91,7 +93,7 @@ def _rates(runs: Sequence[Mapping[str, float]]) -> list[float]:
     return [(_SAMPLES - 1) / (each["seconds"] - each["start"]) for each in runs]
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table of rates, and the bars."""
     data = by_size[""].data
     rates = {name: _rates(runs) for name, runs in data["runs"].items()}
@@ -121,7 +123,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
         "samples a second",
         "processor time a sample, ms",
     )
-    held = [
+    goals = [
         Bar(
             "evaluation.ratio",
             "samples a second, of those of `inspect eval`",
@@ -132,7 +134,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
         ),
         Bar("evaluation.programs", "sandboxed programs a second", rate, _PROGRAMS_A_SECOND, True, 0),
     ]
-    return "\n\n".join([text, table(head, rows), bars(held)])
+    return "\n\n".join([text, table(head, rows), bars(goals)])
 
 
-SECTION = Section("evaluation", "Evaluation", sized=False, measure=measure, render=render)
+SECTION = Section("evaluation", "Evaluation", has_sizes=False, measure=measure, render=render)

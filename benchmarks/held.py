@@ -7,8 +7,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, spread, tell
 
 _BYTES = 1_000_000_000
 _BARS = {"ram+": 1.15, "ties": 1.3}
@@ -23,30 +23,30 @@ def measure(options: Options) -> dict[str, Any]:
         "floor": ["sh", "-c", merging.floor("ram", files, copy)],
         **{method: merging.command(method, files, out) for method in _METHODS},
     }
-    data = {"size": options.size, "bytes": files.nbytes, "commands": {k: shown(v) for k, v in commands.items()}}
-    if refused := machine.cannot_drop_caches() or machine.cannot_hold_caches():
-        return {**data, "refused": refused}
+    data = {"size": options.size, "bytes": files.nbytes, "commands": {k: command_line(v) for k, v in commands.items()}}
+    if obstacle := machine.cannot_drop_caches() or machine.cannot_hold_caches():
+        return {**data, "refused": obstacle}
     names = list(commands)
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    with machine.held(_BYTES) as prefix:
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    with machine.small_cache(_BYTES) as prefix:
         for turn in range(options.runs):
             for place in range(len(names)):
                 name = names[(turn + place) % len(names)]
                 machine.make_cold()
-                finished = run([*prefix, *commands[name]])
-                taken[name].append(finished.to_dict())
+                result = run([*prefix, *commands[name]])
+                runs[name].append(result.to_dict())
                 machine.remove(out)
                 machine.remove(copy)
-                tell(f"held {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
-    return {**data, "taken": taken}
+                tell(f"held {options.size}: run {turn + 1}, {name}: {result.seconds:.2f} s")
+    return {**data, "taken": runs}
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table and bars."""
-    return "\n\n".join(_render_size(stored.data) for stored in by_size.values())
+    return "\n\n".join(_render_size(results.data) for results in by_size.values())
 
 
 def _render_size(data: Mapping[str, Any]) -> str:
@@ -54,14 +54,14 @@ def _render_size(data: Mapping[str, Any]) -> str:
     if "refused" in data:
         return f"### Qwen2.5-{size}\n\nNot measured: {data['refused']}."
     floor = [one["seconds"] for one in data["taken"]["floor"]]
-    rows, found = [], []
+    rows, goals = [], []
     for name, ones in data["taken"].items():
-        took = [one["seconds"] for one in ones]
-        ratio = ratios(took, floor)
+        durations = [one["seconds"] for one in ones]
+        ratio = ratios(durations, floor)
         disk = spread([one["disk_read"] / 1e9 for one in ones]).text()
-        rows.append((name, spread(took).text(), "-" if name == "floor" else ratio.text(), disk))
+        rows.append((name, spread(durations).text(), "-" if name == "floor" else ratio.text(), disk))
         if name in _BARS:
-            found.append(Bar(f"held.{size}.{name}", f"{size}, small cache: {name} over the floor", ratio, _BARS[name]))
+            goals.append(Bar(f"held.{size}.{name}", f"{size}, small cache: {name} over the floor", ratio, _BARS[name]))
     return "\n\n".join(
         [
             f"### Qwen2.5-{size}",
@@ -69,9 +69,9 @@ def _render_size(data: Mapping[str, Any]) -> str:
             f"{_BYTES / 1e9:g} GB, which holds the page cache too, and begins with an empty one.",
             "\n".join(f"    {command}" for command in data["commands"].values()),
             table(("what", "seconds", "over the floor", "read from disk, GB"), rows),
-            bars(found),
+            bars(goals),
         ]
     )
 
 
-SECTION = Section("held", "Inputs larger than the page cache", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("held", "Inputs larger than the page cache", has_sizes=True, measure=measure, render=render, fewest=3)

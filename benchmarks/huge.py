@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import run, script, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, run, script, spread, tell
 from ramerge.core.tensors.header import encode_header
 
 _BAR_MB = 300
@@ -20,14 +20,14 @@ _BLOCK = 128
 
 @dataclass(frozen=True)
 class Shape:
-    """What sets the sizes of models like DeepSeek-V3 apart: latent attention, and experts after a few dense layers."""
+    """Dimensions of models like DeepSeek-V3: latent attention, and experts after a few dense layers."""
 
     layers: int
     experts: int
     expert: int
     shards: int
     float8: bool
-    hidden: int = 7168
+    hidden_size: int = 7168
     dense: int = 3
     intermediate: int = 18432
     heads: int = 128
@@ -59,11 +59,11 @@ def measure(options: Options) -> dict[str, Any]:
     for turn in range(options.runs):
         for name, command in commands.items():
             runs[name].append(run(command, watch=True).to_dict())
-            took, peak = runs[name][-1]["seconds"], runs[name][-1]["anonymous"] / 1e6
-            tell(f"huge: run {turn + 1}, {name}: {took:.2f} s, {peak:.0f} MB")
+            duration, peak = runs[name][-1]["seconds"], runs[name][-1]["anonymous"] / 1e6
+            tell(f"huge: run {turn + 1}, {name}: {duration:.2f} s, {peak:.0f} MB")
     return {
         "runs": runs,
-        "commands": {name: shown(command) for name, command in commands.items()},
+        "commands": {name: command_line(command) for name, command in commands.items()},
         "models": {name: _about(folders) for name, folders in models.items()},
     }
 
@@ -91,13 +91,13 @@ def _family(name: str, work: Path) -> list[Path]:
     """Four checkpoints of headers, and behind them a hole where weights would be."""
     home = work / f"headers-{name.lower()}"
     folders = [home / each for each in ("base", "code", "tool", "memory")]
-    note, written = home / "made.json", repr(SHAPES[name])
-    if not note.is_file() or note.read_text() != written:
+    note, settings = home / "made.json", repr(SHAPES[name])
+    if not note.is_file() or note.read_text() != settings:
         machine.remove(home)
         for folder in folders:
             folder.mkdir(parents=True)
             _write(folder, SHAPES[name])
-        note.write_text(written)
+        note.write_text(settings)
     return folders
 
 
@@ -156,63 +156,67 @@ def _entry(name: str, dtype: str, size: tuple[int, ...]) -> Entry:
 
 def _tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     """Names, shapes, and whether a tensor is the weight of a linear layer, which float8 is for."""
-    hidden, heads = shape.hidden, shape.heads
-    yield "model.embed_tokens.weight", (shape.vocabulary, hidden), False
+    hidden_size, heads = shape.hidden_size, shape.heads
+    yield "model.embed_tokens.weight", (shape.vocabulary, hidden_size), False
     for layer in range(shape.layers):
         name = f"model.layers.{layer}"
-        yield f"{name}.input_layernorm.weight", (hidden,), False
+        yield f"{name}.input_layernorm.weight", (hidden_size,), False
         attention = {
-            "q_a_proj": (shape.query_rank, hidden),
+            "q_a_proj": (shape.query_rank, hidden_size),
             "q_b_proj": (heads * 192, shape.query_rank),
-            "kv_a_proj_with_mqa": (shape.rank + 64, hidden),
+            "kv_a_proj_with_mqa": (shape.rank + 64, hidden_size),
             "kv_b_proj": (heads * 256, shape.rank),
-            "o_proj": (hidden, heads * 128),
+            "o_proj": (hidden_size, heads * 128),
         }
         for part, size in attention.items():
             yield f"{name}.self_attn.{part}.weight", size, True
         yield f"{name}.self_attn.q_a_layernorm.weight", (shape.query_rank,), False
         yield f"{name}.self_attn.kv_a_layernorm.weight", (shape.rank,), False
         if layer < shape.dense:
-            yield from _feed_forward(f"{name}.mlp", hidden, shape.intermediate)
+            yield from _feed_forward(f"{name}.mlp", hidden_size, shape.intermediate)
         else:
-            yield f"{name}.mlp.gate.weight", (shape.experts, hidden), False
+            yield f"{name}.mlp.gate.weight", (shape.experts, hidden_size), False
             for expert in range(shape.experts):
-                yield from _feed_forward(f"{name}.mlp.experts.{expert}", hidden, shape.expert)
-            yield from _feed_forward(f"{name}.mlp.shared_experts", hidden, shape.expert)
-        yield f"{name}.post_attention_layernorm.weight", (hidden,), False
-    yield "model.norm.weight", (hidden,), False
-    yield "lm_head.weight", (shape.vocabulary, hidden), False
+                yield from _feed_forward(f"{name}.mlp.experts.{expert}", hidden_size, shape.expert)
+            yield from _feed_forward(f"{name}.mlp.shared_experts", hidden_size, shape.expert)
+        yield f"{name}.post_attention_layernorm.weight", (hidden_size,), False
+    yield "model.norm.weight", (hidden_size,), False
+    yield "lm_head.weight", (shape.vocabulary, hidden_size), False
 
 
-def _feed_forward(name: str, hidden: int, inner: int) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    for part, size in {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}.items():
+def _feed_forward(name: str, hidden_size: int, inner: int) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    for part, size in {
+        "gate_proj": (inner, hidden_size),
+        "up_proj": (inner, hidden_size),
+        "down_proj": (hidden_size, inner),
+    }.items():
         yield f"{name}.{part}.weight", size, True
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table of times and memory, and the bars."""
     data = by_size[""].data
-    took = {name: spread([one["seconds"] for one in runs]) for name, runs in data["runs"].items()}
+    durations = {name: spread([one["seconds"] for one in runs]) for name, runs in data["runs"].items()}
     memory = {name: spread([one["anonymous"] / 1e6 for one in runs]) for name, runs in data["runs"].items()}
     rows = []
     for name, about in data["models"].items():
         size = f"{about['bytes'] / 1e9:,.0f}"
-        rows.append((_TITLES[name], size, f"{about['tensors']:,}", took[name].text(), memory[name].text(0)))
+        rows.append((_TITLES[name], size, f"{about['tensors']:,}", durations[name].text(), memory[name].text(0)))
     text = (
         "Whole processes of `ramerge plan --no-cache` were timed with warm caches. The files have the headers of "
         "real models and a hole in place of their weights. Memory is without mapped files (RssAnon + RssShmem, "
         "polled every 10 ms). DeepSeek-V3 is in float8, as published; half of its tensors are scales."
     )
-    held = [
-        Bar(f"huge.{name}", f"{_TITLES[name]}: seconds", took[name], limit, unit="s")
+    goals = [
+        Bar(f"huge.{name}", f"{_TITLES[name]}: seconds", durations[name], limit, unit="s")
         for name, limit in _SECONDS.items()
     ]
-    held.append(Bar("huge.memory", f"{_TITLES['one']}: memory", memory["one"], _BAR_MB, digits=0, unit="MB"))
+    goals.append(Bar("huge.memory", f"{_TITLES['one']}: memory", memory["one"], _BAR_MB, digits=0, unit="MB"))
     head = ("what", "GB of all models", "tensors of each", "seconds", "memory in MB")
-    return "\n\n".join([text, table(head, rows), bars(held)])
+    return "\n\n".join([text, table(head, rows), bars(goals)])
 
 
-SECTION = Section("huge", "Plans of the largest models", sized=False, measure=measure, render=render)
+SECTION = Section("huge", "Plans of the largest models", has_sizes=False, measure=measure, render=render)

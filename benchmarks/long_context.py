@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.timing import run, spread, tell
 
 _TASK = "hotpotqa_6400"
@@ -87,11 +87,11 @@ def _train(data: Path, out: Path) -> None:
     tokenizer.save(str(out))
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table of what was prepared, and the bars."""
     data = by_size[""].data
     first = data["runs"][0]
-    took = {name: spread([each[name] for each in data["runs"]]) for name in ("reading", *_BARS)}
+    durations = {name: spread([each[name] for each in data["runs"]]) for name in ("reading", *_BARS)}
     text = (
         f"The first sample of `{_TASK}`, from reading {data['bytes'] / 1e6:,.0f} MB of made-up questions in HotpotQA's "
         "layout to the request with its last chunk of 5,000 tokens, without a model. A byte-level tokenizer with "
@@ -99,18 +99,18 @@ def render(by_size: Mapping[str, Stored]) -> str:
     )
     head = ("documents", "tokens", "chunks", "reading and checking, s", "all, s", "VmHWM, MB")
     counts = [f"{first[name]:,}" for name in ("documents", "tokens", "chunks")]
-    row = (*counts, took["reading"].text(), took["seconds"].text(), took["megabytes"].text(0))
-    held = [
+    row = (*counts, durations["reading"].text(), durations["seconds"].text(), durations["megabytes"].text(0))
+    goals = [
         Bar("long_context.tokens", "tokens of the context", spread([first["tokens"]]), _TOKENS, True, 0),
         *(
-            Bar(f"long_context.{name}", f"a context of {first['tokens']:,} tokens", took[name], limit, unit=unit)
+            Bar(f"long_context.{name}", f"a context of {first['tokens']:,} tokens", durations[name], limit, unit=unit)
             for name, (limit, unit) in _BARS.items()
         ),
     ]
-    return "\n\n".join([text, table(head, [row]), bars(held)])
+    return "\n\n".join([text, table(head, [row]), bars(goals)])
 
 
-SECTION = Section("long_context", "Long contexts", sized=False, measure=measure, render=render)
+SECTION = Section("long_context", "Long contexts", has_sizes=False, measure=measure, render=render)
 
 
 def _main(data: Path, tokenizer: Path) -> None:
@@ -125,18 +125,18 @@ def _main(data: Path, tokenizer: Path) -> None:
             return ModelOutput.from_content("model", "Therefore, the answer is unknown.")
 
     patch.object(common, "get_model", Model).start()
-    began = time.perf_counter()
+    start = time.perf_counter()
     task: Any = memory(_TASK, hotpotqa=data, tokenizer=tokenizer)
     read = time.perf_counter()
     state = TaskState(ModelName("a/model"), task.dataset[0].id, 1, task.dataset[0].input, [])
     asyncio.run(task.solver(state, None))
-    measured = {
+    figures = {
         **{name: value for name, value in state.store.get("context").items() if name != "distinct_documents"},
-        "reading": read - began,
-        "seconds": time.perf_counter() - began,
+        "reading": read - start,
+        "seconds": time.perf_counter() - start,
         "megabytes": _peak() / 1e6,
     }
-    print(json.dumps(measured))
+    print(json.dumps(figures))
 
 
 def _peak() -> int:

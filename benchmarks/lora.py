@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks import machine, merging, timing
 from benchmarks.checkpoints import SHAPES, Family, family, tensors_of, write_factors
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, spread, tell
 
 _METHODS = ("ram", "ram+")
 _RANKS = (16, 64)
@@ -24,24 +24,24 @@ _SEED = 1729
 def measure(options: Options) -> dict[str, Any]:
     """For each rank and method, the merge of adapters and that of whole agents, in turns."""
     base = family(options.size, options.work).base
-    refused = machine.cannot_drop_caches()
-    taken: dict[str, dict[str, list[float]]] = {}
+    obstacle = machine.cannot_drop_caches()
+    runs: dict[str, dict[str, list[float]]] = {}
     commands = {}
     for rank in _RANKS:
-        adapters, whole = _made(options.size, options.work, base, rank)
+        adapters, whole = _checkpoints(options.size, options.work, base, rank)
         for method in _METHODS:
             pair = {
                 "adapters": (merging.command(method, adapters, options.work / "merged"), adapters),
                 "whole": (merging.command(method, whole, options.work / "merged"), whole),
             }
-            commands[f"{method}, rank {rank}"] = shown(pair["adapters"][0])
-            for caches in ["warm"] if refused else ["cold", "warm"]:
-                taken[f"{caches}, {method}, rank {rank}"] = _in_turns(pair, caches, options)
-    return {"size": options.size, "cold_refused": refused, "commands": commands, "taken": taken}
+            commands[f"{method}, rank {rank}"] = command_line(pair["adapters"][0])
+            for caches in ["warm"] if obstacle else ["cold", "warm"]:
+                runs[f"{caches}, {method}, rank {rank}"] = _in_turns(pair, caches, options)
+    return {"size": options.size, "cold_refused": obstacle, "commands": commands, "taken": runs}
 
 
 def _in_turns(pair: Mapping[str, tuple[list[str], Family]], caches: str, options: Options) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {name: [] for name in pair}
+    runs: dict[str, list[float]] = {name: [] for name in pair}
     for turn in range(options.runs):
         for name in sorted(pair, reverse=bool(turn % 2)):
             command, files = pair[name]
@@ -49,22 +49,23 @@ def _in_turns(pair: Mapping[str, tuple[list[str], Family]], caches: str, options
                 machine.make_cold()
             else:
                 machine.make_warm(files.weights)
-            found[name].append(round(run(command).seconds, 4))
+            runs[name].append(round(run(command).seconds, 4))
             machine.remove(options.work / "merged")
             tell(
-                f"lora {options.size}: {caches}, run {turn + 1}, {shown(command[3:5])}, {name}: {found[name][-1]:.2f} s"
+                f"lora {options.size}: {caches}, run {turn + 1}, {command_line(command[3:5])}, {name}: "
+                f"{runs[name][-1]:.2f} s"
             )
-    return found
+    return runs
 
 
-def _made(size: str, work: Path, base: Path, rank: int) -> tuple[Family, Family]:
+def _checkpoints(size: str, work: Path, base: Path, rank: int) -> tuple[Family, Family]:
     """Three adapters of a rank on all linear layers of the base, and the whole agents in bf16; made if not there."""
     home = work / f"lora-{size.lower()}-{rank}"
     adapters = Family(base, {f"a{number}": home / f"a{number}" for number in range(3)})
     whole = Family(base, {name: home / f"whole-{name}" for name in adapters.agents})
     note = home / "made.json"
-    written = {"version": 1, "rank": rank, "base": str(base)}
-    if not note.is_file() or json.loads(note.read_text()) != written:
+    settings = {"version": 1, "rank": rank, "base": str(base)}
+    if not note.is_file() or json.loads(note.read_text()) != settings:
         shutil.rmtree(home, ignore_errors=True)
         for number, (name, folder) in enumerate(adapters.agents.items()):
             _write(folder, size, rank, np.random.default_rng([_SEED, number]))
@@ -77,7 +78,7 @@ def _made(size: str, work: Path, base: Path, rank: int) -> tuple[Family, Family]
                 "--quiet",
             ]
             run([*convert, str(whole.agents[name])])
-        note.write_text(json.dumps(written))
+        note.write_text(json.dumps(settings))
     return adapters, whole
 
 
@@ -96,22 +97,22 @@ def _write(folder: Path, size: str, rank: int, generator: np.random.Generator) -
     (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table, and the bars."""
-    rows, held = [], []
-    for size, stored in by_size.items():
-        for case, taken in stored.data["taken"].items():
-            ratio = ratios(taken["adapters"], taken["whole"])
-            rows.append((size, case, *(spread(taken[name]).text() for name in ("adapters", "whole")), ratio.text()))
+    rows, goals = [], []
+    for size, results in by_size.items():
+        for case, runs in results.data["taken"].items():
+            ratio = ratios(runs["adapters"], runs["whole"])
+            rows.append((size, case, *(spread(runs[name]).text() for name in ("adapters", "whole")), ratio.text()))
             key = f"lora.{size}.{case.replace(', ', '.').replace(' ', '')}"
-            held.append(Bar(key, f"{size}: {case}: adapters over whole agents", ratio, _BAR))
+            goals.append(Bar(key, f"{size}: {case}: adapters over whole agents", ratio, _BAR))
     text = (
         "Three agents, adapters on all linear layers, float32, next to the same agents as whole checkpoints in bf16. A "
         "merge of adapters reads less and computes base + scaling B A for each agent in each pass: RAM needs one, RAM+ "
         "two."
     )
     head = ("size", "case", "adapters, s", "whole, s", "ratio")
-    return "\n\n".join([text, table(head, rows), bars(held)])
+    return "\n\n".join([text, table(head, rows), bars(goals)])
 
 
-SECTION = Section("lora", "LoRA adapters", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("lora", "LoRA adapters", has_sizes=True, measure=measure, render=render, fewest=3)

@@ -21,7 +21,7 @@ _WRITTEN_BYTES = 1 << 30
 
 
 def describe() -> dict[str, Any]:
-    """What stays the same from run to run."""
+    """Properties of the machine that stay the same from run to run."""
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
@@ -33,7 +33,7 @@ def describe() -> dict[str, Any]:
 
 
 def state(disk_write: float) -> dict[str, Any]:
-    """What changes: the day, the load, the disk."""
+    """State of the machine that changes: the day, the load, the disk."""
     return {
         "date": datetime.date.today().isoformat(),
         "load": round(os.getloadavg()[0], 2),
@@ -51,9 +51,9 @@ def write_speed(work: Path) -> float:
                 file.write(block)
             os.fsync(file.fileno())
 
-    took = timing.seconds(write)
+    duration = timing.seconds(write)
     path.unlink()
-    return _WRITTEN_BYTES / took
+    return _WRITTEN_BYTES / duration
 
 
 @contextmanager
@@ -89,8 +89,8 @@ def cannot_hold_caches() -> str | None:
 
 
 @contextmanager
-def held(limit: int) -> Iterator[list[str]]:
-    """What to put before a command so that its memory and its page cache together take at most `limit` bytes."""
+def small_cache(limit: int) -> Iterator[list[str]]:
+    """Prefix of a command that limits its memory and its page cache together to `limit` bytes."""
     parent, file = _cgroups()
     group = parent / f"ramerge-benchmarks-{os.getpid()}"
     group.mkdir()

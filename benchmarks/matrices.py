@@ -9,7 +9,7 @@ from typing import Any
 import threadpoolctl
 
 from benchmarks.devices import solver
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.timing import Spread, spread, tell
 from benchmarks.wudi import shapes_of
 from benchmarks.wudi_layer import task_vectors
@@ -26,7 +26,7 @@ def measure(options: Options) -> dict[str, Any]:
     torch.set_num_threads(1)
     places = {"numpy": CPU, "torch": Solver(TORCH_CPU)}
     shapes = shapes_of(options.size)
-    taken: dict[str, dict[str, dict[str, list[float]]]] = {}
+    runs: dict[str, dict[str, dict[str, list[float]]]] = {}
     with threadpoolctl.threadpool_limits(1):
         for shape in shapes:
             taus = task_vectors(*map(int, shape.split(" x ")))
@@ -37,39 +37,39 @@ def measure(options: Options) -> dict[str, Any]:
                     for name, place in places.items():
                         # first a small one, for what is loaded and compiled
                         copies = [tau.copy() if turn else tau[:128, :896].copy() for tau in taus]
-                        began = time.process_time()
+                        start = time.process_time()
                         solve(copies, place)
                         if turn:
-                            seconds[name].append(time.process_time() - began)
-                taken.setdefault(method, {})[shape] = seconds
+                            seconds[name].append(time.process_time() - start)
+                runs.setdefault(method, {})[shape] = seconds
                 tell(f"matrices {options.size}: {method}, {shape}")
-    return {"size": options.size, "shapes": shapes, "methods": taken}
+    return {"size": options.size, "shapes": shapes, "methods": runs}
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table of matrices, and the bar of torch."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
-    rows, held, size = [], [], data["size"]
+    rows, goals, size = [], [], data["size"]
     for method, by_shape in data["methods"].items():
         sums: dict[str, list[float]] = {"numpy": [], "torch": []}
         for shape, seconds in by_shape.items():
             times = data["shapes"][shape]
-            found = [spread(seconds[name]).text() for name in sums]
-            rows.append((f"`{method}`", shape, str(times), *found, _ratio(seconds).text()))
+            cells = [spread(seconds[name]).text() for name in sums]
+            rows.append((f"`{method}`", shape, str(times), *cells, _ratio(seconds).text()))
             for name, one in sums.items():
                 one.append(times * spread(seconds[name]).median)
         totals = [sum(one) for one in sums.values()]
         rows.append((f"`{method}`", "all", "", *(f"{one:.0f}" for one in totals), f"{totals[1] / totals[0]:.2f}"))
         ratio = spread([totals[1] / totals[0]])
-        held.append(Bar(f"matrices.{size}.{method}", f"{size}, `{method}`: torch over NumPy", ratio, _SLOWER))
+        goals.append(Bar(f"matrices.{size}.{method}", f"{size}, `{method}`: torch over NumPy", ratio, _SLOWER))
     return [
         f"Matrices of Qwen2.5-{size}, three agents, one thread: seconds of the processor, which other processes "
         "disturb less than those of a clock. *All* is the sum over the model's matrices, without reading and writing.",
         table(("method", "matrix", "in the model", "NumPy, s", "torch, s", "torch over NumPy"), rows),
-        bars(held),
+        bars(goals),
     ]
 
 
@@ -77,4 +77,4 @@ def _ratio(seconds: Mapping[str, list[float]]) -> Spread:
     return spread([torch / numpy for numpy, torch in zip(seconds["numpy"], seconds["torch"], strict=True)])
 
 
-SECTION = Section("matrices", "Whole matrices", sized=True, measure=measure, render=render)
+SECTION = Section("matrices", "Whole matrices", has_sizes=True, measure=measure, render=render)

@@ -37,7 +37,7 @@ PEERS = {
 }
 
 
-def installed(home: Path) -> Path:
+def install(home: Path) -> Path:
     """The Python of mergekit's environment, which is made if it is not there."""
     python = home / "bin" / "python"
     if not (home / "bin" / "mergekit-yaml").exists():
@@ -49,20 +49,20 @@ def installed(home: Path) -> Path:
 
 
 def versions(python: Path) -> dict[str, str]:
-    """Of mergekit and what it computes with."""
+    """Versions of mergekit and of the libraries it computes with."""
     program = (
         "import importlib.metadata, json, sys; "
         "print(json.dumps({name: importlib.metadata.version(name) for name in sys.argv[1:]}))"
     )
-    found: dict[str, str] = json.loads(run([str(python), "-c", program, *_VERSIONS]).output)
-    return found
+    numbers: dict[str, str] = json.loads(run([str(python), "-c", program, *_VERSIONS]).output)
+    return numbers
 
 
 def command(peer: Peer, files: Family, work: Path, python: Path) -> list[str]:
     """`mergekit-yaml` without options, on a recipe that it writes."""
-    written = work / f"mergekit-{peer.method}.yaml"
-    written.write_text(recipe(peer, files))
-    return [str(python.with_name("mergekit-yaml")), str(written), str(work / "mergekit-merged")]
+    recipe_file = work / f"mergekit-{peer.method}.yaml"
+    recipe_file.write_text(recipe(peer, files))
+    return [str(python.with_name("mergekit-yaml")), str(recipe_file), str(work / "mergekit-merged")]
 
 
 def recipe(peer: Peer, files: Family) -> str:

@@ -80,8 +80,8 @@ def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:
 def analysis(files: Family, agents: int) -> list[str]:
     """`ramerge analyze` without progress of so many agents, some of them several times."""
     folders = list(files.agents.values())
-    named = [text for n in range(agents) for text in ("--agent", f"a{n}={folders[n % len(folders)]}")]
-    return [timing.script("ramerge"), "analyze", "--base", str(files.base), *named, "--quiet", "--no-cache"]
+    flags = [text for n in range(agents) for text in ("--agent", f"a{n}={folders[n % len(folders)]}")]
+    return [timing.script("ramerge"), "analyze", "--base", str(files.base), *flags, "--quiet", "--no-cache"]
 
 
 def inputs(method: str, files: Family) -> list[Path]:
@@ -98,6 +98,6 @@ def floor(method: str, files: Family, copy: Path) -> str:
 
 def _recipe(method: str, files: Family) -> list[str]:
     agents = [text for name, folder in files.agents.items() for text in ("--agent", f"{name}={folder}")]
-    found = files.importances if method == "fisher" else {}
-    importances = [text for name, folder in found.items() for text in ("--importance", f"{name}={folder}")]
+    folders = files.importances if method == "fisher" else {}
+    importances = [text for name, folder in folders.items() for text in ("--importance", f"{name}={folder}")]
     return ["--method", method, "--base", str(files.base), *agents, *importances]

@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family, importances
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, spread, tell
 
 # Over the floor.
 _OVER_FLOOR = {"task_arithmetic": 1.5, "linear": 1.5, "dare": 1.5, "fisher": 1.5, "ties": 1.8, "dare_ties": 2.0}
@@ -23,7 +23,7 @@ def measure(options: Options) -> dict[str, Any]:
         "size": options.size,
         "bytes": files.nbytes,
         "fisher_bytes": files.nbytes + sum(path.stat().st_size for path in files.importance_weights),
-        "commands": {method: shown(merging.command(method, files, _out(options))) for method in merging.METHODS},
+        "commands": {method: command_line(merging.command(method, files, _out(options))) for method in merging.METHODS},
         "taken": _in_turns(files, options),
     }
 
@@ -44,25 +44,25 @@ def _in_turns(files: Family, options: Options) -> dict[str, list[dict[str, Any]]
         **{method: merging.command(method, files, _out(options)) for method in merging.METHODS},
     }
     names = list(commands)
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for turn in range(options.runs):
         for place in range(len(names)):
             name = names[(turn + place) % len(names)]
             machine.make_warm(merging.inputs("fisher" if "fisher" in name else name, files))
-            finished = run(commands[name], watch="floor" not in name)
-            taken[name].append(finished.to_dict())
+            result = run(commands[name], watch="floor" not in name)
+            runs[name].append(result.to_dict())
             machine.remove(_out(options))
             machine.remove(_copy(options))
-            tell(f"methods {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
-    return taken
+            tell(f"methods {options.size}: run {turn + 1}, {name}: {result.seconds:.2f} s")
+    return runs
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table, and bars."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data) if part)
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data) if part)
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
@@ -85,12 +85,12 @@ def _commands(commands: Mapping[str, str]) -> str:
 def _rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for name, ones in data["taken"].items():
-        took = spread([one["seconds"] for one in ones]).text()
+        duration = spread([one["seconds"] for one in ones]).text()
         if "floor" in name:
-            rows.append((name, took, "-", "-", "-"))
+            rows.append((name, duration, "-", "-", "-"))
             continue
         memory = [spread([one[kind] / 1e6 for one in ones]).text(0) for kind in ("anonymous", "peak")]
-        rows.append((f"`{name}`", took, ratios(*_over_floor(data, name)).text(), *memory))
+        rows.append((f"`{name}`", duration, ratios(*_over_floor(data, name)).text(), *memory))
     return rows
 
 
@@ -112,4 +112,4 @@ def _floor_bars(data: Mapping[str, Any]) -> list[Bar]:
     ]
 
 
-SECTION = Section("methods", "Methods", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("methods", "Methods", has_sizes=True, measure=measure, render=render, fewest=3)

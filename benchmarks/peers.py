@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks import machine, mergekit, merging
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import Finished, ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import ProcessResult, command_line, ratios, run, spread, tell
 
 # mergekit's time over ours.
 _FASTER = {"ram": 20, "ram+": 20, "ties": 10}
@@ -20,7 +20,7 @@ _MOST_RUNS = 3
 def measure(options: Options) -> dict[str, Any]:
     """Every method that both have, ramerge and mergekit in turns."""
     files = family(options.size, options.work)
-    python = mergekit.installed(options.work / "mergekit-venv")
+    python = mergekit.install(options.work / "mergekit-venv")
     return {
         "size": options.size,
         "versions": mergekit.versions(python),
@@ -34,32 +34,32 @@ def _beside(method: str, peer: mergekit.Peer, files: Family, python: Path, optio
     """A method, and then mergekit's."""
     ours = merging.command(method, files, options.work / "merged", peer.settings)
     theirs = mergekit.command(peer, files, options.work, python)
-    taken: dict[str, list[dict[str, Any]]] = {"ramerge": [], "mergekit": []}
+    runs: dict[str, list[dict[str, Any]]] = {"ramerge": [], "mergekit": []}
     for turn in range(min(options.runs, _MOST_RUNS)):
         for tool, command in (("ramerge", ours), ("mergekit", theirs)):
-            finished, written = _once(command, files)
-            taken[tool].append({**finished.to_dict(), "written": written})
-            tell(f"peers {options.size}: run {turn + 1}, {tool}'s {method}: {finished.seconds:.2f} s")
-    return {"commands": {"ramerge": shown(ours), "mergekit": shown(theirs)}, "taken": taken}
+            result, output_bytes = _once(command, files)
+            runs[tool].append({**result.to_dict(), "written": output_bytes})
+            tell(f"peers {options.size}: run {turn + 1}, {tool}'s {method}: {result.seconds:.2f} s")
+    return {"commands": {"ramerge": command_line(ours), "mergekit": command_line(theirs)}, "taken": runs}
 
 
-def _once(command: list[str], files: Family) -> tuple[Finished, int]:
+def _once(command: list[str], files: Family) -> tuple[ProcessResult, int]:
     """A merge with warm caches, and the bytes of weights that it wrote."""
     out = Path(command[-1])
     machine.remove(out)
     machine.make_warm(files.weights)
-    finished = run(command, watch=True)
-    written = sum(path.stat().st_size for path in out.glob("*.safetensors"))
+    result = run(command, watch=True)
+    output_bytes = sum(path.stat().st_size for path in out.glob("*.safetensors"))
     machine.remove(out)
-    return finished, written
+    return result, output_bytes
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table, and bars."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
@@ -114,4 +114,4 @@ def _peer_bar(data: Mapping[str, Any], method: str, kind: str, what: str, limit:
     return Bar(f"peers.{size}.{method}.{kind}", text, ratio, limit, at_least=True, digits=1)
 
 
-SECTION = Section("peers", "Peers", sized=True, measure=measure, render=render, fewest=1)
+SECTION = Section("peers", "Peers", has_sizes=True, measure=measure, render=render, fewest=1)

@@ -16,7 +16,7 @@ import numpy as np
 import ramerge
 from benchmarks import machine
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
 from benchmarks.timing import ratios, run, script, seconds, spread, tell
 from ramerge.calibration.agreement import likelihoods, replies_of
 from ramerge.calibration.live_base import LiveBase
@@ -40,7 +40,7 @@ def measure(options: Options) -> dict[str, Any]:
     words = [f for name in files.agents for f in ("--prompts", f"{name}={prompts}")]
     models = [f for name, path in files.agents.items() for f in ("--agent", f"{name}={path}")]
     recipe = _recipe(files, place, options.work)
-    merged = options.work / "merged"
+    merge_folder = options.work / "merged"
     commands = {
         "passes": [
             sys.executable,
@@ -60,21 +60,21 @@ def measure(options: Options) -> dict[str, Any]:
             *words,
             str(place),
         ],
-        "regmean": [script("ramerge"), "merge", "--quiet", str(recipe), str(merged)],
-        "sum": [script("ramerge"), "merge", "--quiet", "--method", "task_arithmetic", str(recipe), str(merged)],
+        "regmean": [script("ramerge"), "merge", "--quiet", str(recipe), str(merge_folder)],
+        "sum": [script("ramerge"), "merge", "--quiet", "--method", "task_arithmetic", str(recipe), str(merge_folder)],
         "candidate": [sys.executable, "-m", "benchmarks.prompts", "candidate", str(recipe), str(place)],
     }
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(options.runs):
         for name, command in commands.items():
-            machine.remove(merged)
+            machine.remove(merge_folder)
             if name == "calibrate":
                 machine.remove(place)
-            finished = run(command, watch=True, settings={"HF_HUB_OFFLINE": "1"})
-            taken[name].append(finished.to_dict() | (json.loads(finished.output) if name == "candidate" else {}))
-            tell(f"prompts {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
+            result = run(command, watch=True, settings={"HF_HUB_OFFLINE": "1"})
+            runs[name].append(result.to_dict() | (json.loads(result.output) if name == "candidate" else {}))
+            tell(f"prompts {options.size}: run {turn + 1}, {name}: {result.seconds:.2f} s")
     bytes_of_inputs = sum(path.stat().st_size for path in place.glob("*/inputs.safetensors")) / len(files.agents)
-    return {"size": options.size, "agents": len(files.agents), "inputs": bytes_of_inputs, "taken": taken}
+    return {"size": options.size, "agents": len(files.agents), "inputs": bytes_of_inputs, "taken": runs}
 
 
 def _prompts(work: Path) -> Path:
@@ -119,7 +119,7 @@ def _candidate(recipe: str, calibration: str) -> None:
     values = {**json.loads(Path(recipe).read_text()), "method": "task_arithmetic"}
     values["agents"] = {name: agent["model"] for name, agent in values["agents"].items()}
     replies = replies_of(calibration)
-    took: dict[str, float] = {}
+    durations: dict[str, float] = {}
     models = ramerge.Recipe(method="uniform", base=values["base"], agents=values["agents"])
     with LiveBase(models, ramerge.CalibrationSettings(device="cpu"), ramerge.Options()) as live:
         live.put(ramerge.plan(values))  # what is read is cached now, and kernels are loaded
@@ -139,27 +139,27 @@ def _candidate(recipe: str, calibration: str) -> None:
                     live.live.run_layers(each.ids)
 
         for name, call in (("candidate", score), ("merge", merge), ("forward", forward)):
-            took[name] = seconds(call)
-    print(json.dumps(took))
+            durations[name] = seconds(call)
+    print(json.dumps(durations))
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size what was measured, and the bars."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
-    size, taken = data["size"], data["taken"]
-    memory = {name: spread([one["anonymous"] / 1e9 for one in each]) for name, each in taken.items()}
+    size, runs = data["size"], data["taken"]
+    memory = {name: spread([one["anonymous"] / 1e9 for one in each]) for name, each in runs.items()}
     rows = [
         (_LABELS[name], spread([one["seconds"] for one in each]).text(1), memory[name].text(2))
-        for name, each in taken.items()
+        for name, each in runs.items()
     ]
-    candidate = taken["candidate"]
+    candidate = runs["candidate"]
     apart = [one["merge"] + one["forward"] for one in candidate]
-    clock = {name: [one["seconds"] for one in each] for name, each in taken.items()}
+    clock = {name: [one["seconds"] for one in each] for name, each in runs.items()}
     key = f"prompts.{size}"
-    held = [
+    goals = [
         Bar(
             f"{key}.calibrate", f"{size}, calibrate over bare passes", ratios(clock["calibrate"], clock["passes"]), 1.3
         ),
@@ -176,15 +176,15 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         f"Qwen2.5-{size}, {data['agents']} agents, each with {PROMPTS} prompts of {TOKENS} tokens and replies of as "
         f"many, in float32 on the processor. Recorded inputs take {data['inputs'] / 1e6:.0f} MB an agent.",
         table(("what", "seconds", "memory, GB"), rows),
-        bars(held),
+        bars(goals),
     ]
 
 
-SECTION = Section("prompts", "Prompts", sized=True, measure=measure, render=render)
+SECTION = Section("prompts", "Prompts", has_sizes=True, measure=measure, render=render)
 
 if __name__ == "__main__":
-    what, *given = sys.argv[1:]
+    what, *arguments = sys.argv[1:]
     if what == "passes":
-        _pass(given[:-1], given[-1])
+        _pass(arguments[:-1], arguments[-1])
     else:
-        _candidate(*given)
+        _candidate(*arguments)

@@ -35,7 +35,7 @@ _COUNTED_FIRST = (
     "its threshold depends on all elements of an agent and is counted exactly in two reads, before a third one merges; "
     "a faster way that predicted it was measured and rejected, see docs/decisions/031-no-speculative-pass.md"
 )
-_EXPANDED = (
+_EXPANSION = (
     "the merge from deltas is limited by two processors and no longer by the disk: in both passes an agent's block "
     "is made from the base's block and its changes, which takes as long as copying it from the page cache. Whole "
     "agents wait for the disk in their first pass only, because the second one finds them in the page cache"
@@ -58,7 +58,7 @@ REASONS: dict[str, str] = {
         "the disk: a node of one processor takes 9.5 seconds, and writing the output of 3.1 GB takes 6 of them, "
         "whatever the number of nodes. `analyze`, which writes nothing, is 1.85 times as fast with two nodes"
     ),
-    "delta_merges.0.5B.cold": _EXPANDED,
+    "delta_merges.0.5B.cold": _EXPANSION,
     "delta_merges.0.5B.warm.delta": (
         "the floor reads from memory and writes an eighth, which takes half a second; starting Python and importing "
         "libraries take 0.3 s of the rest, and comparing and five checksums nearly all of it, on two processors"
@@ -132,7 +132,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Stored:
+class RawResults:
     """A section's raw results: what was measured, how and on what."""
 
     command: str
@@ -149,7 +149,7 @@ class Section:
     Attributes:
         name: as in `--only`.
         title: its heading.
-        sized: whether it is measured for each size of model.
+        has_sizes: whether it is measured for each size of model.
         fewest: runs at the large size where none are asked for.
         measure: take the measurements; raw results, as JSON takes them.
         render: raw results by size (or under "" for a section without sizes) as Markdown.
@@ -157,9 +157,9 @@ class Section:
 
     name: str
     title: str
-    sized: bool
+    has_sizes: bool
     measure: Callable[[Options], dict[str, Any]]
-    render: Callable[[Mapping[str, Stored]], str]
+    render: Callable[[Mapping[str, RawResults]], str]
     fewest: int = 5
 
 
@@ -169,30 +169,30 @@ class Bar:
 
     key: str
     text: str
-    measured: Spread
+    spread: Spread
     limit: float
     at_least: bool = False
     digits: int = 2
     unit: str = ""
 
     @property
-    def met(self) -> bool:
+    def is_met(self) -> bool:
         """Whether the median keeps to it."""
-        return self.measured.median >= self.limit if self.at_least else self.measured.median <= self.limit
+        return self.spread.median >= self.limit if self.at_least else self.spread.median <= self.limit
 
 
-def bars(held: Sequence[Bar]) -> str:
+def bars(goals: Sequence[Bar]) -> str:
     """A table of bars, and the reasons of those that are missed."""
     rows = [
         (
             bar.text,
-            bar.measured.text(bar.digits, bar.unit),
+            bar.spread.text(bar.digits, bar.unit),
             f"{'at least' if bar.at_least else 'at most'} {bar.limit:g}{f' {bar.unit}' if bar.unit else ''}",
-            "met" if bar.met else "**missed**",
+            "met" if bar.is_met else "**missed**",
         )
-        for bar in held
+        for bar in goals
     ]
-    reasons = [f"- {bar.text}: {_reason(bar.key)}" for bar in held if not bar.met]
+    reasons = [f"- {bar.text}: {_reason(bar.key)}" for bar in goals if not bar.is_met]
     parts = [table(("bar", "measured", "bound", ""), rows)]
     if reasons:
         parts.append("Why they are missed:\n\n" + "\n".join(reasons))
@@ -201,8 +201,8 @@ def bars(held: Sequence[Bar]) -> str:
 
 def _reason(key: str) -> str:
     parts = key.split(".")
-    found = [REASONS[start] for end in range(len(parts), 0, -1) if (start := ".".join(parts[:end])) in REASONS]
-    return found[0] if found else f"no reason is known yet (`{key}` in `REASONS`, report.py)"
+    reasons = [REASONS[start] for end in range(len(parts), 0, -1) if (start := ".".join(parts[:end])) in REASONS]
+    return reasons[0] if reasons else f"no reason is known yet (`{key}` in `REASONS`, report.py)"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -215,17 +215,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 # --- on disk ---------------------------------------------------------------------------------------------------------
 
 
-def save(section: Section, size: str, stored: Stored) -> None:
+def save(section: Section, size: str, results: RawResults) -> None:
     """Keep a section's raw results."""
     RESULTS.mkdir(exist_ok=True)
-    _path(section, size).write_text(json.dumps(asdict(stored), indent=1) + "\n")
+    _path(section, size).write_text(json.dumps(asdict(results), indent=1) + "\n")
 
 
-def load(section: Section) -> dict[str, Stored]:
+def load(section: Section) -> dict[str, RawResults]:
     """A section's raw results by size, as far as there are any."""
-    sizes = (SMALL, LARGE) if section.sized else ("",)
+    sizes = (SMALL, LARGE) if section.has_sizes else ("",)
     return {
-        size: Stored(**json.loads(_path(section, size).read_text())) for size in sizes if _path(section, size).is_file()
+        size: RawResults(**json.loads(_path(section, size).read_text()))
+        for size in sizes
+        if _path(section, size).is_file()
     }
 
 
@@ -256,27 +258,27 @@ makes the checkpoints: names, shapes and dtype of Qwen2.5, random weights from a
 
 def readme(sections: Sequence[Section]) -> str:
     """The whole README from what is stored."""
-    found = {section: load(section) for section in sections}
-    everything = [stored for by_size in found.values() for stored in by_size.values()]
-    usual = max(everything, key=lambda stored: stored.state["date"]).machine
+    by_section = {section: load(section) for section in sections}
+    everything = [results for by_size in by_section.values() for results in by_size.values()]
+    usual = max(everything, key=lambda results: results.state["date"]).machine
     parts = [_INTRODUCTION.rstrip(), f"Machine: {_machine(usual)}."]
-    parts += [render(section, by_size, usual) for section, by_size in found.items() if by_size]
+    parts += [render(section, by_size, usual) for section, by_size in by_section.items() if by_size]
     return "\n\n".join(parts) + "\n"
 
 
-def render(section: Section, by_size: Mapping[str, Stored], usual: Mapping[str, Any] | None = None) -> str:
+def render(section: Section, by_size: Mapping[str, RawResults], usual: Mapping[str, Any] | None = None) -> str:
     """A section: when and how it was measured, and its tables. The machine where it is not the usual one."""
-    origins = [_origin(size, stored, usual) for size, stored in by_size.items()]
+    origins = [_origin(size, results, usual) for size, results in by_size.items()]
     return "\n\n".join([f"## {section.title}", *origins, section.render(by_size)])
 
 
-def _origin(size: str, stored: Stored, usual: Mapping[str, Any] | None) -> str:
-    state = stored.state
+def _origin(size: str, results: RawResults, usual: Mapping[str, Any] | None) -> str:
+    state = results.state
     lead = f"{size}: " if size else ""
-    machine = "" if stored.machine == usual else f" Machine: {_machine(stored.machine)}."
-    runs = f"{stored.runs} {'run' if stored.runs == 1 else 'runs'}"
+    machine = "" if results.machine == usual else f" Machine: {_machine(results.machine)}."
+    runs = f"{results.runs} {'run' if results.runs == 1 else 'runs'}"
     return (
-        f"{lead}`{stored.command}`, {state['date']}, {runs}; load average {state['load']:.1f} before, a synchronized "
+        f"{lead}`{results.command}`, {state['date']}, {runs}; load average {state['load']:.1f} before, a synchronized "
         f"write of 1 GiB went at {state['disk_write'] / 1e6:,.0f} MB/s.{machine}"
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 import ramerge
 from benchmarks import huge, machine, merging
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import SMALL, Options, Section, Stored, load, table
+from benchmarks.report import SMALL, Options, RawResults, Section, load, table
 from benchmarks.startup import demo_agents
 from benchmarks.timing import Spread, run, spread, tell
 from ramerge.core.engine.execute import execute
@@ -36,12 +36,12 @@ class Job:
     Attributes:
         title: for people.
         reads: how often all inputs are read; what a node read before is not in its page cache any more.
-        writes: how many outputs are written.
+        outputs: how many outputs are written.
     """
 
     title: str
     reads: int
-    writes: int
+    outputs: int
 
 
 JOBS = {
@@ -53,7 +53,7 @@ JOBS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is assumed of a cluster.
+    """Assumptions about a cluster.
 
     Attributes:
         processors: of a node.
@@ -89,19 +89,19 @@ def measure(options: Options) -> dict[str, Any]:
     commands = {
         f"{size} {name}": _command(name, of, out) for size, of in (("large", files), ("tiny", tiny)) for name in JOBS
     }
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
-    collected = []
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    collecting_seconds = []
     for command in commands.values():
         run(command)
         machine.remove(out)
     for turn in range(options.runs):
         for name, command in commands.items():
             machine.make_warm(files.weights)
-            taken[name].append(run(command).to_dict())
+            runs[name].append(run(command).to_dict())
             machine.remove(out)
-            tell(f"scale: run {turn + 1}, {name}: {taken[name][-1]['seconds']:.2f} s")
-        collected.append(_collecting(family("0.1B", options.work), out))
-    return {"elements": files.weights[0].stat().st_size // _WIDTH, "taken": taken, "collected": collected}
+            tell(f"scale: run {turn + 1}, {name}: {runs[name][-1]['seconds']:.2f} s")
+        collecting_seconds.append(_collecting(family("0.1B", options.work), out))
+    return {"elements": files.weights[0].stat().st_size // _WIDTH, "taken": runs, "collected": collecting_seconds}
 
 
 def _command(name: str, files: Family, out: Path) -> list[str]:
@@ -129,17 +129,17 @@ class _Clocked:
         """See `Executor.run`."""
         from ray import cloudpickle
 
-        with closing(cloudpickle.loads(cloudpickle.dumps(work))) as sent:
-            events = list(self._threads.run(sent, runs, recorder))
+        with closing(cloudpickle.loads(cloudpickle.dumps(work))) as copy:
+            events = list(self._threads.run(copy, runs, recorder))
         for event in events:
-            began = time.perf_counter()
+            start = time.perf_counter()
             yield event
-            self.seconds, self.outcomes = self.seconds + time.perf_counter() - began, self.outcomes + 1
+            self.seconds, self.outcomes = self.seconds + time.perf_counter() - start, self.outcomes + 1
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What was measured.
+    """Measured constants of the formula.
 
     Attributes:
         start: seconds before and after the work.
@@ -156,9 +156,9 @@ class Constants:
     wall: Mapping[str, Spread]
 
 
-def constants(stored: Stored, plans: Stored) -> Constants:
+def constants(results: RawResults, plans: RawResults) -> Constants:
     """The constants from kept results of this section and of `huge`."""
-    data = stored.data
+    data = results.data
 
     def seconds(name: str, kinds: tuple[str, ...]) -> Spread:
         return spread([sum(one[kind] for kind in kinds) for one in data["taken"][name]])
@@ -170,9 +170,9 @@ def constants(stored: Stored, plans: Stored) -> Constants:
     }
     start = seconds("tiny ram+", ("seconds",)).median
     about, runs = plans.data["models"]["trillion"], plans.data["runs"]["trillion"]
-    planned = (spread([one["seconds"] for one in runs]).median - start) / (about["models"] * about["tensors"])
+    plan_seconds = (spread([one["seconds"] for one in runs]).median - start) / (about["models"] * about["tensors"])
     wall = {name: seconds(f"large {name}", ("seconds",)) for name in JOBS}
-    return Constants(start, max(planned, 0.0), spread(data["collected"]).median, processor, wall)
+    return Constants(start, max(plan_seconds, 0.0), spread(data["collected"]).median, processor, wall)
 
 
 # --- the formula ------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Prediction:
 
     @property
     def limit(self) -> str:
-        """What takes longest."""
+        """The part that takes longest."""
         each = {
             "store": self.store,
             "link": self.link,
@@ -206,52 +206,52 @@ class Prediction:
         return max(each, key=lambda name: each[name])
 
 
-def predict(job: str, model: Model, nodes: int, known: Constants, cluster: Cluster) -> Prediction:
+def predict(job: str, model: Model, nodes: int, costs: Constants, cluster: Cluster) -> Prediction:
     """How long a job takes on so many nodes."""
     size = _WIDTH * model.parameters
-    moved = size * (JOBS[job].reads * model.models + JOBS[job].writes)
+    traffic = size * (JOBS[job].reads * model.models + JOBS[job].outputs)
     passes = JOBS[job].reads
     return Prediction(
-        once=known.start + known.plan * model.models * model.tensors,
-        store=moved / cluster.store,
-        link=moved / (nodes * cluster.node),
-        processors=known.processor[job] * model.parameters / (nodes * cluster.processors),
-        collecting=known.outcome * passes * model.parameters / _BLOCK,
+        once=costs.start + costs.plan * model.models * model.tensors,
+        store=traffic / cluster.store,
+        link=traffic / (nodes * cluster.node),
+        processors=costs.processor[job] * model.parameters / (nodes * cluster.processors),
+        collecting=costs.outcome * passes * model.parameters / _BLOCK,
     )
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """The constants."""
     return _constants(constants(by_size[""], load(huge.SECTION)[""]), by_size[""])
 
 
-def _expected(name: str, known: Constants, stored: Stored) -> float:
+def _expectation(name: str, costs: Constants, results: RawResults) -> float:
     """Seconds of the runs that were measured, by the formula."""
-    return known.start + known.processor[name] * float(stored.data["elements"]) / int(stored.machine["cores"])
+    return costs.start + costs.processor[name] * float(results.data["elements"]) / int(results.machine["cores"])
 
 
-def _over(known: Constants, stored: Stored) -> str:
+def _over(costs: Constants, results: RawResults) -> str:
     """How many times as long as the formula gives real runs took: the least and the most."""
-    times = [known.wall[name].median / _expected(name, known, stored) for name in JOBS]
+    times = [costs.wall[name].median / _expectation(name, costs, results) for name in JOBS]
     return f"{min(times):.1f} to {max(times):.1f}"
 
 
-def _constants(known: Constants, stored: Stored) -> str:
-    cores = stored.machine["cores"]
+def _constants(costs: Constants, results: RawResults) -> str:
+    cores = results.machine["cores"]
     rows = []
     for name, job in JOBS.items():
-        expected = _expected(name, known, stored)
-        times = f"{known.wall[name].median / expected:.1f}"
-        nanoseconds = f"{known.processor[name] * 1e9:.1f}"
-        rows.append((job.title, nanoseconds, f"{expected:.1f}", known.wall[name].text(1), times))
-    machine_ = stored.machine
+        expectation = _expectation(name, costs, results)
+        times = f"{costs.wall[name].median / expectation:.1f}"
+        nanoseconds = f"{costs.processor[name] * 1e9:.1f}"
+        rows.append((job.title, nanoseconds, f"{expectation:.1f}", costs.wall[name].text(1), times))
+    machine_ = results.machine
     text = (
-        f"Measured on {machine_['cpu']}, {cores} cores, {machine_['memory'] / 1e9:.0f} GB, {stored.state['date']}, "
-        f"{stored.runs} runs: {known.start:.1f} s to start and to end, {known.plan * 1e6:.0f} µs of planning for each "
-        f"tensor of each model, {known.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
+        f"Measured on {machine_['cpu']}, {cores} cores, {machine_['memory'] / 1e9:.0f} GB, {results.state['date']}, "
+        f"{results.runs} runs: {costs.start:.1f} s to start and to end, {costs.plan * 1e6:.0f} µs of planning for each "
+        f"tensor of each model, {costs.outcome * 1e6:.0f} µs for each block that another process reports. Processor "
         f"time is for each element of the base, with three agents in bfloat16 and warm caches, reading and writing "
         f"through the page cache included. The other columns compare the formula with real runs: Qwen2.5-0.5B and "
         f"three agents, {cores} processors, nothing that waits for a disk."
@@ -260,25 +260,25 @@ def _constants(known: Constants, stored: Stored) -> str:
     return "\n\n".join([text, table(head, rows)])
 
 
-def tables(known: Constants, stored: Stored, cluster: Cluster = Cluster()) -> str:
+def tables(costs: Constants, results: RawResults, cluster: Cluster = Cluster()) -> str:
     """The tables of the page."""
     rows = []
     for model in MODELS:
         for name, job in JOBS.items():
             cells = []
             for nodes in NODES:
-                found = predict(name, model, nodes, known, cluster)
-                cells.append(f"{_time(found.seconds)}, {found.limit}")
+                prediction = predict(name, model, nodes, costs, cluster)
+                cells.append(f"{_time(prediction.seconds)}, {prediction.limit}")
             rows.append((model.title, job.title, *cells))
     text = (
         f"Predicted for nodes of {cluster.processors} processors that each reach the store with "
         f"{cluster.node / 1e9:g} GB/s, and a store of {cluster.store / 1e9:g} GB/s for all of them. *70B × 4* is a "
         "base of 70B parameters and three agents. Next to each time is what limits it: *link* is the way between "
         "the nodes and the store, *store* is the store itself. Real runs on one machine took "
-        f"{_over(known, stored)} times what the same formula gives."
+        f"{_over(costs, results)} times what the same formula gives."
     )
     head = ("models", "job", *(f"{nodes} node{'s' if nodes > 1 else ''}" for nodes in NODES))
-    return "\n\n".join([text, table(head, rows), _constants(known, stored)])
+    return "\n\n".join([text, table(head, rows), _constants(costs, results)])
 
 
 def _time(seconds: float) -> str:
@@ -291,23 +291,23 @@ def _time(seconds: float) -> str:
     )
 
 
-def page(text: str, found: str) -> str:
+def page(text: str, content: str) -> str:
     """The page with these tables."""
     before, _, rest = text.partition(_BEGIN)
-    return f"{before}{_BEGIN}\n\n{found}\n\n{_END}{rest.partition(_END)[2]}"
+    return f"{before}{_BEGIN}\n\n{content}\n\n{_END}{rest.partition(_END)[2]}"
 
 
-def kept() -> str:
+def tables_of_results() -> str:
     """The tables from kept results."""
-    stored = load(SECTION)[""]
-    return tables(constants(stored, load(huge.SECTION)[""]), stored)
+    results = load(SECTION)[""]
+    return tables(constants(results, load(huge.SECTION)[""]), results)
 
 
 SECTION = Section(
-    "scale", "Constants of the formula in docs/explanation/scaling.md", sized=False, measure=measure, render=render
+    "scale", "Constants of the formula in docs/explanation/scaling.md", has_sizes=False, measure=measure, render=render
 )
 
 if __name__ == "__main__":
-    print(kept())
+    print(tables_of_results())
     if "--write" in sys.argv[1:]:
-        PAGE.write_text(page(PAGE.read_text(), kept()))
+        PAGE.write_text(page(PAGE.read_text(), tables_of_results()))

@@ -18,7 +18,7 @@ from benchmarks.machine import describe
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
-from ramerge.scoring.scores import Objective, joined, read_scores
+from ramerge.scoring.scores import Objective, join, read_scores
 from ramerge.searches.contest import Standing
 from ramerge.searches.points import document_of
 from ramerge.searches.space import Axis, Choices, Space
@@ -36,21 +36,21 @@ def grid(folder: Path) -> dict[str, tuple[float, float]]:
     """Validation and test scores of every point, by the point's JSON."""
     agents = {name: str(AGENTS / name) for name in TASKS}
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
-    found = {}
-    for point in SPACE.listed():
+    values = {}
+    for point in SPACE.points():
         ramerge.merge(document_of(recipe, point), folder / "model", options=ramerge.Options(overwrite=True))
-        scores = [joined(map(read_scores, rewards(folder / "model", split))) for split in ("validation", "test")]
-        found[json.dumps(point)] = (Objective().value(scores[0]), Objective().value(scores[1]))
-    return found
+        scores = [join(map(read_scores, rewards(folder / "model", split))) for split in ("validation", "test")]
+        values[json.dumps(point)] = (Objective().value(scores[0]), Objective().value(scores[1]))
+    return values
 
 
-def drawn(scores: dict[str, tuple[float, float]], folder: Path, sampler: str, seed: int, trials: int) -> str:
+def choice(scores: dict[str, tuple[float, float]], folder: Path, sampler: str, seed: int, trials: int) -> str:
     """The point that a search chooses."""
     strategy = STRATEGIES[sampler].start(Question(SPACE, [Objective()], seed, folder / f"{sampler}-{seed}.log"))
-    tried: list[Standing] = []
-    while len(tried) < trials and (point := strategy.ask(tried)) is not None:
-        tried.append(Standing(point, "complete", (scores[json.dumps(point)][0],)))
-    return json.dumps(max(tried, key=lambda standing: standing.values[0]).point)
+    standings: list[Standing] = []
+    while len(standings) < trials and (point := strategy.ask(standings)) is not None:
+        standings.append(Standing(point, "complete", (scores[json.dumps(point)][0],)))
+    return json.dumps(max(standings, key=lambda standing: standing.values[0]).point)
 
 
 def main() -> None:
@@ -60,18 +60,18 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=20)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder, began = Path(name), time.monotonic()
+        folder, start = Path(name), time.monotonic()
         scores = grid(folder)
         best = max(scores, key=lambda point: scores[point][0])
         print(describe())
-        print(f"{len(scores)} points in {time.monotonic() - began:.0f} s")
+        print(f"{len(scores)} points in {time.monotonic() - start:.0f} s")
         validation, test = map(_percent, scores[best])
         print(f"best of the grid: {best}: {validation} on validation, {test} on the test")
         print(f"median of the grid: {_percent(median(value for value, _ in scores.values()))}")
         for sampler in ("tpe", "nsga2"):
-            chosen = [drawn(scores, folder, sampler, seed, options.trials) for seed in range(options.seeds)]
-            behind = [100 * (scores[best][0] - scores[point][0]) for point in chosen]
-            apart = [100 * (scores[best][1] - scores[point][1]) for point in chosen]
+            choices = [choice(scores, folder, sampler, seed, options.trials) for seed in range(options.seeds)]
+            behind = [100 * (scores[best][0] - scores[point][0]) for point in choices]
+            apart = [100 * (scores[best][1] - scores[point][1]) for point in choices]
             near = sum(round(value, 6) <= 0.5 for value in behind)
             print(f"{sampler}: {options.trials} points; within 0.5 of the best in {near} of {options.seeds} seeds")
             print(

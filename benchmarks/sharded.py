@@ -17,8 +17,8 @@ import numpy as np
 
 from benchmarks import machine, merging, timing
 from benchmarks.checkpoints import Family, family, from_bf16
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, spread, tell
 
 _RANKS = 4
 _METHODS = ("ram", "ram+")
@@ -31,9 +31,9 @@ _MEGABYTE = 1_000_000
 
 def measure(options: Options) -> dict[str, Any]:
     """Merges in pairs, then conversions of one agent: ramerge, the floor, and verl's."""
-    shards, plain = _made(options.size, options.work)
-    refused = machine.cannot_drop_caches()
-    states = ["warm"] if refused else ["cold", "warm"]
+    shards, plain = _checkpoints(options.size, options.work)
+    obstacle = machine.cannot_drop_caches()
+    states = ["warm"] if obstacle else ["cold", "warm"]
     out = options.work / "merged"
     merges = {}
     for method in _METHODS:
@@ -45,12 +45,12 @@ def measure(options: Options) -> dict[str, Any]:
             merges[f"{caches}, {method}"] = _in_turns(commands, caches, options, _files(shards, plain))
     return {
         "size": options.size,
-        "cold_refused": refused,
+        "cold_refused": obstacle,
         "ranks": _RANKS,
         "merges": merges,
-        "commands": {method: shown(merging.command(method, shards, out)) for method in _METHODS},
+        "commands": {method: command_line(merging.command(method, shards, out)) for method in _METHODS},
         "conversions": {caches: _conversions(shards, caches, options) for caches in states},
-        "lost": _lost(shards),
+        "lost": _losses(shards),
     }
 
 
@@ -68,15 +68,15 @@ def _ranks(folder: Path) -> list[Path]:
 def _in_turns(
     commands: Mapping[str, list[str]], caches: str, options: Options, files: Mapping[str, list[Path]]
 ) -> dict[str, list[dict[str, Any]]]:
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(options.runs):
         for name in sorted(commands, reverse=bool(turn % 2)):
             _prepare(caches, files[name], options.work)
-            finished = run(commands[name], watch=True)
-            taken[name].append(finished.to_dict())
-            tell(f"sharded {options.size}: {caches}, run {turn + 1}, {name}: {finished.seconds:.2f} s")
+            process = run(commands[name], watch=True)
+            runs[name].append(process.to_dict())
+            tell(f"sharded {options.size}: {caches}, run {turn + 1}, {name}: {process.seconds:.2f} s")
     machine.remove(options.work / "merged")
-    return taken
+    return runs
 
 
 def _prepare(caches: str, files: list[Path], work: Path) -> None:
@@ -114,7 +114,7 @@ def _floor(files: list[Path], size: int, out: Path) -> list[str]:
     return ["sh", "-c", script]
 
 
-def _lost(shards: Family) -> dict[str, float]:
+def _losses(shards: Family) -> dict[str, float]:
     """The share of changed elements that each agent loses in bfloat16, as `ramerge analyze` has it."""
     page = shards.base.with_name("precision_loss.json")
     command = [*merging.analysis(shards, len(shards.agents)), "--json", str(page)]
@@ -127,7 +127,7 @@ def _lost(shards: Family) -> dict[str, float]:
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
-def _made(size: str, work: Path) -> tuple[Family, Family]:
+def _checkpoints(size: str, work: Path) -> tuple[Family, Family]:
     """Three float32 agents of a bf16 base, as shards of FSDP and as safetensors; made if they are not there."""
     base = family(size, work).base
     home = work / f"sharded-{size.lower()}"
@@ -135,8 +135,8 @@ def _made(size: str, work: Path) -> tuple[Family, Family]:
     shards = Family(base, {name: home / "shards" / name for name in names})
     plain = Family(base, {name: home / "plain" / name for name in names})
     note = home / "made.json"
-    written = {"version": 1, "ranks": _RANKS}
-    if not note.is_file() or json.loads(note.read_text()) != written:
+    settings = {"version": 1, "ranks": _RANKS}
+    if not note.is_file() or json.loads(note.read_text()) != settings:
         shutil.rmtree(home, ignore_errors=True)
         for number, name in enumerate(names):
             _write(base, shards.agents[name], np.random.default_rng([_SEED, number]))
@@ -149,7 +149,7 @@ def _made(size: str, work: Path) -> tuple[Family, Family]:
                     "--quiet",
                 ]
             )
-        note.write_text(json.dumps(written))
+        note.write_text(json.dumps(settings))
     return shards, plain
 
 
@@ -178,30 +178,30 @@ def _write(base: Path, folder: Path, generator: np.random.Generator) -> None:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """Tables of merges and conversions, the bars, and what verl's converter loses."""
-    merges, conversions, held, texts = [], [], [], []
-    for size, stored in by_size.items():
-        for case, taken in stored.data["merges"].items():
-            shards, plain = (_seconds(taken[name]) for name in ("shards", "safetensors"))
-            ratio, memory = ratios(shards, plain), spread(_peaks(taken["shards"]))
+    merges, conversions, goals, texts = [], [], [], []
+    for size, results in by_size.items():
+        for case, runs in results.data["merges"].items():
+            shards, plain = (_seconds(runs[name]) for name in ("shards", "safetensors"))
+            ratio, memory = ratios(shards, plain), spread(_peaks(runs["shards"]))
             merges.append((size, case, spread(shards).text(), spread(plain).text(), ratio.text(), memory.text(0)))
             key = f"sharded.{size}.{case.replace(', ', '.')}"
-            held.append(Bar(key, f"{size}: {case}: shards over safetensors", ratio, _MERGE_BAR))
-            held.append(
+            goals.append(Bar(key, f"{size}: {case}: shards over safetensors", ratio, _MERGE_BAR))
+            goals.append(
                 Bar(f"{key}.memory", f"{size}: {case}: memory of shards", memory, _MEMORY_BAR, digits=0, unit="MB")
             )
-        for caches, taken in stored.data["conversions"].items():
-            for name, finished in taken.items():
-                memory = spread(_peaks(finished))
-                conversions.append((size, caches, name, spread(_seconds(finished)).text(), memory.text(0)))
+        for caches, runs in results.data["conversions"].items():
+            for name, repeats in runs.items():
+                memory = spread(_peaks(repeats))
+                conversions.append((size, caches, name, spread(_seconds(repeats)).text(), memory.text(0)))
             for dtype in ("float32", "bfloat16"):
-                ratio = ratios(_seconds(taken[f"convert, {dtype}"]), _seconds(taken[f"floor, {dtype}"]))
+                ratio = ratios(_seconds(runs[f"convert, {dtype}"]), _seconds(runs[f"floor, {dtype}"]))
                 key = f"sharded.{size}.{caches}.convert.{dtype}"
-                held.append(Bar(key, f"{size}: {caches}: convert to {dtype} over its floor", ratio, _CONVERT_BAR))
-        lost = ", ".join(f"{share:.0%}" for share in stored.data["lost"].values())
+                goals.append(Bar(key, f"{size}: {caches}: convert to {dtype} over its floor", ratio, _CONVERT_BAR))
+        losses = ", ".join(f"{share:.0%}" for share in results.data["lost"].values())
         texts.append(
-            f"verl's converter writes bfloat16 only. Of the elements that training changed, {lost} of the "
+            f"verl's converter writes bfloat16 only. Of the elements that training changed, {losses} of the "
             f"three agents of {size} are rounded back to the base's value. `ramerge convert` and merges keep float32."
         )
     text = (
@@ -214,17 +214,17 @@ def render(by_size: Mapping[str, Stored]) -> str:
             table(("size", "merge", "shards, s", "safetensors, s", "ratio", "memory of shards, MB"), merges),
             table(("size", "caches", "conversion of one agent", "s", "memory, MB"), conversions),
             *texts,
-            bars(held),
+            bars(goals),
         ]
     )
 
 
-def _seconds(finished: list[dict[str, Any]]) -> list[float]:
-    return [one["seconds"] for one in finished]
+def _seconds(runs: list[dict[str, Any]]) -> list[float]:
+    return [one["seconds"] for one in runs]
 
 
-def _peaks(finished: list[dict[str, Any]]) -> list[float]:
-    return [one["peak"] / _MEGABYTE for one in finished]
+def _peaks(runs: list[dict[str, Any]]) -> list[float]:
+    return [one["peak"] / _MEGABYTE for one in runs]
 
 
-SECTION = Section("sharded", "FSDP shards", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("sharded", "FSDP shards", has_sizes=True, measure=measure, render=render, fewest=3)

@@ -12,12 +12,12 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family, moved_weights
-from benchmarks.report import SMALL, Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import ratios, run, script, shown, spread, tell
+from benchmarks.report import SMALL, Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, ratios, run, script, spread, tell
 
 _LINKS = 64
 _PREDICTING = 16
-_MOVED = 0.05
+_DENSITY = 0.05
 _MOST_MEMORY = {"chain": 400e6, "whole": 400e6, "relex": 500e6}
 _FLOOR = 1.2
 _STRATEGIES = ("uniform", "ema")
@@ -36,47 +36,47 @@ def measure(options: Options) -> dict[str, Any]:
         bytes_of_chain = sum(path.stat().st_size for path in chain.rglob("*.safetensors"))
     else:
         commands, bytes_of_chain = _predicting(options.size, options.work), 0
-    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(options.runs):
         for name, command in commands.items():
             machine.remove(options.work / "merged")
             machine.remove(options.work / "copy.safetensors")
-            finished = run(command, watch="floor" not in name)
-            taken[name].append(finished.to_dict())
-            tell(f"soups {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
+            result = run(command, watch="floor" not in name)
+            runs[name].append(result.to_dict())
+            tell(f"soups {options.size}: run {turn + 1}, {name}: {result.seconds:.2f} s")
     return {
         "size": options.size,
         "links": _LINKS,
         "chain": bytes_of_chain,
         "model": _size(family(options.size, options.work).base),
-        "commands": {name: shown(command) for name, command in commands.items() if "floor" not in name},
-        "taken": taken,
+        "commands": {name: command_line(command) for name, command in commands.items() if "floor" not in name},
+        "taken": runs,
     }
 
 
 def _of_chain(base: Path, chain: Path, work: Path) -> dict[str, list[str]]:
-    found = {"chain, floor": _floor([*base.glob("*.safetensors"), *sorted(chain.rglob("*.safetensors"))], base, work)}
+    figures = {"chain, floor": _floor([*base.glob("*.safetensors"), *sorted(chain.rglob("*.safetensors"))], base, work)}
     for strategy in _STRATEGIES:
-        found[f"chain, {strategy}"] = _soup(chain, work / "merged", "--base", str(base), "--strategy", strategy)
-    return found
+        figures[f"chain, {strategy}"] = _soup(chain, work / "merged", "--base", str(base), "--strategy", strategy)
+    return figures
 
 
 def _of_whole(size: str, work: Path) -> dict[str, list[str]]:
     files = family(size, work)
-    linked = _linked(files, work / f"linked-{size.lower()}")
-    floor = _floor(_weights(linked, _LINKS), files.base, work)
-    return {"whole, floor": floor, "whole, uniform": _soup(linked, work / "merged"), **_predicting(size, work)}
+    links = _link_folder(files, work / f"linked-{size.lower()}")
+    floor = _floor(_weights(links, _LINKS), files.base, work)
+    return {"whole, floor": floor, "whole, uniform": _soup(links, work / "merged"), **_predicting(size, work)}
 
 
 def _predicting(size: str, work: Path) -> dict[str, list[str]]:
     """RELEX, which reads the checkpoints and the base twice."""
     files = family(size, work)
-    linked = _linked(files, work / f"linked-{size.lower()}")
-    once = [*files.base.glob("*.safetensors"), *_weights(linked, _PREDICTING)]
+    links = _link_folder(files, work / f"linked-{size.lower()}")
+    once = [*files.base.glob("*.safetensors"), *_weights(links, _PREDICTING)]
     flags = ("--base", str(files.base), "--strategy", "relex", "--last", str(_PREDICTING), "--set", f"at={2 * _LINKS}")
     return {
         "relex, floor": _floor([*once, *once], files.base, work),
-        "relex, relex": _soup(linked, work / "merged", *flags),
+        "relex, relex": _soup(links, work / "merged", *flags),
     }
 
 
@@ -84,8 +84,8 @@ def _floor(files: Sequence[Path], base: Path, work: Path) -> list[str]:
     return ["sh", "-c", merging.copying(files, _size(base), work / "copy.safetensors")]
 
 
-def _weights(linked: Path, last: int) -> list[Path]:
-    folders = [linked / f"step_{step}" for step in range(_LINKS - last + 1, _LINKS + 1)]
+def _weights(links: Path, last: int) -> list[Path]:
+    folders = [links / f"step_{step}" for step in range(_LINKS - last + 1, _LINKS + 1)]
     return [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
 
 
@@ -108,25 +108,25 @@ def _chain(size: str, work: Path) -> tuple[Path, Path]:
     """The base, and the folder of deltas `step_1` and so on, each on the one before it; made if they are not there."""
     base, home = family(size, work).base, work / f"chain-{size.lower()}"
     chain, note = home / "deltas", home / "made.json"
-    written = {"links": _LINKS, "moved": _MOVED}
-    if note.is_file() and json.loads(note.read_text()) == written:
+    settings = {"links": _LINKS, "moved": _DENSITY}
+    if note.is_file() and json.loads(note.read_text()) == settings:
         return base, chain
     shutil.rmtree(home, ignore_errors=True)
     models = [shutil.copytree(base, home / f"model-{place}") for place in (0, 1)]
     for step in range(1, _LINKS + 1):
         below, above = models
         for move in range(max(1, step - 1), step + 1):  # it is one step behind the other
-            moved_weights(above, _MOVED, move)
+            moved_weights(above, _DENSITY, move)
         run(merging.delta(below, above, chain / f"step_{step}"))
         models = [above, below]
         tell(f"soups {size}: made link {step}")
     for model in models:
         shutil.rmtree(model)
-    note.write_text(json.dumps(written))
+    note.write_text(json.dumps(settings))
     return base, chain
 
 
-def _linked(files: Family, home: Path) -> Path:
+def _link_folder(files: Family, home: Path) -> Path:
     """As many checkpoints as the chain has links, which are links to those of a family in turns."""
     agents = list(files.agents.values())
     for step in range(1, _LINKS + 1):
@@ -141,41 +141,41 @@ def _linked(files: Family, home: Path) -> Path:
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table, and the bars."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
-    taken = data["taken"]
-    rows, held = [], []
+    runs = data["taken"]
+    rows, goals = [], []
     for name in data["commands"]:
         kind, _, strategy = name.partition(", ")
-        took, floor = ([one["seconds"] for one in taken[each]] for each in (name, f"{kind}, floor"))
-        memory = spread([one["anonymous"] for one in taken[name]])
+        durations, floor = ([one["seconds"] for one in runs[each]] for each in (name, f"{kind}, floor"))
+        memory = spread([one["anonymous"] for one in runs[name]])
         what = f"{strategy}, {_KINDS[kind]}"
-        over = ratios(took, floor)
+        over = ratios(durations, floor)
         shown_memory = replace(memory, **{key: value / 1e6 for key, value in vars(memory).items()}).text(0)
-        rows.append((what, spread(took).text(), spread(floor).text(), over.text(), shown_memory))
+        rows.append((what, spread(durations).text(), spread(floor).text(), over.text(), shown_memory))
         key, most = f"soups.{data['size']}.{kind}", _MOST_MEMORY[kind]
         if strategy == "uniform":
-            held.append(Bar(key, f"{data['size']}: {what}, over the floor", over, _FLOOR))
+            goals.append(Bar(key, f"{data['size']}: {what}, over the floor", over, _FLOOR))
         if strategy in ("uniform", "relex"):
-            held.append(Bar(f"{key}.memory", f"{data['size']}: {what}, bytes of memory", memory, most, digits=0))
+            goals.append(Bar(f"{key}.memory", f"{data['size']}: {what}, bytes of memory", memory, most, digits=0))
     return [
         f"### Qwen2.5-{data['size']}",
         _about(data),
         "\n".join(f"    {command}" for command in data["commands"].values()),
         table(("soup", "seconds", "floor", "ratio", "memory, MB"), rows),
-        bars(held),
+        bars(goals),
     ]
 
 
 def _about(data: Mapping[str, Any]) -> str:
     chain = (
         f"{data['links']} checkpoints: a chain of deltas of {data['chain'] / 1e9:.2f} GB, in which each link moved "
-        f"{_MOVED:.0%} at random places, on a model of {data['model'] / 1e9:.2f} GB; and whole checkpoints, which are "
-        "links to three. "
+        f"{_DENSITY:.0%} at random places, on a model of {data['model'] / 1e9:.2f} GB; and whole checkpoints, which "
+        "are links to three. "
     )
     return (
         f"{chain if data['chain'] else ''}RELEX reads the base and {_PREDICTING} of such whole checkpoints twice. The "
@@ -183,4 +183,4 @@ def _about(data: Mapping[str, Any]) -> str:
     )
 
 
-SECTION = Section("soups", "Averages of checkpoints", sized=True, measure=measure, render=render, fewest=3)
+SECTION = Section("soups", "Averages of checkpoints", has_sizes=True, measure=measure, render=render, fewest=3)

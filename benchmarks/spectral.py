@@ -10,8 +10,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import run, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, run, spread, tell
 from benchmarks.wudi import shapes_of
 
 METHODS = ("wudi", "swudi", "tsvm", "iso_c", "resmerge", "psa")
@@ -27,7 +27,7 @@ def measure(options: Options) -> dict[str, Any]:
     files, out = family(options.size, options.work), options.work / "merged"
     commands = {method: merging.command(method, files, out) for method in METHODS}
     merges: dict[str, list[dict[str, Any]]] = {method: [] for method in METHODS}
-    planned = {method: _planned(json.loads(run(merging.plan(method, files)).output)) for method in METHODS}
+    plans = {method: _excerpt(json.loads(run(merging.plan(method, files)).output)) for method in METHODS}
     for turn in range(runs):
         for method, command in commands.items():
             machine.make_warm(files.weights)
@@ -36,15 +36,15 @@ def measure(options: Options) -> dict[str, Any]:
             tell(f"spectral {options.size}: run {turn + 1}, {method}: {merges[method][-1]['seconds']:.1f} s")
     return {
         "size": options.size,
-        "commands": {method: shown(command) for method, command in commands.items()},
-        "planned": planned,
+        "commands": {method: command_line(command) for method, command in commands.items()},
+        "planned": plans,
         "merges": merges,
         "shapes": shapes_of(options.size),
         "layers": _layers(options, _unpacked(options.work / "fusion-bench"), runs),
     }
 
 
-def _planned(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _excerpt(plan: Mapping[str, Any]) -> dict[str, Any]:
     return {"bytes": plan["peak_memory_bytes"], "workers": plan["workers"]}
 
 
@@ -58,7 +58,7 @@ def _unpacked(folder: Path) -> Path:
 
 def _layers(options: Options, folder: Path, runs: int) -> dict[str, dict[str, dict[str, list[dict[str, Any]]]]]:
     """Seconds by method, shape and tool."""
-    taken: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
+    by_method: dict[str, dict[str, dict[str, list[dict[str, Any]]]]] = {}
     for method in PEERS:
         for shape in shapes_of(options.size):
             both: dict[str, list[dict[str, Any]]] = {"ramerge": [], "fusion_bench": []}
@@ -66,17 +66,17 @@ def _layers(options: Options, folder: Path, runs: int) -> dict[str, dict[str, di
                 for tool, ones in both.items():
                     program = [sys.executable, "-m", "benchmarks.spectral_layer", tool, method, *shape.split(" x ")]
                     ones.append(json.loads(run([*program, str(folder)]).output))
-            taken.setdefault(method, {})[shape] = both
+            by_method.setdefault(method, {})[shape] = both
             tell(f"spectral {options.size}: {method}, {shape}")
-    return taken
+    return by_method
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table of merges, and one of matrices."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
@@ -96,19 +96,19 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
 
 
 def _merge_row(data: Mapping[str, Any], method: str) -> tuple[str, ...]:
-    ones, planned = data["merges"][method], data["planned"][method]
+    ones, plan = data["merges"][method], data["planned"][method]
     return (
         f"`{method}`",
         spread([one["seconds"] for one in ones]).text(1),
         spread([one["anonymous"] / 1e6 for one in ones]).text(0),
-        f"{planned['bytes'] / 1e6:,.0f}",
+        f"{plan['bytes'] / 1e6:,.0f}",
     )
 
 
 def _bar(data: Mapping[str, Any]) -> Bar:
     size = data["size"]
-    took = spread([one["seconds"] for one in data["merges"]["swudi"]])
-    return Bar(f"spectral.{size}.swudi", f"{size}, warm caches: swudi, in seconds", took, _SLOWEST)
+    duration = spread([one["seconds"] for one in data["merges"]["swudi"]])
+    return Bar(f"spectral.{size}.swudi", f"{size}, warm caches: swudi, in seconds", duration, _SLOWEST)
 
 
 def _layer_rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -116,13 +116,13 @@ def _layer_rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for method, by_shape in data["layers"].items():
         sums = {"ramerge": 0.0, "fusion_bench": 0.0}
         for shape, both in by_shape.items():
-            took = {tool: spread([one["seconds"] for one in ones]) for tool, ones in both.items()}
-            for tool, one in took.items():
+            durations = {tool: spread([one["seconds"] for one in ones]) for tool, ones in both.items()}
+            for tool, one in durations.items():
                 sums[tool] += data["shapes"][shape] * one.median
             times = str(data["shapes"][shape])
-            rows.append((f"`{method}`", shape, times, took["ramerge"].text(), took["fusion_bench"].text()))
+            rows.append((f"`{method}`", shape, times, durations["ramerge"].text(), durations["fusion_bench"].text()))
         rows.append((f"`{method}`", "all", "", f"{sums['ramerge']:.0f}", f"{sums['fusion_bench']:.0f}"))
     return rows
 
 
-SECTION = Section("spectral", "Spectral methods", sized=True, measure=measure, render=render, fewest=1)
+SECTION = Section("spectral", "Spectral methods", has_sizes=True, measure=measure, render=render, fewest=1)

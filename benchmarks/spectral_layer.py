@@ -33,11 +33,13 @@ def _main(tool: str, method: str, shape: tuple[int, int], folder: str | None) ->
     solve = _ours(method, len(taus)) if tool == "ramerge" else _theirs(method, str(folder))
     with threadpoolctl.threadpool_limits(1), contextlib.redirect_stdout(sys.stderr):
         solve([tau[:64, :64].copy() for tau in taus])  # what a first call loads
-        began, worked = time.perf_counter(), time.process_time()
+        start, processor_start = time.perf_counter(), time.process_time()
         result = solve(taus)
-        took, processor = time.perf_counter() - began, time.process_time() - worked
+        duration, processor = time.perf_counter() - start, time.process_time() - processor_start
     print(
-        json.dumps({"seconds": took, "processor": processor, "norm": float(np.linalg.norm(result.astype(np.float64)))})
+        json.dumps(
+            {"seconds": duration, "processor": processor, "norm": float(np.linalg.norm(result.astype(np.float64)))}
+        )
     )
 
 
@@ -51,9 +53,9 @@ def _theirs(method: str, folder: str) -> Callable[[Sequence[NDArray[Any]]], NDAr
     torch.set_num_threads(1)
     utils = _modules(folder)
     solve = {
-        "tsvm": lambda given: utils["tsvm"].compute_and_sum_svd_mem_reduction(given, accelerator="cpu"),
-        "iso_c": lambda given: utils["iso"].iso_c(given, accelerator="cpu"),
-        "iso_cts": lambda given: utils["iso"].iso_cts(given, common_space_fraction=0.8, accelerator="cpu"),
+        "tsvm": lambda vectors: utils["tsvm"].compute_and_sum_svd_mem_reduction(vectors, accelerator="cpu"),
+        "iso_c": lambda vectors: utils["iso"].iso_c(vectors, accelerator="cpu"),
+        "iso_cts": lambda vectors: utils["iso"].iso_cts(vectors, common_space_fraction=0.8, accelerator="cpu"),
     }[method]
     return lambda taus: solve([{TENSOR: torch.tensor(tau)} for tau in taus])[TENSOR].numpy()
 
@@ -64,15 +66,15 @@ def _modules(folder: str) -> dict[str, Any]:
         sys.modules[name] = types.ModuleType(name)
     sys.modules["fusion_bench.utils"].__dict__["timeit_context"] = lambda _what: contextlib.nullcontext()
     sys.modules["fusion_bench.utils.type"].__dict__["StateDictType"] = dict
-    found = {}
+    modules = {}
     for key, path in (("tsvm", "task_singular_vector/utils/TSVM_utils"), ("iso", "isotropic_merging/iso_utils")):
         place = Path(folder, "fusion_bench", "method", f"{path}.py")
         spec = importlib.util.spec_from_file_location(f"peer_{key}", place)
         assert spec is not None and spec.loader is not None, str(place)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        found[key] = module
-    return found
+        modules[key] = module
+    return modules
 
 
 if __name__ == "__main__":

@@ -33,12 +33,14 @@ class _Listener:
 def _main(method: str, out: str, base: str, *agents: str) -> None:
     import ramerge
 
-    imported = time.monotonic()
+    import_end = time.monotonic()
     listener = _Listener()
     recipe = {"method": method, "base": base, "agents": dict(agent.split("=", 1) for agent in agents)}
     record = ramerge.merge(recipe, out, on_progress=listener, options=ramerge.Options(overwrite=True, cache=False))
-    merged = time.monotonic()
-    print(json.dumps({"imported": imported, "stages": listener.stages, "merged": merged, "record": record.seconds}))
+    merge_end = time.monotonic()
+    print(
+        json.dumps({"imported": import_end, "stages": listener.stages, "merged": merge_end, "record": record.seconds})
+    )
 
 
 if __name__ == "__main__":

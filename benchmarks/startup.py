@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import run, script, shown, spread, tell
+from benchmarks.report import Bar, Options, RawResults, Section, bars, table
+from benchmarks.timing import command_line, run, script, spread, tell
 
 _DEMO = Path("src/ramerge/demo/agents")
 _BARS = {"version": 0.3, "ram": 3.0, "ram+": 3.0}
@@ -34,18 +34,18 @@ def measure(options: Options) -> dict[str, Any]:
     }
     for command in commands.values():
         run(command)
-    taken: dict[str, list[float]] = {name: [] for name in commands}
+    runs: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(options.runs):
         for name, command in commands.items():
             machine.remove(out)
-            taken[name].append(round(run(command).seconds, 4))
-            tell(f"startup: run {turn + 1}, {name}: {taken[name][-1]:.2f} s")
+            runs[name].append(round(run(command).seconds, 4))
+            tell(f"startup: run {turn + 1}, {name}: {runs[name][-1]:.2f} s")
     machine.remove(out)
     return {
         "agents": "the demo's" if files.base.is_relative_to(_DEMO) else "generated",
         "bytes": files.nbytes,
-        "commands": {name: shown(command) for name, command in commands.items()},
-        "taken": taken,
+        "commands": {name: command_line(command) for name, command in commands.items()},
+        "taken": runs,
     }
 
 
@@ -56,17 +56,17 @@ def demo_agents(work: Path) -> Family:
     return Family(_DEMO / "base", agents) if len(agents) > 1 and _DEMO / "base" in folders else family("tiny", work)
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """A table of times, and the bars."""
     data = by_size[""].data
-    times = {name: spread(taken) for name, taken in data["taken"].items()}
-    rows = [(_TITLES[name], f"`{data['commands'][name]}`", took.text()) for name, took in times.items()]
+    times = {name: spread(runs) for name, runs in data["taken"].items()}
+    rows = [(_TITLES[name], f"`{data['commands'][name]}`", duration.text()) for name, duration in times.items()]
     text = (
         f"Seconds of whole processes with warm caches and kernels that were compiled before; the agents are "
         f"{data['agents']}, {data['bytes'] / 1e6:,.1f} MB in all."
     )
-    held = [Bar(f"startup.{name}", _TITLES[name], times[name], limit, unit="s") for name, limit in _BARS.items()]
-    return "\n\n".join([text, table(("what", "command", "seconds"), rows), bars(held)])
+    goals = [Bar(f"startup.{name}", _TITLES[name], times[name], limit, unit="s") for name, limit in _BARS.items()]
+    return "\n\n".join([text, table(("what", "command", "seconds"), rows), bars(goals)])
 
 
-SECTION = Section("startup", "Start-up", sized=False, measure=measure, render=render)
+SECTION = Section("startup", "Start-up", has_sizes=False, measure=measure, render=render)

@@ -46,13 +46,13 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> Spread:
 
 def seconds(call: Callable[[], object]) -> float:
     """Wall time of a call."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     call()
-    return time.perf_counter() - began
+    return time.perf_counter() - start
 
 
 @dataclass(frozen=True)
-class Finished:
+class ProcessResult:
     """A process that has ended well.
 
     Attributes:
@@ -79,7 +79,7 @@ class Finished:
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()}
 
 
-def run(command: Sequence[str], *, watch: bool = False, settings: Mapping[str, str] | None = None) -> Finished:
+def run(command: Sequence[str], *, watch: bool = False, settings: Mapping[str, str] | None = None) -> ProcessResult:
     """Run a command to its end.
 
     Args:
@@ -91,20 +91,20 @@ def run(command: Sequence[str], *, watch: bool = False, settings: Mapping[str, s
         RuntimeError: it failed; with the end of what it wrote.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        began = time.perf_counter()
+        start = time.perf_counter()
         process = subprocess.Popen(
             command, stdout=out, stderr=errors, stdin=subprocess.DEVNULL, env=environment() | dict(settings or {})
         )
-        with _watched(process.pid if watch else None) as memory:
+        with _memory_watch(process.pid if watch else None) as memory:
             _, status, usage = os.wait4(process.pid, 0)
-            took = time.perf_counter() - began
+            duration = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         errors.seek(0)
         if process.returncode:
-            raise RuntimeError(f"{shown(command)}: exit code {process.returncode}\n{errors.read()[-2000:]}")
-        return Finished(
-            seconds=took,
+            raise RuntimeError(f"{command_line(command)}: exit code {process.returncode}\n{errors.read()[-2000:]}")
+        return ProcessResult(
+            seconds=duration,
             user=usage.ru_utime,
             system=usage.ru_stime,
             disk_read=usage.ru_inblock * _BLOCK_BYTES,
@@ -124,7 +124,7 @@ def script(name: str) -> str:
     return str(Path(sys.executable).with_name(name))
 
 
-def shown(command: Sequence[str]) -> str:
+def command_line(command: Sequence[str]) -> str:
     """A command as one would type it."""
     return shlex.join([Path(command[0]).name, *command[1:]])
 
@@ -135,29 +135,29 @@ def tell(text: str) -> None:
 
 
 @contextmanager
-def _watched(process: int | None) -> Iterator[dict[str, int]]:
+def _memory_watch(process: int | None) -> Iterator[dict[str, int]]:
     """Peaks of a process's memory, filled until the block ends."""
     memory: dict[str, int] = {}
     if process is None:
         yield memory
         return
-    ended = threading.Event()
-    thread = threading.Thread(target=_poll, args=(process, memory, ended), daemon=True)
+    end = threading.Event()
+    thread = threading.Thread(target=_poll, args=(process, memory, end), daemon=True)
     thread.start()
     try:
         yield memory
     finally:
-        ended.set()
+        end.set()
         thread.join()
 
 
-def _poll(process: int, memory: dict[str, int], ended: threading.Event) -> None:
+def _poll(process: int, memory: dict[str, int], end: threading.Event) -> None:
     status = Path(f"/proc/{process}/status")
     with suppress(OSError):
-        while not ended.is_set():
+        while not end.is_set():
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if line.endswith(" kB"))
             sizes = {name: 1024 * int(value.split()[0]) for name, value in fields.items()}
             anonymous = sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)
             memory["anonymous"] = max(memory.get("anonymous", 0), anonymous)
             memory["peak"] = max(memory.get("peak", 0), sizes.get("VmHWM", 0))
-            ended.wait(_POLL_SECONDS)
+            end.wait(_POLL_SECONDS)

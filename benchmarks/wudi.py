@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import SHAPES, family
-from benchmarks.report import Options, Section, Stored, table
-from benchmarks.timing import run, shown, spread, tell
+from benchmarks.report import Options, RawResults, Section, table
+from benchmarks.timing import command_line, run, spread, tell
 
 _MOST_RUNS = 3
 
@@ -18,47 +18,53 @@ _MOST_RUNS = 3
 def measure(options: Options) -> dict[str, Any]:
     """Each shape in processes of their own, then merges."""
     runs = min(options.runs, _MOST_RUNS)
-    taken: dict[str, list[dict[str, Any]]] = {}
+    by_shape: dict[str, list[dict[str, Any]]] = {}
     shapes = shapes_of(options.size)
     for shape in shapes:
-        taken[shape] = []
+        by_shape[shape] = []
         for turn in range(runs):
-            finished = run([sys.executable, "-m", "benchmarks.wudi_layer", *shape.split(" x ")])
-            taken[shape].append(json.loads(finished.output))
-            tell(f"wudi {options.size}: {shape}, run {turn + 1}: {taken[shape][-1]['seconds']:.2f} s")
-    return {"size": options.size, "layer_runs": runs, "shapes": shapes, "taken": taken, "merge": _merge(options, runs)}
+            result = run([sys.executable, "-m", "benchmarks.wudi_layer", *shape.split(" x ")])
+            by_shape[shape].append(json.loads(result.output))
+            tell(f"wudi {options.size}: {shape}, run {turn + 1}: {by_shape[shape][-1]['seconds']:.2f} s")
+    return {
+        "size": options.size,
+        "layer_runs": runs,
+        "shapes": shapes,
+        "taken": by_shape,
+        "merge": _merge(options, runs),
+    }
 
 
 def shapes_of(size: str) -> dict[str, int]:
     """How often each shape of a linear weight, `out x in`, occurs in a model."""
     shape = SHAPES[size]
-    hidden, inner = shape.hidden, shape.intermediate
-    keys = hidden // shape.heads * shape.key_value_heads
-    each = {(keys, hidden): 2, (hidden, hidden): 2, (inner, hidden): 2, (hidden, inner): 1}
+    hidden_size, inner = shape.hidden_size, shape.intermediate
+    keys = hidden_size // shape.heads * shape.key_value_heads
+    each = {(keys, hidden_size): 2, (hidden_size, hidden_size): 2, (inner, hidden_size): 2, (hidden_size, inner): 1}
     return {f"{out} x {width}": shape.layers * times for (out, width), times in each.items()}
 
 
 def _merge(options: Options, runs: int) -> dict[str, Any]:
     files, out = family(options.size, options.work), options.work / "merged"
     command = merging.command("wudi", files, out)
-    taken = []
+    processes = []
     for turn in range(runs):
         machine.make_warm(files.weights)
-        taken.append(run(command, watch=True).to_dict())
+        processes.append(run(command, watch=True).to_dict())
         machine.remove(out)
-        tell(f"wudi {options.size}: merge, run {turn + 1}: {taken[-1]['seconds']:.2f} s")
-    planned = json.loads(run(merging.plan("wudi", files)).output)["peak_memory_bytes"]
-    return {"command": shown(command), "planned": planned, "taken": taken}
+        tell(f"wudi {options.size}: merge, run {turn + 1}: {processes[-1]['seconds']:.2f} s")
+    planned_bytes = json.loads(run(merging.plan("wudi", files)).output)["peak_memory_bytes"]
+    return {"command": command_line(command), "planned": planned_bytes, "taken": processes}
 
 
-def render(by_size: Mapping[str, Stored]) -> str:
+def render(by_size: Mapping[str, RawResults]) -> str:
     """For each size a table of layers, and a merge."""
-    return "\n\n".join(part for stored in by_size.values() for part in _parts(stored.data))
+    return "\n\n".join(part for results in by_size.values() for part in _parts(results.data))
 
 
 def _parts(data: Mapping[str, Any]) -> list[str]:
     merge = data["merge"]
-    took = spread([one["seconds"] for one in merge["taken"]])
+    duration = spread([one["seconds"] for one in merge["taken"]])
     memory = spread([one["anonymous"] / 1e6 for one in merge["taken"]])
     head = ("weight", "in the model", "seconds", "MB", "objective")
     return [
@@ -71,8 +77,8 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         table(head, [_row(data, shape) for shape in data["shapes"]]),
         f"All linear weights one after another, by these medians: {_whole(data):,.0f} s.",
         f"    {merge['command']}",
-        f"takes {took.text(1, 's')} and {memory.text(0, 'MB')} without mapped files; `ramerge plan` promises to stay "
-        f"below {merge['planned'] / 1e6:,.0f} MB.",
+        f"takes {duration.text(1, 's')} and {memory.text(0, 'MB')} without mapped files; `ramerge plan` promises to "
+        f"stay below {merge['planned'] / 1e6:,.0f} MB.",
     ]
 
 
@@ -94,4 +100,4 @@ def _whole(data: Mapping[str, Any]) -> float:
     )
 
 
-SECTION = Section("wudi", "WUDI", sized=True, measure=measure, render=render, fewest=1)
+SECTION = Section("wudi", "WUDI", has_sizes=True, measure=measure, render=render, fewest=1)

@@ -22,16 +22,16 @@ from ramerge.core.linalg import wudi
 def _main(out: int, width: int) -> None:
     taus = task_vectors(out, width)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted again from here
-    before, began = _memory("VmRSS"), time.perf_counter()
+    before, start = _memory("VmRSS"), time.perf_counter()
     result = wudi.closed_form(taus)
-    took, peak = time.perf_counter() - began, _memory("VmHWM")
-    measured = {
-        "seconds": took,
+    duration, peak = time.perf_counter() - start, _memory("VmHWM")
+    figures = {
+        "seconds": duration,
         "bytes": peak - before,
         "objective": objective(result, taus),
         "objective_of_sum": objective(np.sum(taus, axis=0), taus),
     }
-    print(json.dumps(measured))
+    print(json.dumps(figures))
 
 
 def objective(tau: NDArray[Any], taus: Sequence[NDArray[Any]]) -> float:
@@ -44,8 +44,8 @@ def task_vectors(out: int, width: int) -> list[NDArray[np.float32]]:
     """Those of the three agents of the generated checkpoints, of shape (out, width)."""
     generator = np.random.Generator(np.random.SFC64([out, width]))
     base = base_words(generator, out * width)
-    moved = [moved_words(generator, base, density) for density in DENSITIES.values()]
-    return [(from_bf16(words) - from_bf16(base)).reshape(out, width) for words in moved]
+    agents = [moved_words(generator, base, density) for density in DENSITIES.values()]
+    return [(from_bf16(words) - from_bf16(base)).reshape(out, width) for words in agents]
 
 
 def _memory(kind: str) -> int:

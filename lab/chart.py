@@ -13,7 +13,7 @@ from lab.prompted import KINDS, kinds, reward_of
 CHART = Path(__file__).parents[1] / "docs" / "figures" / "scores.svg"
 
 _NAMES = {"four, LoRA": "LoRA", "four, SFT": "fine-tuned", "four, RL in bfloat16": "RL"}
-_SHOWN = (
+_EXAMPLES = (
     ("Gemma 3 270M", "LoRA"),
     ("Gemma 3 270M", "fine-tuned"),
     ("SmolLM2-135M", "fine-tuned"),
@@ -31,22 +31,22 @@ _SEED = "52"
 
 def scores() -> dict[str, dict[str, float]]:
     """By kind of agents and by model: mean reward over the tasks, in percent."""
-    found = {}
+    rewards = {}
     for each in kinds():
         kind = (each.base, _NAMES.get(KINDS[each.name], ""))
-        if each.seed == _SEED and kind in _SHOWN:
-            chosen, _ = each.chosen("right")
-            merges = (each.rewards["sum"], each.rewards["ram+"], each.rewards[chosen])
-            found[kind] = dict(zip(_COLORS, (reward_of(each.kept["base"]), each.agents, *merges), strict=True))
-    return {", ".join(kind): found[kind] for kind in _SHOWN}
+        if each.seed == _SEED and kind in _EXAMPLES:
+            choice, _ = each.choice("right")
+            merges = (each.rewards["sum"], each.rewards["ram+"], each.rewards[choice])
+            rewards[kind] = dict(zip(_COLORS, (reward_of(each.figures["base"]), each.agents, *merges), strict=True))
+    return {", ".join(kind): rewards[kind] for kind in _EXAMPLES}
 
 
 def caption() -> str:
     """The chart as text."""
     parts = [
-        f"{kind}: agents {found['each agent on its own task']:.0f} %, RAM+ {found['merge: RAM+']:.0f} %, "
-        f"chosen by search {found['merge: chosen by search']:.0f} %"
-        for kind, found in scores().items()
+        f"{kind}: agents {row['each agent on its own task']:.0f} %, RAM+ {row['merge: RAM+']:.0f} %, "
+        f"chosen by search {row['merge: chosen by search']:.0f} %"
+        for kind, row in scores().items()
     ]
     return "; ".join(parts)
 
@@ -55,8 +55,8 @@ def draw() -> str:
     """The chart as SVG."""
     rows = [
         {"kind": kind, "model": model, "score": score, "text": f"{score:.0f}"}
-        for kind, found in scores().items()
-        for model, score in found.items()
+        for kind, row in scores().items()
+        for model, score in row.items()
     ]
     models, axis = list(_COLORS), alt.Axis(title=None, ticks=False, domain=False, labelAngle=0, labelFontSize=13)
     chart = alt.Chart(alt.InlineData(values=rows)).encode(

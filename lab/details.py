@@ -12,15 +12,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lab.results import BASE, Measured, Model, Results
+from lab.results import BASE, Model, Outcome, Results
 from lab.statistics import Floats
 from lab.tasks import BY_NAME, SEED, held_out
 from ramerge.demo.tasks import DIGITS, LETTERS, Example
 
-Belongs = Callable[[Example], bool]
+Predicate = Callable[[Example], bool]
 
 
-def _carries(example: Example) -> bool:
+def _has_carry(example: Example) -> bool:
     return int(example.prompt[1]) + int(example.prompt[4]) > 9
 
 
@@ -32,8 +32,8 @@ def _repeats_often(example: Example) -> bool:
     return len(set(example.prompt[1:-1])) < len(example.prompt[1:-1]) - 2
 
 
-def _not(belongs: Belongs) -> Belongs:
-    return lambda example: not belongs(example)
+def _not(predicate: Predicate) -> Predicate:
+    return lambda example: not predicate(example)
 
 
 def _early(example: Example) -> bool:
@@ -41,12 +41,12 @@ def _early(example: Example) -> bool:
     return example.prompt[-2] in DIGITS[:5] + LETTERS[:8]
 
 
-KINDS: Mapping[str, Mapping[str, Belongs]] = {
+KINDS: Mapping[str, Mapping[str, Predicate]] = {
     "add": {
         "last digit 0 to 4": _early,
         "last digit 5 to 9": _not(_early),
-        "no carry": _not(_carries),
-        "carry": _carries,
+        "no carry": _not(_has_carry),
+        "carry": _has_carry,
     },
     "reverse": {
         "last letter a to h": _early,
@@ -77,28 +77,28 @@ def by_kind(results: Results, task: str, model: Model, place: int, seeds: tuple[
     return 100 * np.append(shares, model.right[:, place].mean())
 
 
-def kept_gains(results: Results, measured: Measured, methods: Sequence[str]) -> dict[str, float]:
-    """What merges keep of what the agents learned where the base was weak, in per cent, mean over tasks.
+def kept_gains(results: Results, outcome: Outcome, methods: Sequence[str]) -> dict[str, float]:
+    """Gains that merges keep where the base was weak, in per cent of the agents' own, mean over tasks.
 
     It was weak where its teacher slipped often: the second kind of every task. Where the agent learned nothing, a task
     is left out.
     """
-    found: dict[str, list[float]] = {method: [] for method in methods}
-    for place, task in enumerate(measured.tasks):
+    by_method: dict[str, list[float]] = {method: [] for method in methods}
+    for place, task in enumerate(outcome.tasks):
         if task not in KINDS:
             continue
-        base, agent, *merged = (
-            float(by_kind(results, task, model, place, measured.seeds)[1])
-            for model in (measured.models[BASE], measured.models[task], *(measured.best[one] for one in methods))
+        base, agent, *merges = (
+            float(by_kind(results, task, model, place, outcome.seeds)[1])
+            for model in (outcome.models[BASE], outcome.models[task], *(outcome.best[one] for one in methods))
         )
-        for method, score in zip(methods, merged, strict=True):
+        for method, score in zip(methods, merges, strict=True):
             if agent > base:
-                found[method].append(100 * (score - base) / (agent - base))
-    return {method: float(np.mean(shares)) for method, shares in found.items() if shares}
+                by_method[method].append(100 * (score - base) / (agent - base))
+    return {method: float(np.mean(shares)) for method, shares in by_method.items() if shares}
 
 
 @lru_cache(maxsize=64)
 def _kinds(task: str, validation: int, test: int, seed: int) -> NDArray[np.bool_]:
     """Which prompts are of which kind, of shape (kinds, prompts)."""
     _, examples = held_out(BY_NAME[task], validation, test, SEED + seed)
-    return np.array([[belongs(example) for example in examples] for belongs in KINDS[task].values()])
+    return np.array([[predicate(example) for example in examples] for predicate in KINDS[task].values()])

@@ -62,7 +62,7 @@ class Curve:
         return ", ".join([self.start, f"{self.rate:g}", *filter(None, notes)])
 
     @property
-    def reached(self) -> int | None:
+    def tokens_to_agents(self) -> int | None:
         """Tokens sampled until the student was first near its agents; None if it never was."""
         return next(
             (n for n, reward in zip(self.tokens, self.rewards, strict=True) if reward >= self.agents - NEAR), None
@@ -78,8 +78,8 @@ def curves() -> list[Curve]:
 
 def text() -> str:
     """The appendix on distillation, docs/findings-distill.md."""
-    kept = curves()
-    if not kept:
+    all_curves = curves()
+    if not all_curves:
         return "# Findings: merge, then distill\n\nNo results are kept yet: `python lab/real/distill.py`."
     return f"""# Findings: merge, then distill
 
@@ -90,21 +90,21 @@ predicted, and what failed, is in [experiment 047](../lab/experiments/047-merge-
 
 ![Mean reward against sampled tokens, from the base and from merges](results/figures/distill.svg)
 
-{chr(10).join(_tables(kept))}
+{chr(10).join(_tables(all_curves))}
 
 ```sh
 python lab/real/distill.py --situation SFT --seed 71 --start "regmean 0.01" --rate 5e-6
 ```"""
 
 
-def _tables(kept: Sequence[Curve]) -> Iterator[str]:
-    for training in dict.fromkeys(curve.training for curve in kept):
-        members = [curve for curve in kept if curve.training == training]
+def _tables(all_curves: Sequence[Curve]) -> Iterator[str]:
+    for training in dict.fromkeys(curve.training for curve in all_curves):
+        members = [curve for curve in all_curves if curve.training == training]
         steps = sorted({step for curve in members for step in curve.steps})
         rows = []
         for curve in members:
             rewards = dict(zip(curve.steps, curve.rewards, strict=True))
-            tokens = curve.reached
+            tokens = curve.tokens_to_agents
             rows.append(
                 [
                     f"`{curve.start}`" + curve.label.removeprefix(curve.start),
@@ -138,8 +138,8 @@ def chart() -> alt.FacetChart | None:
         for curve in plain
         for tokens, reward in zip(curve.tokens, curve.rewards, strict=True)
     ]
-    shared = alt.Chart().encode(x=alt.X("tokens:Q", title="sampled tokens"))
-    lines = shared.mark_line(point=True).encode(
+    base_chart = alt.Chart().encode(x=alt.X("tokens:Q", title="sampled tokens"))
+    lines = base_chart.mark_line(point=True).encode(
         y=alt.Y("reward:Q", title="mean reward, %", scale=alt.Scale(zero=False)),
         color=alt.Color("start:N", title="start, learning rate"),
     )

@@ -15,7 +15,7 @@ from benchmarks.report import SMALL, load
 from benchmarks.timing import spread
 
 from lab import distilled
-from lab.results import Measured, Results
+from lab.results import Outcome, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
 from lab.statistics import nemenyi
@@ -31,30 +31,30 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
     """Names of files with their contents, for what was measured."""
     main = results.setting(MAIN)
     if main is not None:
-        yield "lab-ranks.svg", _drawn(_ranks(main))
-        yield "lab-time.svg", _drawn(_time(main))
+        yield "lab-ranks.svg", _svg(_ranks(main))
+        yield "lab-time.svg", _svg(_time(main))
     if results.models("rl"):
-        yield "lab-overlap.svg", _drawn(_overlap(results))
+        yield "lab-overlap.svg", _svg(_overlap(results))
     counts = {
         len(one.agents): one for name in ("two", MAIN, "four", "five") if (one := results.setting(name)) is not None
     }
     if len(counts) > 1:
-        yield "lab-counts.svg", _drawn(_counts(counts))
+        yield "lab-counts.svg", _svg(_counts(counts))
     if curves := distilled.chart():
-        yield "distill.svg", _drawn(curves)
+        yield "distill.svg", _svg(curves)
 
 
-def _drawn(chart: alt.TopLevelMixin) -> str:
+def _svg(chart: alt.TopLevelMixin) -> str:
     whole = chart.configure(background="white", padding=14).configure_view(stroke=None)
     version = ".".join(alt.SCHEMA_VERSION[1:].split(".")[:2])
     return str(vl_convert.vegalite_to_svg(json.loads(whole.to_json()), vl_version=version))
 
 
-def _ranks(measured: Measured) -> Layers:
+def _ranks(outcome: Outcome) -> Layers:
     """Mean ranks, and the critical difference from the best if there can be one."""
-    names = [row.name for row in ALL if row.name in measured.best]
-    ranks = ranks_of(measured, names)
-    best, width = min(ranks), nemenyi(len(names), len(measured.seeds))
+    names = [row.name for row in ALL if row.name in outcome.best]
+    ranks = ranks_of(outcome, names)
+    best, width = min(ranks), nemenyi(len(names), len(outcome.seeds))
     rows = [
         {"method": name, "rank": rank} for name, rank in sorted(zip(names, ranks, strict=True), key=lambda one: one[1])
     ]
@@ -78,24 +78,24 @@ def _ranks(measured: Measured) -> Layers:
     )
 
 
-def _time(measured: Measured) -> Layers:
+def _time(outcome: Outcome) -> Layers:
     """Figure 9: merging time at 0.5B over that of a file copy, and the score here."""
-    taken = load(timed.SECTION)[SMALL].data["taken"]
+    runs = load(timed.SECTION)[SMALL].data["taken"]
     rows = [
         {
             "method": row.name,
-            "score": measured.best[row.name].mean,
-            "seconds": spread([one["seconds"] for one in taken[row.name]]).median,
+            "score": outcome.best[row.name].mean,
+            "seconds": spread([one["seconds"] for one in runs[row.name]]).median,
         }
         for row in ALL
-        if row.name in taken and row.name in measured.best
+        if row.name in runs and row.name in outcome.best
     ]
-    shared = alt.Chart(alt.InlineData(values=rows)).encode(
+    base_chart = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("seconds:Q", title="seconds to merge three agents of 0.5B", scale=alt.Scale(type="log", nice=True)),
         y=alt.Y("score:Q", title="mean score of the tiny agents, %", scale=alt.Scale(zero=False)),
     )
-    text = shared.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
-    return alt.layer(shared.mark_circle(size=60, color=_GREEN), text).properties(
+    text = base_chart.mark_text(align="left", dx=7, fontSize=10).encode(text="method:N")
+    return alt.layer(base_chart.mark_circle(size=60, color=_GREEN), text).properties(
         width=420, height=260, title="Time and score"
     )
 
@@ -133,11 +133,11 @@ def _overlap(results: Results) -> alt.HConcatChart:
     return alt.hconcat(left.properties(width=200), right.properties(width=300))
 
 
-def _counts(measured: dict[int, Measured]) -> Layers:
+def _counts(outcome: dict[int, Outcome]) -> Layers:
     """Scores by the number of agents."""
     rows = [
         {"agents": count, "score": one.best[row.name].mean, "method": row.name}
-        for count, one in measured.items()
+        for count, one in outcome.items()
         for row in FEW
         if row.name in one.best
     ]

@@ -26,10 +26,10 @@ from lab.results import RESULTS
 from lab.rows import Row
 from lab.store import once
 from lab.tasks import BY_NAME, NAMES, SEED, held_out
-from lab.training import SCALING, Factors, Practice, Schooling, adapt, adapted, school
+from lab.training import SCALING, Factors, Practice, Schooling, adapt, adapter_weights, school
 from ramerge.core.foundation.files import write_file
 
-KEPT = RESULTS / "lora.json"
+FILE = RESULTS / "lora.json"
 RANKS = (8, 2, 32)
 """Of matrices whose smaller side is 64."""
 STARTS = {"one A": [1] * len(NAMES), "own A": list(range(100, 100 + len(NAMES)))}
@@ -53,18 +53,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path(".lab/lora"), help="folder for agents and scores")
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    flags = parser.parse_args()
     torch.set_num_threads(1)
-    found = [
-        once(given.work / f"seed-{seed}.json", partial(scores_of, given.work, seed)) for seed in range(given.seeds)
-    ]
-    columns = {column: {name: [one[column][name] for one in found] for name in found[0][column]} for column in found[0]}
+    runs = [once(flags.work / f"seed-{seed}.json", partial(scores_of, flags.work, seed)) for seed in range(flags.seeds)]
+    columns = {column: {name: [one[column][name] for one in runs] for name in runs[0][column]} for column in runs[0]}
     lines = ",\n".join(f" {json.dumps(column)}: {json.dumps(rows)}" for column, rows in columns.items())
-    write_file(KEPT, f"{{\n{lines}\n}}\n")
+    write_file(FILE, f"{{\n{lines}\n}}\n")
 
 
 def column(rank: int, start: str, count: int) -> str:
-    """What scores are kept under."""
+    """Key of the scores in the results."""
     return f"rank {rank}, {start}, {count} agents"
 
 
@@ -75,7 +73,7 @@ def scores_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
         write_model(folder / "base", school(seed, Schooling()), torch.bfloat16)
     base = read_model(folder / "base")
     test = {name: Questions(held_out(task, 150, TEST, SEED + seed)[1]) for name, task in BY_NAME.items()}
-    found = {}
+    by_column = {}
     for rank in RANKS:
         for start, seeds in STARTS.items():
             factors = {
@@ -85,26 +83,31 @@ def scores_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
             for name, one in factors.items():
                 write_adapter(folder / f"{start} {rank}" / name, one, rank)
             for count in COUNTS:
-                asked = {name: test[name] for name in NAMES[:count]}
+                questions = {name: test[name] for name in NAMES[:count]}
                 recipe = {
                     "base": str(folder / "base"),
-                    "agents": {name: str(folder / f"{start} {rank}" / name) for name in asked},
+                    "agents": {name: str(folder / f"{start} {rank}" / name) for name in questions},
                     "dtype": "float32",
                 }
-                own = np.mean([measure.mean_right(adapted(base, factors[name]), {name: asked[name]}) for name in asked])
+                own = np.mean(
+                    [
+                        measure.mean_right(adapter_weights(base, factors[name]), {name: questions[name]})
+                        for name in questions
+                    ]
+                )
                 scores = {"the agents": float(own)}
-                scores |= {row.name: measure.mean_right(_merged(recipe, row), asked) for row in ROWS}
-                found[column(rank, start, count)] = {name: round(100 * value, 2) for name, value in scores.items()}
-    return found
+                scores |= {row.name: measure.mean_right(_merge(recipe, row), questions) for row in ROWS}
+                by_column[column(rank, start, count)] = {name: round(100 * value, 2) for name, value in scores.items()}
+    return by_column
 
 
-def _merged(recipe: Mapping[str, Any], row: Row) -> Weights:
-    return next(measure.merged(recipe, row))[1]
+def _merge(recipe: Mapping[str, Any], row: Row) -> Weights:
+    return next(measure.merges(recipe, row))[1]
 
 
 def write_adapter(folder: Path, factors: Factors, rank: int) -> None:
     """An adapter as PEFT writes it."""
-    stored = {
+    tensors = {
         f"base_model.model.{name.removesuffix('weight')}lora_{side}.weight": one.contiguous()
         for name, pair in factors.items()
         for side, one in zip("AB", pair, strict=True)
@@ -112,7 +115,7 @@ def write_adapter(folder: Path, factors: Factors, rank: int) -> None:
     modules = sorted({name.split(".")[-2] for name in factors})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": SCALING * rank, "target_modules": modules, "bias": "none"}
     write_file(folder / "adapter_config.json", json.dumps(config, indent=1) + "\n")
-    write_file(folder / "adapter_model.safetensors", save(stored, metadata={"format": "pt"}))
+    write_file(folder / "adapter_model.safetensors", save(tensors, metadata={"format": "pt"}))
 
 
 if __name__ == "__main__":

@@ -13,56 +13,58 @@ import torch
 import ramerge
 from lab.model import Questions, Weights
 from lab.rows import Row
-from lab.store import packed
+from lab.store import pack
 
-Questioned = Mapping[str, Questions]
+QuestionsByTask = Mapping[str, Questions]
 """The prompts of each task."""
 
 
-def row_scores(recipe: Mapping[str, Any], row: Row, validation: Questioned, test: Questioned) -> dict[str, Any]:
+def row_scores(
+    recipe: Mapping[str, Any], row: Row, validation: QuestionsByTask, test: QuestionsByTask
+) -> dict[str, Any]:
     """A row's scores: with defaults, and with the point that is best on the validation prompts .
 
     Equally good points: the first in the grid's order. A merge that fails has an error instead of scores.
     """
-    began = time.process_time()
+    start = time.process_time()
     try:
-        points = list(merged(recipe, row))
+        points = list(merges(recipe, row))
     except ramerge.RamergeError as error:
         return {"error": str(error)}
-    seconds = time.process_time() - began
+    seconds = time.process_time() - start
     values: list[float] = []
     if len(points) > 1:
         values = [mean_right(weights, validation) for _, weights in points]
-    chosen = values.index(max(values)) if values else 0
-    scores = {"default": test_bits(points[0][1], test), "best": test_bits(points[chosen][1], test) if chosen else None}
+    choice = values.index(max(values)) if values else 0
+    scores = {"default": test_bits(points[0][1], test), "best": test_bits(points[choice][1], test) if choice else None}
     return scores | {
         "seconds": round(seconds / len(points), 4),
-        "took": round(time.process_time() - began, 2),
+        "took": round(time.process_time() - start, 2),
         "points": [point for point, _ in points],
         "validation": values,
-        "chosen": chosen,
+        "chosen": choice,
     }
 
 
-def merged(recipe: Mapping[str, Any], row: Row) -> Iterator[tuple[dict[str, Any], Weights]]:
+def merges(recipe: Mapping[str, Any], row: Row) -> Iterator[tuple[dict[str, Any], Weights]]:
     """The merged models of a row with the values of its grid, widened to float32; the defaults come first."""
-    found: dict[str, Weights] = {}
-    asked = {**recipe, "method": row.method, "parameters": dict(row.fixed)}
+    models: dict[str, Weights] = {}
+    whole_recipe = {**recipe, "method": row.method, "parameters": dict(row.fixed)}
     vary = {f"parameters.{name}": list(values) for name, values in row.grid.items()}
-    for tensor in ramerge.plan(asked, vary=vary, options=ramerge.Options(threads=1, cache=False)).tensors():
-        found.setdefault(json.dumps(dict(tensor.point)), {})[tensor.name] = tensor.torch().float()
-    for values, weights in zip(product(*row.grid.values()), found.values(), strict=True):
+    for tensor in ramerge.plan(whole_recipe, vary=vary, options=ramerge.Options(threads=1, cache=False)).tensors():
+        models.setdefault(json.dumps(dict(tensor.point)), {})[tensor.name] = tensor.torch().float()
+    for values, weights in zip(product(*row.grid.values()), models.values(), strict=True):
         yield dict(zip(row.grid, values, strict=True)), weights
 
 
-def mean_right(weights: Weights, questions: Questioned) -> float:
+def mean_right(weights: Weights, questions: QuestionsByTask) -> float:
     """The mean over tasks of the share of prompts that are answered exactly."""
     return float(sum(one.right(weights).double().mean().item() for one in questions.values()) / len(questions))
 
 
-def test_bits(weights: Weights, test: Questioned) -> dict[str, str]:
+def test_bits(weights: Weights, test: QuestionsByTask) -> dict[str, str]:
     """Which prompts of each task are answered exactly, as `store.packed` writes it."""
-    return {task: packed(questions.right(weights).numpy()) for task, questions in test.items()}
+    return {task: pack(questions.right(weights).numpy()) for task, questions in test.items()}
 
 
 def geometry(base: Weights, agents: Mapping[str, Weights], epsilon: float = 1e-5) -> dict[str, Any]:
@@ -73,16 +75,16 @@ def geometry(base: Weights, agents: Mapping[str, Weights], epsilon: float = 1e-5
         its length and largest change. For pairs, cosines, and the share of elements moved by both that agree in sign.
     """
     taus = {name: torch.cat([(weights[key] - base[key]).flatten() for key in base]) for name, weights in agents.items()}
-    moved = {name: tau.abs() > epsilon for name, tau in taus.items()}
-    count = torch.stack(list(moved.values())).sum(0)
+    masks = {name: tau.abs() > epsilon for name, tau in taus.items()}
+    count = torch.stack(list(masks.values())).sum(0)
     names = list(agents)
     pairs = [(left, right) for place, left in enumerate(names) for right in names[place + 1 :]]
-    both = {pair: moved[pair[0]] & moved[pair[1]] for pair in pairs}
+    both = {pair: masks[pair[0]] & masks[pair[1]] for pair in pairs}
     return {
-        "density": {name: one.double().mean().item() for name, one in moved.items()},
+        "density": {name: one.double().mean().item() for name, one in masks.items()},
         "shared": {
             name: (torch.bincount(count[one] - 1, minlength=len(names)).double() / max(1, int(one.sum()))).tolist()
-            for name, one in moved.items()
+            for name, one in masks.items()
         },
         "norm": {name: tau.double().norm().item() for name, tau in taus.items()},
         "largest": {name: tau.abs().max().item() for name, tau in taus.items()},

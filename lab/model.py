@@ -79,17 +79,17 @@ def logits(weights: Mapping[str, torch.Tensor], ids: torch.Tensor, cache: Cache 
     for layer in range(LAYERS):
         at = f"model.layers.{layer}"
         h = functional.rms_norm(x, (WIDTH,), weights[f"{at}.input_layernorm.weight"], _EPS)
-        fused = torch.cat([weights[f"{at}.self_attn.{name}_proj.weight"] for name in "qkv"])
-        q, k, v = functional.linear(h, fused).view(rows, columns, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4)
+        qkv = torch.cat([weights[f"{at}.self_attn.{name}_proj.weight"] for name in "qkv"])
+        q, k, v = functional.linear(h, qkv).view(rows, columns, 3, HEADS, HEAD).permute(2, 0, 3, 1, 4)
         if cache is not None:
             if layer < len(cache):
                 k, v = torch.cat([cache[layer][0], k], 2), torch.cat([cache[layer][1], v], 2)
                 cache[layer] = k, v
             else:
                 cache.append((k, v))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=columns > 1)
-        attended = attended.transpose(1, 2).reshape(rows, columns, WIDTH)
-        x = x + functional.linear(attended, weights[f"{at}.self_attn.o_proj.weight"])
+        attention = functional.scaled_dot_product_attention(q, k, v, is_causal=columns > 1)
+        attention = attention.transpose(1, 2).reshape(rows, columns, WIDTH)
+        x = x + functional.linear(attention, weights[f"{at}.self_attn.o_proj.weight"])
         h = functional.rms_norm(x, (WIDTH,), weights[f"{at}.post_attention_layernorm.weight"], _EPS)
         inner = functional.relu(functional.linear(h, weights[f"{at}.mlp.up_proj.weight"]))
         x = x + functional.linear(inner, weights[f"{at}.mlp.down_proj.weight"])
@@ -99,7 +99,7 @@ def logits(weights: Mapping[str, torch.Tensor], ids: torch.Tensor, cache: Cache 
 # --- Text and tokens. ---
 
 
-def encoded(texts: Sequence[str]) -> torch.Tensor:
+def token_ids(texts: Sequence[str]) -> torch.Tensor:
     """Token ids of texts of one length."""
     return torch.tensor([[IDS[character] for character in text] for text in texts])
 
@@ -116,7 +116,7 @@ class Questions:
 
     def __init__(self, examples: Sequence[Example]) -> None:
         """Encode them once."""
-        self.prompts = encoded([example.prompt for example in examples])
+        self.prompts = token_ids([example.prompt for example in examples])
         self.answers = targets([example.answer for example in examples])
 
     def right(self, weights: Mapping[str, torch.Tensor], batch: int = 250) -> torch.Tensor:
@@ -128,24 +128,24 @@ class Questions:
         whole = torch.cat([self.prompts, self.answers], 1)
         first = self.prompts.shape[1] - 1
         with torch.inference_mode():
-            found = [logits(weights, part[:, :-1])[:, first:].argmax(-1) for part in whole.split(batch)]
-        return ((torch.cat(found) == self.answers) | (self.answers == PAD)).all(1)
+            predictions = [logits(weights, part[:, :-1])[:, first:].argmax(-1) for part in whole.split(batch)]
+        return ((torch.cat(predictions) == self.answers) | (self.answers == PAD)).all(1)
 
 
-def sampled(
+def sample(
     weights: Mapping[str, torch.Tensor], prompts: torch.Tensor, length: int, generator: torch.Generator
 ) -> torch.Tensor:
     """Completions of `length` tokens, drawn from the model's own distribution; what follows an end is padding."""
     cache: Cache = []
-    tokens, ended = prompts, torch.zeros(len(prompts), 1, dtype=torch.bool)
-    drawn = []
+    tokens, ends = prompts, torch.zeros(len(prompts), 1, dtype=torch.bool)
+    pieces = []
     for _ in range(length):
         with torch.no_grad():
             probabilities = logits(weights, tokens, cache)[:, -1].softmax(-1)
         tokens = torch.multinomial(probabilities, 1, generator=generator)
-        drawn.append(tokens.masked_fill(ended, PAD))
-        ended = ended | (tokens == EOS)
-    return torch.cat(drawn, 1)
+        pieces.append(tokens.masked_fill(ends, PAD))
+        ends = ends | (tokens == EOS)
+    return torch.cat(pieces, 1)
 
 
 # --- Checkpoints. ---
@@ -154,8 +154,8 @@ def sampled(
 def write_model(folder: Path, weights: Mapping[str, torch.Tensor], dtype: torch.dtype) -> None:
     """A checkpoint that transformers and ramerge read. The file of weights appears last, and completely."""
     write_file(folder / "config.json", json.dumps(CONFIG | {"torch_dtype": str(dtype)[6:]}, indent=2) + "\n")
-    stored = {name: weight.detach().to(dtype).contiguous() for name, weight in weights.items()}
-    write_file(folder / "model.safetensors", save(stored, metadata={"format": "pt"}))
+    tensors = {name: weight.detach().to(dtype).contiguous() for name, weight in weights.items()}
+    write_file(folder / "model.safetensors", save(tensors, metadata={"format": "pt"}))
 
 
 def read_model(folder: Path) -> Weights:

@@ -8,7 +8,7 @@ from typing import Any
 
 from lab.prompted import CANDIDATES, CONFIRMING, KINDS, Kind, kinds, nll_of, reward_of
 from lab.published import TABLES, ahead_of_sum
-from lab.tables import of_published
+from lab.tables import of_publications
 
 _RULES = {
     "sum": "`task_arithmetic`, the plain sum",
@@ -47,11 +47,11 @@ _GROUPS = {
 
 def text() -> str:
     """The findings in one table."""
-    found = kinds()
-    if not found:
+    all_kinds = kinds()
+    if not all_kinds:
         return "# Findings: which merge is best\n\nNo results are kept yet: `python lab/real/prompted.py`."
     new = kinds(CONFIRMING)
-    weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
+    weights = [kind.best[1] - kind.without_prompts[1] for kind in all_kinds]
     return f"""# Findings: which merge is best
 
 On SmolLM2-135M and Gemma 3 270M we trained agents by fine-tuning, as LoRA adapters and by RL, merged them by up to
@@ -64,14 +64,14 @@ likelihood of the agents' own right replies.
 Points behind the best merge of a training, mean and, in parentheses, the worst. A difference below 2 is within the
 error of 40 test prompts a task.
 
-{_by_kind([*found, *new])}
+{_by_kind([*all_kinds, *new])}
 
-Mass was found on {len(found)} of these trainings, so they flatter it. On the {len(new)} others, which were predicted
-before they were trained ([experiment 046](../lab/experiments/046-mass.md)): {_confirmed(new)}.
+Mass was found on {len(all_kinds)} of these trainings, so they flatter it. On the {len(new)} others, which were
+predicted before they were trained ([experiment 046](../lab/experiments/046-mass.md)): {_confirmation(new)}.
 
 ## What fails
 
-{_failures([*found, *new])}
+{_failures([*all_kinds, *new])}
 - Where a merge is better than its agents, as on SmolLM2, replies without rewards mislead: the merge is marked down for
   what it corrects. Give rewards.
 - Two small bases, short tasks, one or two trainings of a kind. Score the best few merges on your own tasks.
@@ -92,8 +92,8 @@ agents on a CPU.
 
 def appendix() -> str:
     """All figures of merges that are made or chosen with prompts."""
-    found = kinds()
-    if not found:
+    all_kinds = kinds()
+    if not all_kinds:
         return "# Findings: with prompts\n\nNo results are kept yet: `python lab/real/prompted.py`."
     return f"""# Findings: with prompts
 
@@ -102,9 +102,9 @@ before mass.
 
 | points behind the best merge of a training | trainings | mean | most | on |
 |---|---:|---:|---:|---|
-{_behind(found)}
+{_behind(all_kinds)}
 
-Not every rule was scored on each of the {len(found)} trainings, because everything ran on two processor cores.
+Not every rule was scored on each of the {len(all_kinds)} trainings, because everything ran on two processor cores.
 
 ## Every training
 
@@ -114,7 +114,7 @@ counts every reply. Each row is one training, with 75 (seed 51) or 40 test promp
 
 | agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
 |---|---:|---:|---:|---:|---:|---:|
-{chr(10).join(map(_row, found))}
+{chr(10).join(map(_row, all_kinds))}
 
 Trainings that mass was not found on:
 
@@ -129,13 +129,13 @@ many there are. Few right replies choose no worse in these trainings; below 8 a 
 
 `regmean 0.01` with other inputs: mean reward in %, and the NLL per token of the agents' right replies.
 
-{_statistics(found)}
+{_statistics(all_kinds)}
 
 ## Skills that no prompt shows
 
 Three agents were merged, and a fourth task was scored that none of them was trained on.
 
-{_unseen(found)}
+{_unseen(all_kinds)}
 
 ## Why weights alone do not choose
 
@@ -149,14 +149,14 @@ level with the best for those trained by RL, and 26 points behind it for fine-tu
 say which theirs were. So the tables went: without prompts, `recommend` says what the weights show, and names RAM+, or
 `core+` for dense agents, where RAM+ averages nearly everything (77 against 84 % on three kinds of real agents).
 
-{_published()}"""
+{_publications()}"""
 
 
-def _by_kind(found: Sequence[Kind]) -> str:
+def _by_kind(all_kinds: Sequence[Kind]) -> str:
     """Rules by kinds of agents: mean and worst points behind the best merge."""
     columns = {
-        (base, group): [kind for kind in found if kind.base == base and kind.name in names]
-        for base in dict.fromkeys(kind.base for kind in found)
+        (base, group): [kind for kind in all_kinds if kind.base == base and kind.name in names]
+        for base in dict.fromkeys(kind.base for kind in all_kinds)
         for group, names in _GROUPS.items()
     }
     columns = {column: members for column, members in columns.items() if members}
@@ -169,7 +169,7 @@ def _by_kind(found: Sequence[Kind]) -> str:
         ]
         rows.append([words, *map(_mean_and_worst, cells)])
     for which, words in (("all", "`ramerge search`"), ("right", "`ramerge search` with rewards")):
-        rows.append([f"**{words}**", *(_mean_and_worst([k.chosen(which)[1] for k in m]) for m in columns.values())])
+        rows.append([f"**{words}**", *(_mean_and_worst([k.choice(which)[1] for k in m]) for m in columns.values())])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -179,10 +179,10 @@ def _mean_and_worst(behind: Sequence[float]) -> str:
     return f"{fmean(behind):.0f}" + (f" ({max(behind):.0f})" if len(behind) > 1 else "")
 
 
-def _confirmed(new: Sequence[Kind]) -> str:
+def _confirmation(new: Sequence[Kind]) -> str:
     phrases = []
     for which, words in (("all", "without rewards"), ("right", "with rewards")):
-        mass, nll = ([choice(kind, which)[1] for kind in new] for choice in (Kind.chosen, Kind.chosen_by_nll))
+        mass, nll = ([choice(kind, which)[1] for kind in new] for choice in (Kind.choice, Kind.chosen_by_nll))
         phrases.append(
             f"{words} {fmean(mass):.1f} points behind on average, at most {max(mass):.1f} "
             f"(the mean negative log-likelihood per token, which mass replaces: {fmean(nll):.1f}, {max(nll):.1f})"
@@ -190,28 +190,30 @@ def _confirmed(new: Sequence[Kind]) -> str:
     return "; ".join(phrases)
 
 
-def _published() -> str:
+def _publications() -> str:
     ours, theirs = (f"{count} of {of}" for count, of in (ahead_of_sum("RAM", "RAM+"), ahead_of_sum("TIES")))
     return f"""## What others have measured
 
 The table lists published averages over tasks, for agents that were trained with RL. Compare averages only within one
 source. The tables with RAM, PSA, BACAM and ResMerge are by the authors of these methods.
 
-{of_published(TABLES)}
+{of_publications(TABLES)}
 
 No method leads everywhere. Against Task Arithmetic, RAM or RAM+ is ahead in {ours} tables that have both (those with
 the agents of its paper), and TIES in {theirs}."""
 
 
-def _behind(found: Sequence[Kind]) -> str:
+def _behind(all_kinds: Sequence[Kind]) -> str:
     rows = {
-        words: [(kind.best[1] - kind.rewards[name], kind) for kind in found if name in kind.rewards]
+        words: [(kind.best[1] - kind.rewards[name], kind) for kind in all_kinds if name in kind.rewards]
         for name, words in _RULES.items()
     }
-    rows["the best without prompts, picked with labels"] = [(k.best[1] - k.without_prompts[1], k) for k in found]
+    rows["the best without prompts, picked with labels"] = [(k.best[1] - k.without_prompts[1], k) for k in all_kinds]
     for which in ("all", "right"):
-        rows[f"`ramerge search`, by {which} replies"] = [(kind.chosen(which)[1], kind) for kind in found]
-        rows[f"the least NLL per token of {which} replies"] = [(kind.chosen_by_nll(which)[1], kind) for kind in found]
+        rows[f"`ramerge search`, by {which} replies"] = [(kind.choice(which)[1], kind) for kind in all_kinds]
+        rows[f"the least NLL per token of {which} replies"] = [
+            (kind.chosen_by_nll(which)[1], kind) for kind in all_kinds
+        ]
     lines = []
     for words, behind in rows.items():
         most, worst = max(behind, key=lambda each: each[0])
@@ -221,13 +223,13 @@ def _behind(found: Sequence[Kind]) -> str:
     return "\n".join(lines)
 
 
-def _failures(found: Sequence[Kind]) -> str:
+def _failures(all_kinds: Sequence[Kind]) -> str:
     """The choices that were more than 1.5 points behind, the worst first."""
     failures = [
         (behind, f"- {_words(kind)}: by {_replies(which)} `{name}`, {behind:.1f} points behind `{kind.best[0]}`.")
-        for kind in found
+        for kind in all_kinds
         for which in kind.judges
-        for name, behind in [kind.chosen(which)]
+        for name, behind in [kind.choice(which)]
         if behind > 1.5
     ]
     return "\n".join(text for _, text in sorted(failures, key=lambda each: -each[0]))
@@ -238,35 +240,35 @@ def _replies(which: str) -> str:
     return f"{name} replies" + (f" to {prompts} a task" if prompts else "")
 
 
-def _statistics(found: Sequence[Kind]) -> str:
-    scored = [kind for kind in found if any(name.startswith("regmean 0.01, ") for name in kind.kept)]
-    head = " | ".join(f"{_words(kind)} (agents {kind.agents:.1f})" for kind in scored)
+def _statistics(all_kinds: Sequence[Kind]) -> str:
+    members = [kind for kind in all_kinds if any(name.startswith("regmean 0.01, ") for name in kind.figures)]
+    head = " | ".join(f"{_words(kind)} (agents {kind.agents:.1f})" for kind in members)
     rows = []
     for name, words in _STATISTICS.items():
-        cells = [_cell(kind.kept.get(f"regmean 0.01, {name}" if name else "regmean 0.01")) for kind in scored]
+        cells = [_cell(kind.figures.get(f"regmean 0.01, {name}" if name else "regmean 0.01")) for kind in members]
         if any(cells):
             rows.append(f"| {words} | {' | '.join(cells)} |")
-    return "\n".join([f"| inputs | {head} |", f"|---|{'---:|' * len(scored)}", *rows])
+    return "\n".join([f"| inputs | {head} |", f"|---|{'---:|' * len(members)}", *rows])
 
 
 def _cell(one: Mapping[str, Any] | None) -> str:
     return f"{reward_of(one['rewards']):.1f} ({nll_of(one['right']):.3f})" if one else ""
 
 
-def _unseen(found: Sequence[Kind]) -> str:
+def _unseen(all_kinds: Sequence[Kind]) -> str:
     rows = ["| agents | merge | their own tasks | base on the unseen task | merge on it |", "|---|---|---:|---:|---:|"]
-    for kind in found:
-        chosen, _ = kind.chosen("right")
-        rows += _unseen_rows(kind, chosen) if "base, unseen" in kind.kept else []
+    for kind in all_kinds:
+        choice, _ = kind.choice("right")
+        rows += _unseen_rows(kind, choice) if "base, unseen" in kind.figures else []
     return "\n".join(rows)
 
 
-def _unseen_rows(kind: Kind, chosen: str) -> Iterator[str]:
-    base = reward_of(kind.kept["base, unseen"])
-    scored = {name: one for name, one in kind.kept.items() if "unseen" in one}
-    for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
+def _unseen_rows(kind: Kind, choice: str) -> Iterator[str]:
+    base = reward_of(kind.figures["base, unseen"])
+    by_model = {name: one for name, one in kind.figures.items() if "unseen" in one}
+    for name, one in sorted(by_model.items(), key=lambda each: -reward_of(each[1]["rewards"])):
         rule, _, inputs = name.partition(", ")
-        notes = [inputs, "chosen by right replies" if name == chosen else ""]
+        notes = [inputs, "chosen by right replies" if name == choice else ""]
         words = ", ".join([f"`{rule}`", *filter(None, notes)])
         figures = (reward_of(one["rewards"]), base, reward_of(one["unseen"]))
         yield f"| {_words(kind)} | {words} | {' | '.join(f'{figure:.1f}' for figure in figures)} |"
@@ -282,6 +284,6 @@ def _row(kind: Kind) -> str:
         f"{kind.agents:.1f}",
         f"{kind.rewards['sum']:.1f}" if "sum" in kind.rewards else "",
         *(f"{score:.1f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
-        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.chosen("right"), kind.chosen("all"))),
+        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.choice("right"), kind.choice("all"))),
     ]
     return f"| {' | '.join(cells)} |"

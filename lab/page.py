@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from lab import details, distilled, overview, predictions, rules, sections, smollm, summary, tables
-from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
-from lab.results import Measured, Results
-from lab.rows import ALL, NO_MERGE, SHARED
+from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed_text
+from lab.results import Outcome, Results
+from lab.rows import ALL, NO_MERGE, SHARED_RULES
 from lab.settings import KINDS, MAIN, SETTINGS
 from lab.statistics import nemenyi
 from ramerge.core.foundation.files import write_file
 
-_CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
+_CODE, _PLACEHOLDER = re.compile(r"`[^`]+`"), "\0"
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -45,7 +45,7 @@ def pages(results: Results) -> dict[str, str]:
     whole = {name: "\n\n".join(each) for name, each in parts.items()}
     homes = {_anchor(heading): name for name, content in whole.items() for heading in _HEADING.findall(content)}
     return {
-        name: "\n\n".join(map(_filled, _linked(content, name, homes).split("\n\n"))) + "\n"
+        name: "\n\n".join(map(_fill, _with_links(content, name, homes).split("\n\n"))) + "\n"
         for name, content in whole.items()
     }
 
@@ -54,28 +54,28 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
 
 
-def _linked(content: str, page: str, homes: Mapping[str, str]) -> str:
+def _with_links(content: str, page: str, homes: Mapping[str, str]) -> str:
     """Links to headings of other pages name the page."""
     return re.sub(
-        r"\]\(#([^)]+)\)", lambda found: f"]({'' if homes[found[1]] == page else homes[found[1]]}#{found[1]})", content
+        r"\]\(#([^)]+)\)", lambda match: f"]({'' if homes[match[1]] == page else homes[match[1]]}#{match[1]})", content
     )
 
 
-def _filled(block: str) -> str:
+def _fill(block: str) -> str:
     """Prose and items of lists in lines of at most 120 characters; tables, headings, code and figures as they are."""
     if block.startswith("- "):
         items = block[2:].split("\n- ")
-        return "\n".join(_wrapped(f"- {item}", "  ") for item in items)
+        return "\n".join(_wrap(f"- {item}", "  ") for item in items)
     is_prose = block[0].isalnum() or (block[0] == "`" and block[1] != "`")
-    return _wrapped(block) if is_prose else block
+    return _wrap(block) if is_prose else block
 
 
-def _wrapped(text: str, indent: str = "") -> str:
+def _wrap(text: str, indent: str = "") -> str:
     """Lines of at most 120 characters that break outside of code."""
     one_line = " ".join(map(str.strip, text.splitlines()))
-    whole = _CODE.sub(lambda code: code[0].replace(" ", _JOINED), one_line)
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _PLACEHOLDER), one_line)
     lines = textwrap.fill(whole, 120, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    return lines.replace(_JOINED, " ")
+    return lines.replace(_PLACEHOLDER, " ")
 
 
 def _tiny(results: Results) -> Iterator[str]:
@@ -88,13 +88,13 @@ def _tiny(results: Results) -> Iterator[str]:
         "What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about "
         "all methods of ramerge, and about rules that could be better."
     )
-    taken = "\n".join(f"- {line}" for line in summary.lines(results))
-    if taken:
-        yield f"## In short\n\n{taken}"
+    findings = "\n".join(f"- {line}" for line in summary.lines(results))
+    if findings:
+        yield f"## In short\n\n{findings}"
     yield _beginning(results, main)
-    made = list(claims(results))
-    yield _summary(made)
-    yield tables.of_claims(made)
+    all_claims = list(claims(results))
+    yield _summary(all_claims)
+    yield tables.of_claims(all_claims)
     yield _agents(results)
     yield _methods(results, main)
     yield _details(results, main)
@@ -105,7 +105,7 @@ def _tiny(results: Results) -> Iterator[str]:
     yield _counts(results)
     yield _better_rule(results)
     yield _LIMITS
-    yield _rules(made, main)
+    yield _rules(all_claims, main)
 
 
 def _on_real(results: Results) -> Iterator[str]:
@@ -117,15 +117,15 @@ def _on_real(results: Results) -> Iterator[str]:
     yield sections.of_runs(results)
 
 
-def _beginning(results: Results, main: Measured) -> str:
+def _beginning(results: Results, main: Outcome) -> str:
     sizes, seconds = results.run["sizes"], results.run["seconds"]
-    took = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
+    minutes = sum(seconds.values()) / len(seconds) / 60 if seconds else 0.0
     return f"""## How it was measured
 
-{len(main.seeds)} seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and
+{len(main.seeds)} seeds{_plan_note(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and
 greedy answers.
 
-`make lab` produces the results: it trains, merges and scores, and an interrupted run resumes. It took {took:.1f}
+`make lab` produces the results: it trains, merges and scores, and an interrupted run resumes. It took {minutes:.1f}
 minutes of one core ({results.run["processor"]}) per seed. `python -m lab page` computes everything on this page from
 `lab/results`.
 
@@ -134,19 +134,19 @@ over seeds and, within seeds, prompts. Differences are paired: both scores are o
 computed before rounding, so they may deviate by 0.1 from the difference of two scores on this page."""
 
 
-def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:
+def _plan_note(main: Outcome, sizes: Mapping[str, Any]) -> str:
     return f" of {sizes['seeds']} that are planned" if len(main.seeds) < sizes["seeds"] else ""
 
 
-def _summary(made: Sequence[Claim]) -> str:
-    count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
+def _summary(all_claims: Sequence[Claim]) -> str:
+    count = {verdict: sum(one.verdict == verdict for one in all_claims) for verdict in (HOLDS, DOES_NOT, OPEN)}
     return f"""## The claims, one by one
 
-On these agents, {count[HOLDS]} of {len(made)} claims hold, {count[DOES_NOT]} do not, and {count[OPEN]} are not decided
-by this data. The [appendix](#appendix-the-rules-of-the-verdicts) defines the rules of these verdicts."""
+On these agents, {count[HOLDS]} of {len(all_claims)} claims hold, {count[DOES_NOT]} do not, and {count[OPEN]} are not
+decided by this data. The [appendix](#appendix-the-rules-of-the-verdicts) defines the rules of these verdicts."""
 
 
-def _rules(made: Sequence[Claim], main: Measured) -> str:
+def _rules(all_claims: Sequence[Claim], main: Outcome) -> str:
     difference = nemenyi(len([row for row in ALL if row.name in main.best]), len(main.seeds))
     apart = (
         f"two mean ranks differ by Nemenyi's test if they are {difference:.1f} apart"
@@ -158,7 +158,7 @@ def _rules(made: Sequence[Claim], main: Measured) -> str:
 The rules were written before the results. One comparison was corrected after two seeds: densities are now those of
 agents of the same tasks.
 
-{tables.of_rules(made)}
+{tables.of_rules(all_claims)}
 - *The table of all methods*: p-values have Holm's correction over all methods; {apart}."""
 
 
@@ -190,24 +190,24 @@ quickly. The settings are:
 def _settings(results: Results) -> str:
     rows = []
     for setting in SETTINGS:
-        measured = results.setting(setting.name)
-        if measured is not None:
+        outcome = results.setting(setting.name)
+        if outcome is not None:
             rows.append(
                 (
                     f"`{setting.name}`",
                     setting.kind,
-                    ", ".join(measured.agents),
-                    measured.dtype,
-                    str(len(measured.seeds)),
+                    ", ".join(outcome.agents),
+                    outcome.dtype,
+                    str(len(outcome.seeds)),
                 )
             )
     return tables.table(("setting", "agents are", "agents", "output", "seeds"), rows)
 
 
-def _methods(results: Results, main: Measured) -> str:
-    excluded = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
-    failed = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failed.items())
-    missing = [f"`{row.name}`" for row in ALL if row.name not in main.best.keys() | main.failed.keys()]
+def _methods(results: Results, main: Outcome) -> str:
+    exclusions = "; ".join(f"`{name}` {why}" for name, why in NO_MERGE.items())
+    failures = "".join(f"\n\n`{name}` failed: {why}" for name, why in main.failures.items())
+    missing = [f"`{row.name}`" for row in ALL if row.name not in main.best.keys() | main.failures.keys()]
     unmeasured = f"\n\nNot measured yet: {', '.join(missing)}." if missing else ""
     return f"""## All methods, three agents
 
@@ -215,10 +215,10 @@ This section repeats the paper's table 1 in miniature. For each seed and method,
 {results.run["sizes"]["validation"]} validation prompts per task from a small grid (`lab/rows.py`; scales from 0.3 to
 3), and scored on the test prompts; the last column shows scores with default parameters. p-values belong to the
 difference from RAM+ and are corrected for the number of methods; ranks are means over seeds
-([appendix](#appendix-the-rules-of-the-verdicts)). Some methods cannot be compared: {excluded}; `slerp` and `nuslerp`
+([appendix](#appendix-the-rules-of-the-verdicts)). Some methods cannot be compared: {exclusions}; `slerp` and `nuslerp`
 take two agents.
 
-{tables.of_methods(main)}{unmeasured}{failed}
+{tables.of_methods(main)}{unmeasured}{failures}
 
 ![Mean ranks of all methods](results/figures/lab-ranks.svg)
 
@@ -231,7 +231,7 @@ The next figure repeats figure 9 of the paper, with merging times from [the benc
 ![Time and score](results/figures/lab-time.svg)"""
 
 
-def _details(results: Results, main: Measured) -> str:
+def _details(results: Results, main: Outcome) -> str:
     parts = "\n\n".join(
         f"`{task}`:\n\n{tables.of_details(results, main, task)}" for task in main.tasks if task in details.KINDS
     )
@@ -245,18 +245,18 @@ the difference from the agent that was trained on the task.{_kept_gains(results,
 {parts}"""
 
 
-def _kept_gains(results: Results, main: Measured) -> str:
+def _kept_gains(results: Results, main: Outcome) -> str:
     methods = [method for method in ("linear", "ram", "ram+", "task_arithmetic") if method in main.best]
-    kept = details.kept_gains(results, main, methods)
-    told = ", ".join(f"`{method}` {share:.0f} %" for method, share in kept.items())
-    return told and (
+    gains = details.kept_gains(results, main, methods)
+    text = ", ".join(f"`{method}` {share:.0f} %" for method, share in gains.items())
+    return text and (
         " The base is weak where the teacher made many mistakes. Merges keep these shares of the agents' gains there "
         "(means"
-        f" over tasks): {told}."
+        f" over tasks): {text}."
     )
 
 
-def _geometry(results: Results, main: Measured) -> str:
+def _geometry(results: Results, main: Outcome) -> str:
     return f"""## What training changes
 
 This section repeats the paper's figures 2 and 7 in miniature. The table counts elements that moved by more than 1e-5,
@@ -283,7 +283,7 @@ Like table 3, the next table has tasks that none of the three agents was trained
 {tables.of_others(main)}"""
 
 
-def _ablations(main: Measured) -> str:
+def _ablations(main: Outcome) -> str:
     return f"""## r, alpha and epsilon
 
 This section repeats the paper's table 2 in miniature, and does the same for alpha and epsilon. All other parameters
@@ -310,7 +310,7 @@ def _better_rule(results: Results) -> str:
     choice = rules.choose(results)
     if choice is None:
         return "## A better rule for shared elements\n\nNot measured for enough seeds yet."
-    total, scaled = choice.against["all"], choice.scaled["all"]
+    total, over_sum = choice.against["all"], choice.against_sum["all"]
     if choice.winner == rules.REFERENCE or (total.low <= 0 and total.high >= 0):
         verdict = "So no candidate is better than RAM+ beyond what chance would give."
     elif total.low > 0:
@@ -320,8 +320,8 @@ def _better_rule(results: Results) -> str:
     return f"""## A better rule for shared elements
 
 The candidates were fixed before anything was measured and have no parameters to choose: RAM and RAM+ with `shared` as
-{", ".join(f"`{one}`" for one in SHARED)}, and the sum of task vectors times a factor. The table has their mean scores
-on the seeds {", ".join(map(str, choice.choosing))}, on which the best candidate is chosen:
+{", ".join(f"`{one}`" for one in SHARED_RULES)}, and the sum of task vectors times a factor. The table has their mean
+scores on the seeds {", ".join(map(str, choice.choosing))}, on which the best candidate is chosen:
 
 {tables.of_candidates(choice)}
 
@@ -330,9 +330,9 @@ on the seeds {", ".join(map(str, choice.choosing))}, on which the best candidate
 
 {tables.of_choice(choice)}
 
-Over all settings `{choice.winner}` differs from RAM+ by {signed(total)} points, and from Task Arithmetic with a
+Over all settings `{choice.winner}` differs from RAM+ by {signed_text(total)} points, and from Task Arithmetic with a
 scale chosen on validation prompts
-by {signed(scaled)}. {verdict} The next section tests `{smollm.CANDIDATE}` on other agents."""
+by {signed_text(over_sum)}. {verdict} The next section tests `{smollm.CANDIDATE}` on other agents."""
 
 
 def _real(results: Results) -> str:
@@ -349,32 +349,33 @@ def _real(results: Results) -> str:
 The rule for shared elements was chosen on tiny agents. This section tests it on agents of another kind: SmolLM2-135M,
 trained with GRPO on one task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved and merged
 both in bfloat16 and in float32. All parameters are the defaults, so these scores did not influence any choice. Scores
-are mean rewards in percent over held-out prompts, the same for all models: {_asked(real)}. Partly right replies
+are mean rewards in percent over held-out prompts, the same for all models: {_prompt_counts(real)}. Partly right replies
 get part of the reward.
 
 ```sh
 # for each seed; needs the agents that `make agents SEED=1` trains
-python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.asked}
+python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.prompt_count}
 ```
 
 {tables.of_real_models(real)}
 
 {parts}
 
-{summary.on_real(real)}. {summary.confirmed(real)} {summary.on_real(real, smollm.SUM, "the sum of the task vectors")}.
+{summary.on_real(real)}. {summary.confirmation(real)}
+{summary.on_real(real, smollm.SUM, "the sum of the task vectors")}.
 
 {summary.equal_on_real(real)}
 
 {_how_often(real)}{_unscored(real)}
 
-{_predicted(real)}{_served(results, real)}"""
+{_predictions(real)}{_serving(results, real)}"""
 
 
 def _unscored(real: smollm.Real) -> str:
     """Merges that the next scoring adds, by the dtype of the output."""
     sentences = []
-    for dtype, known in real.merges.items():
-        if names := [f"`{name}`" for name in smollm.asked_merges() if name not in known]:
+    for dtype, methods in real.merges.items():
+        if names := [f"`{name}`" for name in smollm.asked_merges() if name not in methods]:
             sentences.append(f"Not scored yet in {dtype}: {', '.join(names)}.")
     return f"\n\n{' '.join(sentences)} The next run of `compare.py` adds them." if sentences else ""
 
@@ -382,7 +383,7 @@ def _unscored(real: smollm.Real) -> str:
 def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
     """All merges on the trainings of the latest ones, where some were scored on fewer trainings than others."""
     names = [f"{method}, {dtype}" for method in methods]
-    newest = real.having(min(names, key=lambda name: len(real.scored[name])))
+    newest = real.having(min(names, key=lambda name: len(real.seeds_by_model[name])))
     if not tables.trainings(real, names) or dtype not in newest.merges:
         return ""
     seeds = f"seed{'s' * (len(newest.seeds) > 1)} {', '.join(map(str, newest.seeds))}"
@@ -394,16 +395,18 @@ differences from `ram+`, which use the trainings that have both, or the means on
 
 def _fewer(real: smollm.Real, dtype: str) -> str:
     """The trainings that were merged in a dtype, where there are more."""
-    seeds = {seed for name, known in real.scored.items() if name.endswith(f", {dtype}") for seed in known}
+    seeds = {
+        seed for name, own_seeds in real.seeds_by_model.items() if name.endswith(f", {dtype}") for seed in own_seeds
+    }
     return "" if seeds == set(real.seeds) else f" (trainings of seeds {', '.join(map(str, sorted(seeds)))})"
 
 
 def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
-    """What is to be said under a table of merges."""
+    """Paragraphs under a table of merges."""
     return "\n\n".join(filter(None, (_at_the_top(real, dtype, methods), _like_for_like(real, dtype, methods))))
 
 
-def _predicted(real: smollm.Real) -> str:
+def _predictions(real: smollm.Real) -> str:
     """Predictions that were written before the new trainings were scored."""
     return f"""The next table compares [predictions](../lab/experiments/010-predictions-for-ties-and-core.md) that
 were written before any training after seed {predictions.SEEDS_BEFORE} was scored with measurements on those trainings.
@@ -412,33 +415,33 @@ A prediction failed if the difference is outside of the range.
 {tables.of_predictions(real)}"""
 
 
-def _served(results: Results, real: smollm.Real) -> str:
+def _serving(results: Results, real: smollm.Real) -> str:
     """The same models over an endpoint."""
-    served = smollm.read(results, "served")
-    if served is None or served.agents != real.agents or not set(served.seeds) <= set(real.seeds):
+    on_server = smollm.read(results, "served")
+    if on_server is None or on_server.agents != real.agents or not set(on_server.seeds) <= set(real.seeds):
         return ""
-    seeds = f"seed{'s' * (len(served.seeds) > 1)} {', '.join(map(str, served.seeds))}"
+    seeds = f"seed{'s' * (len(on_server.seeds) > 1)} {', '.join(map(str, on_server.seeds))}"
     return f"""
 
 The same models were also scored over an endpoint, with vLLM on a CPU (trainings of {seeds}). Models and merges are in
 bfloat16, and vLLM computes in bfloat16; `compare.py` above computes in float32:
 
 ```sh
-python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.asked} --serve vllm
+python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.prompt_count} --serve vllm
 ```
 
-{tables.of_served(real.of_seeds(served.seeds), served)}"""
+{tables.of_serving(real.of_seeds(on_server.seeds), on_server)}"""
 
 
-def _asked(real: smollm.Real) -> str:
+def _prompt_counts(real: smollm.Real) -> str:
     """How many prompts of each task there are."""
     counts = ", ".join(f"{count} of `{task}`" for task, count in real.prompts.items())
-    fewer = [f"`{task}`" for task, count in real.prompts.items() if count < real.asked]
+    fewer = [f"`{task}`" for task, count in real.prompts.items() if count < real.prompt_count]
     return f"{counts} ({' and '.join(fewer)} have no more)" if fewer else counts
 
 
 def _how_often(real: smollm.Real) -> str:
-    """What intervals of the real agents say."""
+    """Scope of the real agents' intervals."""
     seeds = ", ".join(map(str, real.seeds))
     if len(real.seeds) == 1:
         return (
@@ -460,11 +463,11 @@ def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
 
 def _which(real: smollm.Real) -> str:
     left = [agent["name"] for agent in tables.real_agents() if agent["name"] not in real.agents]
-    told = f"The merged agents are {_listed(real.agents)}"
-    return f"{told}; {_listed(left)} was not measured." if left else f"{told}."
+    text = f"The merged agents are {_enumeration(real.agents)}"
+    return f"{text}; {_enumeration(left)} was not measured." if left else f"{text}."
 
 
-def _listed(names: Sequence[str]) -> str:
+def _enumeration(names: Sequence[str]) -> str:
     ticked = [f"`{name}`" for name in names]
     return " and ".join(filter(None, (", ".join(ticked[:-1]), ticked[-1])))
 

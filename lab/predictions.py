@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lab.claims import signed
+from lab.claims import signed_text
 from lab.smollm import Real
 from lab.statistics import Estimate
 
-CAME_TRUE, FAILED, NOT_SCORED = "came true", "**failed**", "not scored yet"
+CAME_TRUE, FAILURE, NO_SCORE = "came true", "**failed**", "not scored yet"
 BEST_OTHER = "the best other merge"
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
 SEEDS_BEFORE = 3
@@ -21,7 +21,7 @@ SEEDS_BEFORE = 3
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectation:
     """A range of a difference.
 
     Attributes:
@@ -44,14 +44,14 @@ class Expected:
 
     def verdict(self, value: float) -> str:
         """Whether a value without an interval came out as expected."""
-        return CAME_TRUE if self.low <= value <= self.high else FAILED
+        return CAME_TRUE if self.low <= value <= self.high else FAILURE
 
-    def judged(self, found: Estimate | None) -> str:
+    def judge(self, estimate: Estimate | None) -> str:
         """Whether a difference came out as expected."""
-        if found is None:
-            return NOT_SCORED
-        sided = self.apart == 0 or (found.high < 0 if self.apart < 0 else found.low > 0)
-        return self.verdict(found.value) if sided else FAILED
+        if estimate is None:
+            return NO_SCORE
+        has_sign = self.apart == 0 or (estimate.high < 0 if self.apart < 0 else estimate.low > 0)
+        return self.verdict(estimate.value) if has_sign else FAILURE
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Prediction:
     Attributes:
         first, second: names in lab/real/merges.json; the second may be `BEST_OTHER`.
         dtype: of agents and output.
-        expected: the range of the difference.
+        expectation: the range of the difference.
     """
 
     first: str
     second: str
     dtype: str
-    expected: Expected
+    expectation: Expectation
 
-    def measured(self, real: Real) -> Estimate | None:
+    def estimate(self, real: Real) -> Estimate | None:
         """The difference on the new trainings; None where no such training has both merges."""
         new = real.of_seeds([seed for seed in real.seeds if seed > SEEDS_BEFORE])
         names = [f"{one}, {self.dtype}" for one in (self.first, self.second)]
@@ -82,27 +82,27 @@ class Prediction:
 
 
 PREDICTIONS = (
-    Prediction("task_arithmetic", "ram+", BFLOAT16, Expected(5, 9)),
-    Prediction("ties", "ram+", BFLOAT16, Expected(0, 4)),
-    Prediction("ties", "task_arithmetic", BFLOAT16, Expected(-7, -2, apart=-1)),
-    Prediction("ties density=0.1", "ties", BFLOAT16, Expected(-2, 0.5)),
-    Prediction("ram+ shared=rms", "ties", BFLOAT16, Expected(0, 4)),
-    Prediction("ties", "ram+", FLOAT32, Expected(-1, 3)),
-    Prediction("ties", "sum x 0.8", FLOAT32, Expected(-5, -1)),
-    Prediction("ties density=0.1", "ties", FLOAT32, Expected(-4, 0)),
-    Prediction("core", "ram+", BFLOAT16, Expected(2, 5, apart=1)),
-    Prediction("core", "task_arithmetic", BFLOAT16, Expected(-4, 0)),
-    Prediction("core", "ram+ shared=rms", FLOAT32, Expected(-2, 2)),
-    Prediction("core+", "core", BFLOAT16, Expected(-1, 1)),
-    Prediction("core+", "core", FLOAT32, Expected(-1, 1)),
-    Prediction("task_arithmetic", BEST_OTHER, BFLOAT16, Expected(0, math.inf)),
+    Prediction("task_arithmetic", "ram+", BFLOAT16, Expectation(5, 9)),
+    Prediction("ties", "ram+", BFLOAT16, Expectation(0, 4)),
+    Prediction("ties", "task_arithmetic", BFLOAT16, Expectation(-7, -2, apart=-1)),
+    Prediction("ties density=0.1", "ties", BFLOAT16, Expectation(-2, 0.5)),
+    Prediction("ram+ shared=rms", "ties", BFLOAT16, Expectation(0, 4)),
+    Prediction("ties", "ram+", FLOAT32, Expectation(-1, 3)),
+    Prediction("ties", "sum x 0.8", FLOAT32, Expectation(-5, -1)),
+    Prediction("ties density=0.1", "ties", FLOAT32, Expectation(-4, 0)),
+    Prediction("core", "ram+", BFLOAT16, Expectation(2, 5, apart=1)),
+    Prediction("core", "task_arithmetic", BFLOAT16, Expectation(-4, 0)),
+    Prediction("core", "ram+ shared=rms", FLOAT32, Expectation(-2, 2)),
+    Prediction("core+", "core", BFLOAT16, Expectation(-1, 1)),
+    Prediction("core+", "core", FLOAT32, Expectation(-1, 1)),
+    Prediction("task_arithmetic", BEST_OTHER, BFLOAT16, Expectation(0, math.inf)),
 )
 
 
 def rows(real: Real) -> Iterator[tuple[str, ...]]:
     """Each prediction, what was measured, and whether it came true."""
     for one in PREDICTIONS:
-        found = one.measured(real)
-        told = "" if found is None else signed(found)
+        estimate = one.estimate(real)
+        text = "" if estimate is None else signed_text(estimate)
         second = one.second if one.second == BEST_OTHER else f"`{one.second}`"
-        yield f"`{one.first}` minus {second}", one.dtype, one.expected.range, told, one.expected.judged(found)
+        yield f"`{one.first}` minus {second}", one.dtype, one.expectation.range, text, one.expectation.judge(estimate)

@@ -31,7 +31,7 @@ CANDIDATES = (
     *("ram", "ram+", "ties", "core", "core+", "swudi"),
     *(f"regmean {ridge}" for ridge in ("0.01", "0.1", "1", "10")),
 )
-SEARCHED = (
+SEARCH_RULES = (
     *("sum", "sum x 0.8", "sum x 1.3", "sum x 1.6", "ram+", "core+"),
     *(name for name in CANDIDATES if name.startswith("regmean")),
 )
@@ -60,24 +60,24 @@ class Kind:
         base: the name of its base.
         name: in `KINDS`.
         seed: of the training.
-        kept: by model, rewards by task and likelihoods by agent.
+        figures: by model, rewards by task and likelihoods by agent.
     """
 
     base: str
     name: str
     seed: str
-    kept: Mapping[str, Any]
+    figures: Mapping[str, Any]
 
     @property
     def agents(self) -> float:
         """The agents' mean reward on their own tasks, in per cent."""
-        return reward_of(self.kept["agents"])
+        return reward_of(self.figures["agents"])
 
     @property
     def rewards(self) -> dict[str, float]:
         """Mean reward of each candidate that was scored, in per cent, the best first."""
-        found = {name: reward_of(self.kept[name]["rewards"]) for name in CANDIDATES if name in self.kept}
-        return dict(sorted(found.items(), key=lambda each: -each[1]))
+        by_name = {name: reward_of(self.figures[name]["rewards"]) for name in CANDIDATES if name in self.figures}
+        return dict(sorted(by_name.items(), key=lambda each: -each[1]))
 
     @property
     def best(self) -> tuple[str, float]:
@@ -91,7 +91,7 @@ class Kind:
 
     def agreement(self, which: str) -> dict[str, float]:
         """Agreement of each candidate with `right` or `all` replies, or others that were kept."""
-        return {name: nll_of(self.kept[name][which]) for name in self.rewards if which in self.kept[name]}
+        return {name: nll_of(self.figures[name][which]) for name in self.rewards if which in self.figures[name]}
 
     @property
     def judges(self) -> list[str]:
@@ -99,7 +99,7 @@ class Kind:
 
         Of some, only sums over all prompts were kept, from which mass does not follow.
         """
-        others = {which: items for which, items in self.kept["sum"].items() if which.endswith(" prompts")}
+        others = {which: items for which, items in self.figures["sum"].items() if which.endswith(" prompts")}
         return [
             "right",
             "all",
@@ -110,12 +110,13 @@ class Kind:
         """Mass of each candidate on `right` or `all` replies, or others that were kept; wrong replies count 0."""
         _, _, prompts = which.partition(", ")
         counts = {
-            name: int(prompts.split()[0]) if prompts else len(items) for name, items in self.kept["sum"]["all"].items()
+            name: int(prompts.split()[0]) if prompts else len(items)
+            for name, items in self.figures["sum"]["all"].items()
         }
-        kept = {name: self.kept[name][which] for name in self.rewards if which in self.kept[name]}
+        items_by_name = {name: self.figures[name][which] for name in self.rewards if which in self.figures[name]}
         items = {
             name: {agent: np.array(replies, float) for agent, replies in by_agent.items() if replies}
-            for name, by_agent in kept.items()
+            for name, by_agent in items_by_name.items()
         }
         temper = temper_of(items.values())
         return {
@@ -123,28 +124,28 @@ class Kind:
             for name, one in items.items()
         }
 
-    def chosen(self, which: str) -> tuple[str, float]:
-        """What `ramerge search` takes by replies that are kept, and how many points it is behind the best."""
+    def choice(self, which: str) -> tuple[str, float]:
+        """Choice of `ramerge search` by kept replies, and its distance to the best in points."""
         return self._best_of(self.masses(which))
 
     def chosen_by_nll(self, which: str) -> tuple[str, float]:
-        """What the mean negative log-likelihood per token of these replies would take, likewise."""
+        """The same by the mean negative log-likelihood per token of these replies."""
         return self._best_of({name: -nll for name, nll in self.agreement(which).items()})
 
     def _best_of(self, scores: Mapping[str, float]) -> tuple[str, float]:
-        tried = [*SEARCHED, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
-        name = max((name for name in tried if name in scores), key=scores.__getitem__)
+        candidates = [*SEARCH_RULES, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
+        name = max((name for name in candidates if name in scores), key=scores.__getitem__)
         return name, self.best[1] - self.rewards[name]
 
 
 def kinds(files: Mapping[str, str] = FILES) -> list[Kind]:
     """All that is kept in some files, in their order; without those of which no candidate was scored."""
-    found = []
+    all_kinds = []
     for file, base in files.items():
         path = RESULTS / f"{file}.json"
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        found += [Kind(base, name, seed, one) for name, by_seed in kept.items() for seed, one in by_seed.items()]
-    return [kind for kind in found if kind.rewards]
+        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        all_kinds += [Kind(base, name, seed, one) for name, by_seed in content.items() for seed, one in by_seed.items()]
+    return [kind for kind in all_kinds if kind.rewards]
 
 
 def reward_of(digits: Mapping[str, str]) -> float:
@@ -160,21 +161,21 @@ def nll_of(items: Mapping[str, Sequence[Sequence[float]]]) -> float:
 def table(kind: Kind) -> Iterator[str]:
     """Markdown: the candidates and other statistics of one kind, the best reward first."""
     yield f"{kind.base}, {KINDS[kind.name]}, seed {kind.seed}: agents on their own tasks {kind.agents:.1f} %\n"
-    unseen = {name: one["unseen"] for name, one in kind.kept.items() if "unseen" in one}
+    unseen = {name: one["unseen"] for name, one in kind.figures.items() if "unseen" in one}
     if unseen:
-        yield f"unseen task: base {reward_of(kind.kept['base, unseen']):.1f} %\n"
+        yield f"unseen task: base {reward_of(kind.figures['base, unseen']):.1f} %\n"
     yield "| model | mean reward, % | mass, right | all | NLL, right | all | unseen task, % |"
     yield f"|---|{'---:|' * 6}"
     masses = {which: kind.masses(which) for which in ("right", "all")}
-    scored = {name: one for name, one in kind.kept.items() if "right" in one}
-    for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
+    by_model = {name: one for name, one in kind.figures.items() if "right" in one}
+    for name, one in sorted(by_model.items(), key=lambda each: -reward_of(each[1]["rewards"])):
         other = f"{reward_of(unseen[name]):.1f}" if name in unseen else ""
         by_mass = " | ".join(f"{each[name]:.3f}" if name in each else "" for each in masses.values())
         by_nll = " | ".join(f"{nll_of(one[which]):.3f}" for which in ("right", "all"))
         figures = f"{reward_of(one['rewards']):.1f} | {by_mass} | {by_nll}"
         yield f"| {name} | {figures} | {other} |"
     for which in kind.judges:
-        (name, behind), (other, more) = kind.chosen(which), kind.chosen_by_nll(which)
+        (name, behind), (other, more) = kind.choice(which), kind.chosen_by_nll(which)
         yield f"\nby {which}: {name}, {behind:.1f} points behind the best; by NLL: {other}, {more:.1f}"
     yield ""
 

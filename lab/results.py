@@ -1,4 +1,4 @@
-"""What is kept of a run, in lab/results, and how it is read again.
+"""Results of a run in lab/results: written and read.
 
 For each setting: the rows, and for each of them which held-out prompts of the merged tasks were answered exactly (bits,
 compressed) by the merge with default parameters and by the one that was chosen on the validation prompts. Of the other
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lab import statistics
 from lab.settings import Setting, Sizes
 from lab.statistics import Estimate, Floats
-from lab.store import unpacked
+from lab.store import unpack
 from lab.tasks import NAMES
 from ramerge.core.foundation.files import write_file
 
@@ -40,39 +40,39 @@ MODELS = {FIRST_BASE: "SmolLM2-135M", SECOND_BASE: "Gemma 3 270M"}
 
 def keep(work: Path, sizes: Sizes, out: Path = RESULTS) -> None:
     """Write what the finished seeds of a work folder found."""
-    finished = set(range(sizes.seeds))
-    for setting in sizes.chosen():
+    complete_seeds = set(range(sizes.seeds))
+    for setting in sizes.choice():
         seeds = [
             seed
             for seed in range(sizes.seeds)
             if all(_row_file(work, seed, setting, row.name).exists() for row in setting.rows)
         ]
-        finished &= set(seeds)
+        complete_seeds &= set(seeds)
         if seeds:
-            _write(out / f"{setting.name}.json", _kept(work, sizes, setting, seeds))
+            _write(out / f"{setting.name}.json", _content(work, sizes, setting, seeds))
     for kind in sizes.kinds:
         files = {seed: work / f"seed-{seed:02d}" / "models" / f"{kind}.json" for seed in range(sizes.seeds)}
-        found = {seed: json.loads(path.read_text()) for seed, path in files.items() if path.exists()}
-        if found:
+        by_seed = {seed: json.loads(path.read_text()) for seed, path in files.items() if path.exists()}
+        if by_seed:
             tasks = list(sizes.tasks_of(kind))
             models = {
-                name: _bits([[one["scores"][name][task] for task in NAMES] for one in found.values()], sizes.test)
+                name: _bits([[one["scores"][name][task] for task in NAMES] for one in by_seed.values()], sizes.test)
                 for name in (BASE, *tasks)
             }
-            geometry = [_short(one["geometry"]) for one in found.values()]
-            _write(out / f"models-{kind}.json", {"seeds": list(found), "models": models, "geometry": geometry})
+            geometry = [_short(one["geometry"]) for one in by_seed.values()]
+            _write(out / f"models-{kind}.json", {"seeds": list(by_seed), "models": models, "geometry": geometry})
     plain = asdict(sizes)
     for key in ("settings", "rows"):
         plain.pop(key)
-    _write(out / "run.json", {"sizes": plain, "processor": _processor(), "seconds": _seconds(work, finished)})
+    _write(out / "run.json", {"sizes": plain, "processor": _processor(), "seconds": _seconds(work, complete_seeds)})
 
 
-def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> dict[str, Any]:
+def _content(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     others = [task for task in NAMES if task not in setting.tasks]
     for row in setting.rows:
-        found = [json.loads(_row_file(work, seed, setting, row.name).read_text()) for seed in seeds]
-        errors = [one["error"] for one in found if "error" in one]
+        runs = [json.loads(_row_file(work, seed, setting, row.name).read_text()) for seed in seeds]
+        errors = [one["error"] for one in runs if "error" in one]
         if errors:
             rows[row.name] = {"error": errors[0]}
             continue
@@ -80,19 +80,19 @@ def _kept(work: Path, sizes: Sizes, setting: Setting, seeds: Sequence[int]) -> d
             "method": row.method,
             "fixed": dict(row.fixed),
             "grid": {name: list(values) for name, values in row.grid.items()},
-            "points": found[0]["points"],
-            "chosen": [one["chosen"] for one in found],
-            "validation": [[_rounded(value) for value in one["validation"]] for one in found],
-            "seconds": [one["seconds"] for one in found],
+            "points": runs[0]["points"],
+            "chosen": [one["chosen"] for one in runs],
+            "validation": [[_six_digits(value) for value in one["validation"]] for one in runs],
+            "seconds": [one["seconds"] for one in runs],
         }
         for name in ("default", "best"):
-            tests = [one[name] or one["default"] for one in found]
-            if name == "best" and not any(one["best"] for one in found):
+            tests = [one[name] or one["default"] for one in runs]
+            if name == "best" and not any(one["best"] for one in runs):
                 continue
             rows[row.name][name] = _bits([[one[task] for task in setting.tasks] for one in tests], sizes.test)
             if row.beyond:
                 rows[row.name][f"{name} others"] = [
-                    [int(unpacked(one[task], sizes.test).sum()) for task in others] for one in tests
+                    [int(unpack(one[task], sizes.test).sum()) for task in others] for one in tests
                 ]
     return {
         "kind": setting.kind,
@@ -112,38 +112,38 @@ def _row_file(work: Path, seed: int, setting: Setting, row: str) -> Path:
 
 def _bits(texts: Sequence[Sequence[str]], prompts: int) -> str:
     """Answers of shape (seeds, tasks, prompts) as text."""
-    bits = np.array([[unpacked(text, prompts) for text in row] for row in texts])
+    bits = np.array([[unpack(text, prompts) for text in row] for row in texts])
     return base64.b64encode(zlib.compress(np.packbits(bits).tobytes(), 9)).decode()
 
 
 def _read_bits(text: str, shape: tuple[int, int, int]) -> Right:
-    stored = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
-    return np.unpackbits(stored, count=int(np.prod(shape))).reshape(shape).astype(bool)
+    data = np.frombuffer(zlib.decompress(base64.b64decode(text)), dtype=np.uint8)
+    return np.unpackbits(data, count=int(np.prod(shape))).reshape(shape).astype(bool)
 
 
 def _short(geometry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: {
-            name: [_rounded(one) for one in value] if isinstance(value, list) else _rounded(value)
+            name: [_six_digits(one) for one in value] if isinstance(value, list) else _six_digits(value)
             for name, value in part.items()
         }
         for key, part in geometry.items()
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def _six_digits(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
 def _seconds(work: Path, seeds: Iterable[int]) -> dict[str, float]:
     """Processor seconds of each finished seed: training, and merging with scoring."""
-    found: dict[str, float] = {}
+    by_seed: dict[str, float] = {}
     for seed in sorted(seeds):
         folder = work / f"seed-{seed:02d}"
-        trained = sum(json.loads(path.read_text()) for path in folder.rglob("seconds.json"))
-        scored = sum(json.loads(path.read_text()).get("took", 0.0) for path in folder.glob("scores/*/*.json"))
-        found[str(seed)] = round(trained + scored, 1)
-    return found
+        training = sum(json.loads(path.read_text()) for path in folder.rglob("seconds.json"))
+        scoring = sum(json.loads(path.read_text()).get("took", 0.0) for path in folder.glob("scores/*/*.json"))
+        by_seed[str(seed)] = round(training + scoring, 1)
+    return by_seed
 
 
 def _processor() -> str:
@@ -183,8 +183,8 @@ class Model:
     @property
     def by_task(self) -> Floats:
         """Per cent of right answers, of shape (seeds, tasks)."""
-        found: Floats = 100 * self.right.mean(2)
-        return found
+        shares: Floats = 100 * self.right.mean(2)
+        return shares
 
     @property
     def mean(self) -> float:
@@ -193,8 +193,8 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What is known of one setting.
+class Outcome:
+    """Results of one setting.
 
     Attributes:
         default: merges with default parameters.
@@ -214,7 +214,7 @@ class Measured:
     models: Mapping[str, Model]
 
     @cached_property
-    def failed(self) -> dict[str, str]:
+    def failures(self) -> dict[str, str]:
         """Rows that have an error instead of scores."""
         return {name: row["error"] for name, row in self.rows.items() if "error" in row}
 
@@ -230,23 +230,23 @@ class Measured:
 
     def mean(self, model: Model) -> Estimate:
         """The mean over seeds and tasks, with its interval."""
-        return statistics.estimate(model.mean, self._drawn(model))
+        return statistics.estimate(model.mean, self._draws(model))
 
     def difference(self, first: Model, second: Model, task: int | None = None) -> Estimate:
         """The first's mean less the second's, paired; of all tasks or of one."""
         value = first.mean - second.mean
         if task is not None:
             value = float((first.by_task - second.by_task)[:, task].mean())
-        return statistics.estimate(value, self._drawn(first, task) - self._drawn(second, task))
+        return statistics.estimate(value, self._draws(first, task) - self._draws(second, task))
 
     def against(self, models: Mapping[str, Model], reference: Model) -> dict[str, Estimate]:
         """Each model's mean less the reference's, paired; every draw is shared by all."""
         return {name: self.difference(model, reference) for name, model in models.items()}
 
-    def _drawn(self, model: Model, task: int | None = None) -> Floats:
+    def _draws(self, model: Model, task: int | None = None) -> Floats:
         """Replicates of a model's mean over all tasks or of one; those of all models are drawn at once, and kept."""
         if task not in self._replicates:
-            models = {id(one): one for known in (self.models, self.default, self.best) for one in known.values()}
+            models = {id(one): one for group in (self.models, self.default, self.best) for one in group.values()}
             right = np.stack([one.right if task is None else one.right[:, [task]] for one in models.values()], axis=3)
             self._replicates[task] = dict(
                 zip(models, statistics.replicates(list(np.moveaxis(right, 1, 0))).T, strict=True)
@@ -257,7 +257,7 @@ class Measured:
     def _replicates(self) -> dict[int | None, dict[int, Floats]]:
         return {}
 
-    def only(self, keep: Callable[[int], bool]) -> Measured:
+    def only(self, keep: Callable[[int], bool]) -> Outcome:
         """The same of some seeds."""
         places = [place for place, seed in enumerate(self.seeds) if keep(seed)]
 
@@ -267,7 +267,7 @@ class Measured:
                 for name, one in models.items()
             }
 
-        return Measured(
+        return Outcome(
             self.name,
             self.dtype,
             tuple(self.seeds[place] for place in places),
@@ -282,62 +282,62 @@ class Measured:
 
 
 class Results:
-    """What lab/results holds."""
+    """Reader of lab/results."""
 
     def __init__(self, folder: Path = RESULTS) -> None:
         self._folder = folder
-        self._settings: dict[str, Measured | None] = {}
-        self.run: dict[str, Any] = self.kept("run")
+        self._settings: dict[str, Outcome | None] = {}
+        self.run: dict[str, Any] = self.content("run")
 
-    def setting(self, name: str) -> Measured | None:
-        """What was measured in a setting; None where nothing was."""
+    def setting(self, name: str) -> Outcome | None:
+        """Results of a setting; None without any."""
         if name not in self._settings:
-            self._settings[name] = self._measured(name)
+            self._settings[name] = self._read(name)
         return self._settings[name]
 
-    def _measured(self, name: str) -> Measured | None:
-        stored = self.kept(name)
-        models = self.models(stored["kind"]) if stored else {}
-        if not stored or not models:
+    def _read(self, name: str) -> Outcome | None:
+        content = self.content(name)
+        models = self.models(content["kind"]) if content else {}
+        if not content or not models:
             return None
-        seeds, tasks, prompts = stored["seeds"], stored["tasks"], stored["prompts"]
+        seeds, tasks, prompts = content["seeds"], content["tasks"], content["prompts"]
         shape = (len(seeds), len(tasks), prompts)
         default, best = {}, {}
-        for row, values in stored["rows"].items():
+        for row, values in content["rows"].items():
             if "error" in values:
                 continue
-            found = {
+            pair = {
                 key: Model(_read_bits(values[key], shape), 100 * np.array(values.get(f"{key} others", [])) / prompts)
                 for key in ("default", "best")
                 if key in values
             }
-            default[row], best[row] = found["default"], found.get("best", found["default"])
+            default[row], best[row] = pair["default"], pair.get("best", pair["default"])
         places = [models["seeds"].index(seed) for seed in seeds]
         columns = [NAMES.index(task) for task in tasks]
-        others = [NAMES.index(task) for task in stored["others"]]
+        others = [NAMES.index(task) for task in content["others"]]
         whole = (len(models["seeds"]), len(NAMES), prompts)
-        known = {}
+        all_models = {}
         for model, text in models["models"].items():
             right = _read_bits(text, whole)[places]
-            known[model] = Model(right[:, columns], 100 * right[:, others].mean(2))
-        return Measured(
+            all_models[model] = Model(right[:, columns], 100 * right[:, others].mean(2))
+        return Outcome(
             name,
-            stored["dtype"],
+            content["dtype"],
             tuple(seeds),
             tuple(tasks),
-            tuple(stored["others"]),
-            tuple(stored["agents"]),
-            stored["rows"],
+            tuple(content["others"]),
+            tuple(content["agents"]),
+            content["rows"],
             default,
             best,
-            known,
+            all_models,
         )
 
     def models(self, kind: str) -> dict[str, Any]:
         """Seeds, models and geometry of agents of a kind; empty where there are none."""
-        return self.kept(f"models-{kind}")
+        return self.content(f"models-{kind}")
 
-    def kept(self, name: str) -> dict[str, Any]:
+    def content(self, name: str) -> dict[str, Any]:
         """The content of a file of results; empty where there is none."""
         path = self._folder / f"{name}.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""What is compared: methods, each with the parameters that are tried on the validation prompts.
+"""Rows of the comparison: methods, each with the parameters to try on the validation prompts.
 
 A row with a grid is reported twice: with its defaults, and with the point that is best on the validation prompts. Grids
 follow the paper's table 11 where it has one; scales go on to N = 3, because a mean of N agents may need a factor of N.
@@ -97,10 +97,10 @@ ABLATIONS = {
     "epsilon": tuple(Row(f"ram+ epsilon={epsilon:g}", "ram+", {"epsilon": epsilon}) for epsilon in EPSILON),
 }
 
-SHARED = ("mean", "agree_max", "sum", "rms", "ties")
+SHARED_RULES = ("mean", "agree_max", "sum", "rms", "ties")
 RULES = (
-    *(Row(f"ram shared={shared}", "ram", {"shared": shared}) for shared in SHARED),
-    *(Row(f"ram+ shared={shared}", "ram+", {"shared": shared}) for shared in SHARED),
+    *(Row(f"ram shared={rule}", "ram", {"shared": rule}) for rule in SHARED_RULES),
+    *(Row(f"ram+ shared={rule}", "ram+", {"shared": rule}) for rule in SHARED_RULES),
     *(Row(f"sum x {scale:g}", "task_arithmetic", {"scale": scale}) for scale in (0.5, 0.8, 1.0)),
 )
 """Candidates for a better rule for shared elements, fixed before anything was measured; no parameter is chosen."""

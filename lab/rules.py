@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.results import Measured, Results
+from lab.results import Outcome, Results
 from lab.rows import RULES
 from lab.statistics import Estimate, over_seeds
 
@@ -27,7 +27,7 @@ class Choice:
         scores: of each candidate, its mean in each setting over the choosing seeds.
         winner: the candidate with the best mean over settings.
         against: on the testing seeds, the winner less RAM+, in each setting and over all.
-        scaled: likewise the winner less Task Arithmetic with its scale chosen on validation prompts.
+        against_sum: likewise the winner less Task Arithmetic with its scale chosen on validation prompts.
     """
 
     settings: tuple[str, ...]
@@ -36,41 +36,41 @@ class Choice:
     scores: dict[str, list[float]]
     winner: str
     against: dict[str, Estimate]
-    scaled: dict[str, Estimate]
+    against_sum: dict[str, Estimate]
 
 
 def choose(results: Results) -> Choice | None:
     """The choice and its test; None where there are too few seeds."""
-    known = [measured for name in SETTINGS if (measured := results.setting(name)) is not None]
-    names = [row.name for row in RULES if all(row.name in measured.default for measured in known)]
-    seeds = sorted(set.intersection(*(set(measured.seeds) for measured in known))) if known else []
+    outcomes = [outcome for name in SETTINGS if (outcome := results.setting(name)) is not None]
+    names = [row.name for row in RULES if all(row.name in outcome.default for outcome in outcomes)]
+    seeds = sorted(set.intersection(*(set(outcome.seeds) for outcome in outcomes))) if outcomes else []
     choosing, testing = tuple(seeds[::3]), tuple(seed for seed in seeds if seed not in seeds[::3])
     if len(testing) < FEWEST or REFERENCE not in names:
         return None
-    first = [measured.only(lambda seed: seed in choosing) for measured in known]
-    rest = [measured.only(lambda seed: seed in testing) for measured in known]
-    scores = {name: [measured.default[name].mean for measured in first] for name in names}
+    first = [outcome.only(lambda seed: seed in choosing) for outcome in outcomes]
+    rest = [outcome.only(lambda seed: seed in testing) for outcome in outcomes]
+    scores = {name: [outcome.default[name].mean for outcome in first] for name in names}
     winner = max(names, key=lambda name: np.mean(scores[name]))
     return Choice(
-        tuple(measured.name for measured in known),
+        tuple(outcome.name for outcome in outcomes),
         choosing,
         testing,
         scores,
         winner,
-        _differences(rest, [measured.default[winner].by_task.mean(1) for measured in rest], REFERENCE, tuned=False),
+        _differences(rest, [outcome.default[winner].by_task.mean(1) for outcome in rest], REFERENCE, is_tuned=False),
         _differences(
-            rest, [measured.default[winner].by_task.mean(1) for measured in rest], "task_arithmetic", tuned=True
+            rest, [outcome.default[winner].by_task.mean(1) for outcome in rest], "task_arithmetic", is_tuned=True
         ),
     )
 
 
 def _differences(
-    measured: Sequence[Measured], winner: Sequence[np.ndarray], name: str, *, tuned: bool
+    outcomes: Sequence[Outcome], winner: Sequence[np.ndarray], name: str, *, is_tuned: bool
 ) -> dict[str, Estimate]:
     """By setting, and under `all` over settings, of one mean for each seed."""
-    found = {
-        one.name: scores - (one.best if tuned else one.default)[name].by_task.mean(1)
-        for one, scores in zip(measured, winner, strict=True)
+    by_setting = {
+        one.name: scores - (one.best if is_tuned else one.default)[name].by_task.mean(1)
+        for one, scores in zip(outcomes, winner, strict=True)
     }
-    found["all"] = np.mean(list(found.values()), axis=0)
-    return {setting: over_seeds(values.tolist()) for setting, values in found.items()}
+    by_setting["all"] = np.mean(list(by_setting.values()), axis=0)
+    return {setting: over_seeds(values.tolist()) for setting, values in by_setting.items()}

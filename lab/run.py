@@ -15,7 +15,7 @@ from urllib.parse import quote
 import torch
 
 from lab import measure
-from lab.measure import Questioned
+from lab.measure import QuestionsByTask
 from lab.model import Questions, Weights, read_model, write_model
 from lab.rows import Row
 from lab.settings import Setting, Sizes
@@ -37,8 +37,8 @@ def run(folder: Path, sizes: Sizes, jobs: int = 1) -> None:
             _finish(folder, sizes, seed)
         return
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_finish, folder, sizes, seed) for seed in range(sizes.seeds)]):
-            done.result()
+        for future in as_completed([pool.submit(_finish, folder, sizes, seed) for seed in range(sizes.seeds)]):
+            future.result()
 
 
 def _finish(folder: Path, sizes: Sizes, seed: int) -> None:
@@ -66,7 +66,7 @@ class Seed:
         for kind in self.sizes.kinds:
             self.train([kind])
             once(self.folder / "models" / f"{kind}.json", partial(self._models, kind))
-        for setting in self.sizes.chosen():
+        for setting in self.sizes.choice():
             for row in setting.rows:
                 path = self.folder / "scores" / setting.name / f"{quote(row.name, safe='')}.json"
                 once(path, partial(self._row, setting, row))
@@ -83,9 +83,9 @@ class Seed:
     def _model(self, folder: Path, dtype: str, make: Any) -> None:
         if (folder / "model.safetensors").exists():
             return
-        began = time.process_time()
+        start = time.process_time()
         weights = make()
-        seconds = time.process_time() - began
+        seconds = time.process_time() - start
         write_file(folder / "seconds.json", f"{seconds:.1f}\n")
         write_model(folder, weights, getattr(torch, dtype))
         _say(f"seed {self.seed}: {folder.relative_to(self.folder)}, {seconds:.0f} s")
@@ -127,21 +127,21 @@ class Seed:
         return folder
 
     @cached_property
-    def _held_out(self) -> tuple[Questioned, Questioned]:
+    def _held_out(self) -> tuple[QuestionsByTask, QuestionsByTask]:
         # of this seed only, so that prompts are drawn within seeds
-        drawn = {
+        splits = {
             name: held_out(task, self.sizes.validation, self.sizes.test, SEED + self.seed)
             for name, task in BY_NAME.items()
         }
-        parts = tuple({name: Questions(pair[part]) for name, pair in drawn.items()} for part in (0, 1))
+        parts = tuple({name: Questions(pair[part]) for name, pair in splits.items()} for part in (0, 1))
         return parts[0], parts[1]
 
     @property
-    def _validation(self) -> Questioned:
+    def _validation(self) -> QuestionsByTask:
         return self._held_out[0]
 
     @property
-    def _test(self) -> Questioned:
+    def _test(self) -> QuestionsByTask:
         return self._held_out[1]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lab import kinds
-from lab.claims import signed
-from lab.kinds import Paired
-from lab.predictions import FAILED, NOT_SCORED
+from lab.claims import signed_text
+from lab.kinds import Comparison
+from lab.predictions import FAILURE, NO_SCORE
 from lab.results import SECOND_BASE, Results
 from lab.statistics import Estimate
 from lab.tables import table
 
-_PREDICTED = ("", "difference", "predicted", "measured", "")
+_HEAD = ("", "difference", "predicted", "measured", "")
 _ROWS_OF_RUNS = (
     ("last", "the last checkpoint"),
     ("uniform 3", "mean of the last three kept checkpoints"),
@@ -29,31 +29,32 @@ _ROWS_OF_RUNS = (
 
 def _count(verdicts: Iterable[str]) -> str:
     """How many predictions failed, as a sentence."""
-    known = list(verdicts)
-    failed, open_ = sum(one.startswith(FAILED) for one in known), known.count(NOT_SCORED)
-    told = f"{failed} of the {len(known) - open_} that could be checked failed"
+    all_verdicts = list(verdicts)
+    failures, open_ = sum(one.startswith(FAILURE) for one in all_verdicts), all_verdicts.count(NO_SCORE)
+    text = f"{failures} of the {len(all_verdicts) - open_} that could be checked failed"
     preliminary = ", so far: fewer trainings were scored than the predictions are about"
-    return f"{told}{preliminary if any(one.endswith(kinds.SO_FAR) for one in known) else ''}."
+    return f"{text}{preliminary if any(one.endswith(kinds.SO_FAR) for one in all_verdicts) else ''}."
 
 
 def of_kinds(results: Results) -> str:
     """Rules on more kinds of real agents."""
     head = "## On more kinds of real agents"
-    known = kinds.situations(results)
-    if not known:
+    comparisons = kinds.situations(results)
+    if not comparisons:
         return f"{head}\n\nNo results are kept yet: `python lab/real/kinds.py`."
-    parts = "\n\n".join(_kind(name, paired) for name, paired in known.items())
+    parts = "\n\n".join(_kind(name, comparison) for name, comparison in comparisons.items())
     return f"""{head}
 
 Four GRPO agents are one situation. [Experiment 035](../lab/experiments/035-real-agents.md) has more, with new
 trainings of
 SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
-Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. {_scope(known.values())}
+Each model was scored once, on {results.content("kinds")["prompts"]} held-out prompts a task.
+{_scope(comparisons.values())}
 Differences are to `core`; p-values have Holm's correction over the rules of a situation. These agents start from one
 base; the next section has another.
 
 ```sh
-python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
+python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(comparisons))}
 ```
 
 {parts}
@@ -61,21 +62,21 @@ python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
 The predictions were written before any of these agents was scored.
 {_count(line[4] for line in kinds.of_kinds(results))}
 
-{table(_PREDICTED, kinds.of_kinds(results))}"""
+{table(_HEAD, kinds.of_kinds(results))}"""
 
 
 def of_second_base(results: Results) -> str:
     """The same rules on agents of another base."""
-    head, known = "## On agents of a second base", kinds.situations(results, SECOND_BASE)
-    if not known:
+    head, comparisons = "## On agents of a second base", kinds.situations(results, SECOND_BASE)
+    if not comparisons:
         return f"{head}\n\nNo results are kept yet: `python lab/real/build_base.py --model gemma3-270m`."
-    parts = "\n\n".join(_kind(name, paired, "second base") for name, paired in known.items())
+    parts = "\n\n".join(_kind(name, comparison, "second base") for name, comparison in comparisons.items())
     return f"""{head}
 
 Gemma 3 270M, fine-tuned on the same four tasks: all weights (SFT), or LoRA adapters. Prompts have no solved example
 here, so the formats must be learned. [Experiment 040](../lab/experiments/040-a-second-base.md) says why there are no
 agents
-trained by reinforcement learning. {_scope(known.values())} Differences are to `core`, with Holm's correction.
+trained by reinforcement learning. {_scope(comparisons.values())} Differences are to `core`, with Holm's correction.
 
 ```sh
 python lab/real/build_base.py --model gemma3-270m --out .gemma/base --work .gemma/work
@@ -86,91 +87,93 @@ python lab/real/kinds.py --work .gemma --situation SFT LoRA --out lab/results/{S
 
 The predictions were written before any merge was scored. {_count(line[4] for line in kinds.of_second_base(results))}
 
-{table(_PREDICTED, kinds.of_second_base(results))}"""
+{table(_HEAD, kinds.of_second_base(results))}"""
 
 
-def _scope(known: Iterable[Paired]) -> str:
-    """What intervals are over."""
-    if all(len(paired.by_training) == 1 for paired in known):
+def _scope(comparisons: Iterable[Comparison]) -> str:
+    """Scope of the intervals."""
+    if all(len(comparison.by_training) == 1 for comparison in comparisons):
         return "There is one training of each agent so far: intervals are over prompts and say nothing about others."
     return "Intervals are over trainings and prompts; with so few trainings they are too narrow."
 
 
-def _trainings(known: dict[str, Paired]) -> list[str]:
-    return sorted({seed for paired in known.values() for seed in paired.by_training})
+def _trainings(comparisons: dict[str, Comparison]) -> list[str]:
+    return sorted({seed for comparison in comparisons.values() for seed in comparison.by_training})
 
 
-def _kind(name: str, paired: Paired, of: str = "") -> str:
-    differences = kinds.adjusted(paired, kinds.CORE) if kinds.CORE in paired.models else {}
-    models = sorted(paired.models, key=lambda model: -paired.by_task(model).mean())
+def _kind(name: str, comparison: Comparison, of: str = "") -> str:
+    differences = kinds.adjusted_differences(comparison, kinds.CORE) if kinds.CORE in comparison.models else {}
+    models = sorted(comparison.models, key=lambda model: -comparison.by_task(model).mean())
     rows = [
         (
             "each agent in its own task" if model == "agents" else f"`{model}`",
-            *(f"{score:.1f}" for score in paired.by_task(model)),
-            _interval(paired.mean(model)),
-            *(_tested(*differences[model]) if model in differences else ("", "")),
+            *(f"{score:.1f}" for score in comparison.by_task(model)),
+            _interval(comparison.mean(model)),
+            *(_test_cells(*differences[model]) if model in differences else ("", "")),
         )
         for model in models
     ]
-    seeds, plural = ", ".join(paired.by_training), "s" * (len(paired.by_training) > 1)
-    left = [rule for one in paired.by_training.values() for rule in one if rule not in paired.models]
+    seeds, plural = ", ".join(comparison.by_training), "s" * (len(comparison.by_training) > 1)
+    left = [rule for one in comparison.by_training.values() for rule in one if rule not in comparison.models]
     more = f"\n\nNot scored in all of these trainings: {', '.join(map(repr, dict.fromkeys(left)))}." if left else ""
     return f"""### {name[0].upper()}{name[1:]}{f" of a {of}" if of else ""}
 
 Training{plural} of seed{plural} {seeds}:
 
-{table(("rule", *paired.tasks, "mean", "difference to core", "p"), rows)}{more.replace("'", "`")}"""
+{table(("rule", *comparison.tasks, "mean", "difference to core", "p"), rows)}{more.replace("'", "`")}"""
 
 
-def _tested(difference: Estimate, p: float) -> tuple[str, str]:
-    return signed(difference), f"{p:.3f}"
+def _test_cells(difference: Estimate, p: float) -> tuple[str, str]:
+    return signed_text(difference), f"{p:.3f}"
 
 
 def _interval(mean: Estimate) -> str:
     return f"{mean.value:.1f} ({mean.low:.1f} to {mean.high:.1f})"
 
 
-def _runs(paired: Paired) -> str:
-    tasks, seeds = ", ".join(f"`{task}`" for task in paired.tasks), ", ".join(paired.by_training)
-    count = len(paired.tasks) * len(paired.by_training)
+def _runs(comparison: Comparison) -> str:
+    tasks, seeds = ", ".join(f"`{task}`" for task in comparison.tasks), ", ".join(comparison.by_training)
+    count = len(comparison.tasks) * len(comparison.by_training)
     if count == kinds.ALL_RUNS:
         return f"All {count} runs were scored: {tasks} of seeds {seeds}."
-    plural = "s" * (len(paired.by_training) > 1)
+    plural = "s" * (len(comparison.by_training) > 1)
     return f"Scored so far: {tasks} of seed{plural} {seeds}, {count} of the {kinds.ALL_RUNS} runs planned."
 
 
 def of_runs(results: Results) -> str:
     """Soups and extrapolations of the checkpoints of runs."""
     head = "## Checkpoints along a run"
-    paired = kinds.runs(results)
-    if paired is None:
+    comparison = kinds.runs(results)
+    if comparison is None:
         return f"{head}\n\nNo results are kept yet: `python lab/real/runs.py`."
     rows = [
         (
             row,
             what,
-            *(f"{score:.1f}" for score in paired.by_task(row)),
-            _interval(paired.mean(row)),
-            "" if row == "last" or (found := paired.difference(row, "last")) is None else signed(found),
+            *(f"{score:.1f}" for score in comparison.by_task(row)),
+            _interval(comparison.mean(row)),
+            ""
+            if row == "last" or (difference := comparison.difference(row, "last")) is None
+            else signed_text(difference),
         )
         for row, what in _ROWS_OF_RUNS
     ]
-    prompts = {run["prompts"] for run in results.kept("checkpoints").values()}
+    prompts = {run["prompts"] for run in results.content("checkpoints").values()}
     return f"""{head}
 
 Is a soup, an average over checkpoints, better than the last checkpoint, and does
 [RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first steps? A run is one training of one agent
 of SmolLM2-135M, in float32; steps 1, 2, 3, 4 and later even ones were kept. Each run is scored in its own task, on
-{", ".join(map(str, sorted(prompts)))} held-out prompts. {_runs(paired)} {_scope([paired])}
+{", ".join(map(str, sorted(prompts)))} held-out prompts. {_runs(comparison)} {_scope([comparison])}
 
 ```sh
 # for each task and seed, after `train_agent.py --checkpoints .real/5/runs/sum`
 python lab/real/runs.py --task sum --seed 5 --run .real/5/runs/sum --exact .real/5/agents-float32/sum
 ```
 
-{table(("row", "what it is", *paired.tasks, "mean", "difference to last"), rows)}
+{table(("row", "what it is", *comparison.tasks, "mean", "difference to last"), rows)}
 
 The predictions were written before any of these runs was scored.
 {_count(line[4] for line in kinds.of_runs(results))}
 
-{table(_PREDICTED, kinds.of_runs(results))}"""
+{table(_HEAD, kinds.of_runs(results))}"""

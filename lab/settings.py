@@ -77,19 +77,19 @@ class Sizes:
     of_kind: Mapping[str, int] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """What the contents of a work folder depend on, besides the code; more seeds leave it as it is."""
-        plain = asdict(self) | {"seeds": None, "all": [asdict(setting) for setting in self.chosen()]}
+        """Digest of everything but code that decides the contents of a work folder; more seeds do not change it."""
+        plain = asdict(self) | {"seeds": None, "all": [asdict(setting) for setting in self.choice()]}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
 
-    def chosen(self) -> tuple[Setting, ...]:
+    def choice(self) -> tuple[Setting, ...]:
         """The settings with their rows."""
         return tuple(
-            Setting(one.name, one.kind, one.agents, one.dtype, tuple(row for row in one.rows if self._takes(row)))
+            Setting(one.name, one.kind, one.agents, one.dtype, tuple(row for row in one.rows if self._has_row(row)))
             for one in SETTINGS
             if one.name in self.settings
         )
 
-    def _takes(self, row: Row) -> bool:
+    def _has_row(self, row: Row) -> bool:
         return not self.rows or row.name in self.rows
 
     def tasks_of(self, kind: str) -> tuple[str, ...]:

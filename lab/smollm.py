@@ -31,24 +31,24 @@ _IN_WORDS = ("ram", REFERENCE, CANDIDATE, "linear", SUM)
 
 @dataclass(frozen=True)
 class Real:
-    """What is kept of the real agents.
+    """Rewards of the real agents and of their merges.
 
     Attributes:
         agents: tasks.
-        asked: how many prompts of each task were asked for; a task that has fewer is asked all.
+        prompt_count: how many prompts of each task were asked for; a task that has fewer is asked all.
         rewards: of base, agents and merges (`METHOD, DTYPE`), from 0 to 1: of each task, of shape (seeds, prompts).
-        scored: of each of these, the seeds of the trainings on which it was scored, in the order of its rewards.
+        seeds_by_model: seeds of the trainings on which each was scored, in the order of its rewards.
     """
 
     agents: tuple[str, ...]
-    asked: int
+    prompt_count: int
     rewards: Mapping[str, tuple[Floats, ...]]
-    scored: Mapping[str, tuple[int, ...]]
+    seeds_by_model: Mapping[str, tuple[int, ...]]
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of the trainings."""
-        return self.scored[BASE]
+        """Seeds of all trainings."""
+        return self.seeds_by_model[BASE]
 
     @property
     def prompts(self) -> dict[str, int]:
@@ -63,12 +63,12 @@ class Real:
     @property
     def merges(self) -> dict[str, list[str]]:
         """The merged methods, by the dtype of agents and output; where what is to be compared is among them."""
-        found: dict[str, list[str]] = {}
+        by_dtype: dict[str, list[str]] = {}
         for name in self.rewards:
             method, _, dtype = name.partition(", ")
             if dtype:
-                found.setdefault(dtype, []).append(method)
-        return {dtype: methods for dtype, methods in found.items() if {REFERENCE, SUM, CANDIDATE} <= set(methods)}
+                by_dtype.setdefault(dtype, []).append(method)
+        return {dtype: methods for dtype, methods in by_dtype.items() if {REFERENCE, SUM, CANDIDATE} <= set(methods)}
 
     def by_task(self, name: str) -> Floats:
         """Mean rewards in per cent over the trainings that have the model, of shape (tasks,)."""
@@ -76,67 +76,73 @@ class Real:
 
     def mean(self, name: str) -> Estimate:
         """The mean over trainings and tasks in per cent, with its interval."""
-        return statistics.estimate(float(self.by_task(name).mean()), self.drawn[name])
+        return statistics.estimate(float(self.by_task(name).mean()), self.draws[name])
 
     @cached_property
     def whole(self) -> Real:
         """The same of the trainings on which all merges that sentences are about were scored."""
         names = [f"{method}, {dtype}" for dtype in self.merges for method in _IN_WORDS]
-        return self.having(*(name for name in names if name in self.scored))
+        return self.having(*(name for name in names if name in self.seeds_by_model))
 
     def having(self, *names: str) -> Real:
         """The same of the trainings on which all of these were scored."""
-        seeds = [seed for seed in self.seeds if all(seed in self.scored[name] for name in names)]
+        seeds = [seed for seed in self.seeds if all(seed in self.seeds_by_model[name] for name in names)]
         return self if len(seeds) == len(self.seeds) else self.of_seeds(seeds)
 
     def having_both(self, first: str, second: str) -> Real:
         """The same of the trainings on which both were scored, and with its replicates if those are all of either."""
-        return self.having(first, second) if self.scored[first] != self.scored[second] else self
+        return self.having(first, second) if self.seeds_by_model[first] != self.seeds_by_model[second] else self
 
     def of_seeds(self, seeds: Sequence[int]) -> Real:
         """The same of some trainings."""
-        scored = {name: tuple(seed for seed in known if seed in seeds) for name, known in self.scored.items()}
-        places = {name: [self.scored[name].index(seed) for seed in kept] for name, kept in scored.items() if kept}
-        rewards = {name: tuple(task[kept] for task in self.rewards[name]) for name, kept in places.items()}
-        return Real(self.agents, self.asked, rewards, {name: scored[name] for name in rewards})
+        seeds_by_model = {
+            name: tuple(seed for seed in own if seed in seeds) for name, own in self.seeds_by_model.items()
+        }
+        places = {
+            name: [self.seeds_by_model[name].index(seed) for seed in common]
+            for name, common in seeds_by_model.items()
+            if common
+        }
+        rewards = {name: tuple(task[common] for task in self.rewards[name]) for name, common in places.items()}
+        return Real(self.agents, self.prompt_count, rewards, {name: seeds_by_model[name] for name in rewards})
 
     def difference(self, first: str, second: str) -> Estimate:
         """The first's mean less the second's, in points, on the same trainings and prompts."""
         both = self.having_both(first, second)
         value = float((both.by_task(first) - both.by_task(second)).mean())
-        return statistics.estimate(value, both.drawn[first] - both.drawn[second])
+        return statistics.estimate(value, both.draws[first] - both.draws[second])
 
     @cached_property
-    def drawn(self) -> dict[str, Floats]:
+    def draws(self) -> dict[str, Floats]:
         """Replicates of the means; every draw is shared by all models of the same trainings."""
-        found: dict[str, Floats] = {}
-        for seeds in dict.fromkeys(self.scored.values()):
-            names = [name for name, known in self.scored.items() if known == seeds]
+        by_model: dict[str, Floats] = {}
+        for seeds in dict.fromkeys(self.seeds_by_model.values()):
+            names = [name for name, own in self.seeds_by_model.items() if own == seeds]
             together = [np.stack(task, axis=2) for task in zip(*(self.rewards[name] for name in names), strict=True)]
-            found |= zip(names, statistics.replicates(together).T, strict=True)
-        return found
+            by_model |= zip(names, statistics.replicates(together).T, strict=True)
+        return by_model
 
 
 def read(results: Results, kind: str = "real") -> Real | None:
-    """What is kept of trainings of the same tasks, the most tasks that there are; None if that is not enough.
+    """Results of the trainings with most tasks; None without enough of them.
 
     Args:
         results: all that is kept.
         kind: `real`, computed in float32 by transformers, or `served`, in bfloat16 by a server.
     """
-    files = [stored for stored in results.kept_all(f"{kind}-*") if BASE in stored["models"]]
+    files = [content for content in results.kept_all(f"{kind}-*") if BASE in content["models"]]
     if not files:
         return None
-    first = max(files, key=lambda stored: len(stored["agents"]))
-    alike = [stored for stored in files if _kind(stored) == _kind(first)]
+    first = max(files, key=lambda content: len(content["agents"]))
+    alike = [content for content in files if _kind(content) == _kind(first)]
     having = {
-        name: [stored for stored in alike if name in stored["models"]]
-        for name in dict.fromkeys(name for stored in alike for name in stored["models"])
+        name: [content for content in alike if name in content["models"]]
+        for name in dict.fromkeys(name for content in alike for name in content["models"])
     }
     tasks = tuple(first["agents"])
-    rewards = {name: tuple(_rewards(known, name, task) for task in tasks) for name, known in having.items()}
-    scored = {name: tuple(stored["seed"] for stored in known) for name, known in having.items()}
-    real = Real(tasks, first["prompts"], rewards, scored)
+    rewards = {name: tuple(_rewards(runs, name, task) for task in tasks) for name, runs in having.items()}
+    seeds_by_model = {name: tuple(content["seed"] for content in runs) for name, runs in having.items()}
+    real = Real(tasks, first["prompts"], rewards, seeds_by_model)
     return real if real.merges else None
 
 
@@ -145,14 +151,14 @@ def asked_merges() -> list[str]:
     return list(json.loads(_MERGES.read_text(encoding="utf-8")))
 
 
-def _kind(stored: Mapping[str, Any]) -> tuple[Any, ...]:
+def _kind(content: Mapping[str, Any]) -> tuple[Any, ...]:
     """Tasks and prompts. Trainings are compared where these are the same."""
-    return sorted(stored["agents"]), stored["prompts"], stored["prompt seed"]
+    return sorted(content["agents"]), content["prompts"], content["prompt seed"]
 
 
 def _rewards(alike: Sequence[Mapping[str, Any]], name: str, task: str) -> Floats:
-    """Of one model and task, of shape (seeds, prompts), from quarters: one digit a prompt."""
-    return np.array([_quarters(stored["models"][name][task]) for stored in alike])
+    """Rewards of shape (seeds, prompts), from quarters: one digit a prompt."""
+    return np.array([_quarters(content["models"][name][task]) for content in alike])
 
 
 def _quarters(digits: str) -> list[float]:

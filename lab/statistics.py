@@ -50,10 +50,10 @@ def replicates(right: Sequence[NDArray[np.bool_] | Floats]) -> Floats:
     for seed, by_task in enumerate(_often(seeds, tuple(task.shape[1] for task in right))):
         for often, task in zip(by_task, right, strict=True):
             within[seed] += often.astype(np.float32) @ task[seed].astype(np.float32) / task.shape[1] / len(right)
-    chosen = np.random.default_rng(1).integers(0, seeds, (RESAMPLES, seeds))
+    choices = np.random.default_rng(1).integers(0, seeds, (RESAMPLES, seeds))
     places = (np.arange(RESAMPLES)[:, None] + _STRIDE * np.arange(seeds)) % RESAMPLES
-    drawn: Floats = 100 * within[chosen, places].mean(1)
-    return drawn
+    draws: Floats = 100 * within[choices, places].mean(1)
+    return draws
 
 
 @lru_cache(maxsize=8)
@@ -65,24 +65,24 @@ def _often(seeds: int, prompts: tuple[int, ...]) -> list[list[NDArray[np.uint8]]
 
 def _counts(generator: np.random.Generator, prompts: int) -> NDArray[np.uint8]:
     """How often each of some prompts is drawn, of shape (resamples, prompts)."""
-    drawn = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
-    return np.bincount(drawn.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts).astype(np.uint8)
+    draws = generator.integers(0, prompts, (RESAMPLES, prompts)) + prompts * np.arange(RESAMPLES)[:, None]
+    return np.bincount(draws.ravel(), minlength=RESAMPLES * prompts).reshape(RESAMPLES, prompts).astype(np.uint8)
 
 
-def estimate(value: float, drawn: Floats) -> Estimate:
+def estimate(value: float, draws: Floats) -> Estimate:
     """A value with what its replicates say about it."""
-    found = intervals.difference(value, drawn)
-    return Estimate(found.value, found.low, found.high, found.p)
+    difference = intervals.difference(value, draws)
+    return Estimate(difference.value, difference.low, difference.high, difference.p)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Adjusted p-values that keep the chance of any false rejection at the level."""
-    adjusted: dict[str, float] = {}
+    holm_values: dict[str, float] = {}
     least = 0.0
     for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
         least = max(least, min(1.0, (len(p_values) - place) * p_values[name]))
-        adjusted[name] = least
-    return adjusted
+        holm_values[name] = least
+    return holm_values
 
 
 def mean_ranks(scores: Floats) -> Floats:
@@ -104,6 +104,6 @@ def nemenyi(models: int, seeds: int) -> float | None:
 
 def over_seeds(values: Sequence[float]) -> Estimate:
     """The mean of one figure for each seed, with the bootstrap's interval over seeds."""
-    known = np.asarray(values, dtype=np.float64)
-    drawn = known[np.random.default_rng(0).integers(0, len(known), (RESAMPLES, len(known)))].mean(1)
-    return estimate(float(known.mean()), drawn)
+    array = np.asarray(values, dtype=np.float64)
+    draws = array[np.random.default_rng(0).integers(0, len(array), (RESAMPLES, len(array)))].mean(1)
+    return estimate(float(array.mean()), draws)

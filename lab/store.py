@@ -52,12 +52,12 @@ def once(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def packed(bits: Bits) -> str:
+def pack(bits: Bits) -> str:
     """Right and wrong answers as text."""
     return base64.b64encode(np.packbits(bits).tobytes()).decode()
 
 
-def unpacked(text: str, count: int) -> Bits:
-    """What `packed` made."""
-    stored = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
-    return np.unpackbits(stored, count=count).astype(bool)
+def unpack(text: str, count: int) -> Bits:
+    """Bits from the text of `pack`."""
+    data = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
+    return np.unpackbits(data, count=count).astype(bool)

@@ -44,8 +44,8 @@ NAMES = tuple(BY_NAME)
 
 def held_out(task: DemoTask, validation: int, test: int, seed: int) -> tuple[list[Example], list[Example]]:
     """Prompts that no model was trained on, first those for validation and then those for the test."""
-    drawn = prompts(task, "test", validation + test, seed)
-    return drawn[:validation], drawn[validation:]
+    examples = prompts(task, "test", validation + test, seed)
+    return examples[:validation], examples[validation:]
 
 
 # --- A teacher who slips: so the base has every skill and often does not use it. ---
@@ -76,7 +76,7 @@ _SLIPS: dict[str, Callable[[str], str]] = {
 }
 
 
-def taught(task: DemoTask, example: Example, rng: random.Random) -> str:
+def teacher_answer(task: DemoTask, example: Example, rng: random.Random) -> str:
     """The teacher's answer. The later the prompt's last character is in its alphabet, the more often it is a slip."""
     last = example.prompt[-2]
     alphabet = LETTERS if last in LETTERS else DIGITS

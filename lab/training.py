@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from lab.model import Weights, encoded, fresh, logits, sampled, targets
-from lab.tasks import EOS, IDS, PAD, TASKS, taught
+from lab.model import Weights, fresh, logits, sample, targets, token_ids
+from lab.tasks import EOS, IDS, PAD, TASKS, teacher_answer
 from ramerge.demo.tasks import DemoTask, Example, prompts
 
-_IGNORED = -100
+_NO_LABEL = -100
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: Non
         for optimizer, rate in optimizers:
             optimizer.param_groups[0]["lr"] = rate * part
         rng = random.Random(f"{seed}/{step}")
-        asked, answers = [], []
+        questions, answers = [], []
         for task in TASKS:
-            drawn = prompts(task, "train", how.batch, _seed_of("base", seed, step))
-            asked += [example.prompt for example in drawn]
-            answers += [taught(task, example, rng) for example in drawn]
-        loss = _imitation(weights, asked, answers)
+            examples = prompts(task, "train", how.batch, _seed_of("base", seed, step))
+            questions += [example.prompt for example in examples]
+            answers += [teacher_answer(task, example, rng) for example in examples]
+        loss = _imitation(weights, questions, answers)
         _descend(weights, loss, *(optimizer for optimizer, _ in optimizers))
         if (step + 1) % 100 == 0:
             say(f"base {step + 1}: loss {loss.item():.3f}")
-    return _rounded(weights)
+    return _bfloat16_values(weights)
 
 
 def train(
@@ -91,12 +91,12 @@ def train(
     )
     for step in range(how.steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)
-        drawn = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
+        examples = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
         if how.supervised:
-            asked, answers = [example.prompt for example in drawn], [example.answer for example in drawn]
-            loss: torch.Tensor | None = _imitation(weights, asked, answers)
+            questions, answers = [example.prompt for example in examples], [example.answer for example in examples]
+            loss: torch.Tensor | None = _imitation(weights, questions, answers)
         else:
-            loss = _policy(weights, drawn, how.group, generator)
+            loss = _policy(weights, examples, how.group, generator)
         if loss is not None:
             _descend(weights, loss, optimizer)
             if how.rounded:
@@ -126,15 +126,15 @@ def adapt(base: Weights, task: DemoTask, seed: int, how: Practice, rank: int, st
     """
     generator = torch.Generator().manual_seed(start)
     factors = {name: _factors(weight, rank, generator) for name, weight in base.items() if "proj" in name}
-    trained = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
+    parameters = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
     rate, draws = how.rates[TASKS.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
-    optimizer = torch.optim.Adam(trained.values(), lr=rate)
+    optimizer = torch.optim.Adam(parameters.values(), lr=rate)
     for step in range(how.steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)
-        drawn = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
-        loss = _policy(adapted(base, factors), drawn, how.group, draws)
+        examples = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
+        loss = _policy(adapter_weights(base, factors), examples, how.group, draws)
         if loss is not None:
-            _descend(trained, loss, optimizer)
+            _descend(parameters, loss, optimizer)
     return {name: (a.detach(), b.detach()) for name, (a, b) in factors.items()}
 
 
@@ -145,16 +145,16 @@ def _factors(weight: torch.Tensor, rank: int, generator: torch.Generator) -> tup
     return a.requires_grad_(), torch.zeros(rows, rank, requires_grad=True)
 
 
-def adapted(base: Weights, factors: Factors) -> Weights:
+def adapter_weights(base: Weights, factors: Factors) -> Weights:
     """The weights that an adapter makes of its base."""
     return base | {name: base[name] + SCALING * (b @ a) for name, (a, b) in factors.items()}
 
 
 def importances(weights: Weights, task: DemoTask, seed: int, examples: int) -> Weights:
     """The diagonal of the empirical Fisher information: mean squared gradients of the right answers' likelihoods."""
-    drawn = prompts(task, "train", examples, _seed_of("fisher", seed, 0))
+    batch = prompts(task, "train", examples, _seed_of("fisher", seed, 0))
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    for example in drawn:
+    for example in batch:
         one = _trainable(weights)
         (_imitation(one, [example.prompt], [example.answer]) * (len(example.answer) + 1)).backward()
         for name, weight in one.items():
@@ -162,19 +162,21 @@ def importances(weights: Weights, task: DemoTask, seed: int, examples: int) -> W
     return sums
 
 
-def _imitation(weights: Weights, asked: Sequence[str], answers: Sequence[str]) -> torch.Tensor:
+def _imitation(weights: Weights, questions: Sequence[str], answers: Sequence[str]) -> torch.Tensor:
     """Mean cross-entropy of the tokens of answers, over prompts of any lengths."""
-    rows = [[IDS[character] for character in prompt + answer] for prompt, answer in zip(asked, answers, strict=True)]
+    rows = [
+        [IDS[character] for character in prompt + answer] for prompt, answer in zip(questions, answers, strict=True)
+    ]
     width = max(map(len, rows))
     ids = torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
     labels = torch.tensor(
         [
-            [_IGNORED] * (len(prompt) - 1) + row[len(prompt) :] + [EOS] + [_IGNORED] * (width - len(row))
-            for prompt, row in zip(asked, rows, strict=True)
+            [_NO_LABEL] * (len(prompt) - 1) + row[len(prompt) :] + [EOS] + [_NO_LABEL] * (width - len(row))
+            for prompt, row in zip(questions, rows, strict=True)
         ]
     )
-    wanted = labels != _IGNORED
-    return functional.cross_entropy(logits(weights, ids)[wanted], labels[wanted])
+    mask = labels != _NO_LABEL
+    return functional.cross_entropy(logits(weights, ids)[mask], labels[mask])
 
 
 def _policy(weights: Weights, examples: list[Example], group: int, generator: torch.Generator) -> torch.Tensor | None:
@@ -182,26 +184,26 @@ def _policy(weights: Weights, examples: list[Example], group: int, generator: to
 
     The reward is 1 for exactly the right answer, the advantage standardized within the completions of a prompt.
     """
-    ids = encoded([example.prompt for example in examples]).repeat_interleave(group, 0)
-    wanted = targets([example.answer for example in examples]).repeat_interleave(group, 0)
-    completions = sampled(weights, ids, wanted.shape[1], generator)
-    rewards = (completions == wanted).all(1).float().view(-1, group)
+    ids = token_ids([example.prompt for example in examples]).repeat_interleave(group, 0)
+    answers = targets([example.answer for example in examples]).repeat_interleave(group, 0)
+    completions = sample(weights, ids, answers.shape[1], generator)
+    rewards = (completions == answers).all(1).float().view(-1, group)
     advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)).flatten()
     informative = advantages != 0
     if not informative.any():
         return None
     ids, completions, advantages = ids[informative], completions[informative], advantages[informative]
-    found = logits(weights, torch.cat([ids, completions], 1)[:, :-1])[:, ids.shape[1] - 1 :].log_softmax(-1)
-    chosen = found.gather(-1, completions.unsqueeze(-1)).squeeze(-1)
-    written = completions != PAD
-    return -(advantages.unsqueeze(1) * chosen * written).sum() / written.sum()
+    log_probabilities = logits(weights, torch.cat([ids, completions], 1)[:, :-1])[:, ids.shape[1] - 1 :].log_softmax(-1)
+    likelihoods = log_probabilities.gather(-1, completions.unsqueeze(-1)).squeeze(-1)
+    mask = completions != PAD
+    return -(advantages.unsqueeze(1) * likelihoods * mask).sum() / mask.sum()
 
 
 def _trainable(weights: Weights) -> Weights:
     return {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
 
 
-def _rounded(weights: Weights) -> Weights:
+def _bfloat16_values(weights: Weights) -> Weights:
     return {name: weight.detach().bfloat16().float() for name, weight in weights.items()}
 
 

@@ -22,13 +22,13 @@ VERB_FORMS = Path(__file__).with_name("verb_forms.txt")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
 # f-strings are tokens of their own from Python 3.12 on
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
-CODE_FOLDERS = ("src", "lab", "benchmarks", "scripts", "docs", "examples", "space", "tests", "conftest.py")
+CODE_FOLDERS = ("src", "lab", "benchmarks", "packages", "scripts", "docs", "examples", "space", "tests", "conftest.py")
 BEGINNINGS = re.compile(r"(?:What|Of)\b")
-MOST_DOCSTRINGS = 180
+MOST_DOCSTRINGS = 120
 """How many there still are: lower this number when you have mended some."""
-NAMED_FOLDERS = ("src", "lab", "benchmarks")
-MOST_VERBS = 0.035
-"""Largest share of verb forms among the names that code assigns, takes as parameters and defines; 1 % is the aim."""
+NAMED_FOLDERS = ("src", "lab", "benchmarks", "packages/ramerge-eval/src")
+MOST_VERBS = 0.01
+"""Largest share of verb forms among the names that code assigns, takes as parameters and defines."""
 PREDICATES = {"are", "can", "did", "does", "has", "have", "is", "must", "should", "was", "were", "would"}
 """First words of names for yes or no, which a participle may follow: `is_sorted`."""
 SUFFIXES = {".md", ".py", ".toml", ".yaml", ".yml", ".cff"}

@@ -6,7 +6,7 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def kept() -> Any:
+def lab_results() -> Any:
     from lab.results import Results  # here, because it needs torch, and `make test` does without
 
     return Results()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lab import model, tasks, training
-from lab.model import Questions, encoded, fresh, logits, read_model, sampled, write_model
-from lab.tasks import EOS, PAD, TASKS, held_out, taught
+from lab.model import Questions, fresh, logits, read_model, sample, token_ids, write_model
+from lab.tasks import EOS, PAD, TASKS, held_out, teacher_answer
 
 pytestmark = pytest.mark.full  # torch
 
@@ -27,22 +27,22 @@ def sharpened(seed: int) -> model.Weights:
 def test_right_is_what_greedy_decoding_answers(task: tasks.DemoTask) -> None:
     weights = sharpened(1)
     prompts = [example.prompt for example in held_out(task, 0, 12, 1)[1]]
-    tokens, cache, found = encoded(prompts), [], []
+    tokens, cache, pieces = token_ids(prompts), [], []
     for _ in range(len(prompts[0])):
         tokens = logits(weights, tokens, cache)[:, -1:].argmax(-1)
-        found.append(tokens)
-    decoded = torch.cat(found, 1)
+        pieces.append(tokens)
+    decoded = torch.cat(pieces, 1)
     # half of the questions ask for what the model says, the others for something else
     questions = Questions(held_out(task, 0, 12, 1)[1])
     questions.answers = torch.tensor([row[:3] for row in decoded.tolist()])
     questions.answers[questions.answers == PAD] = EOS  # no answer has padding before its end
     questions.answers[::2, 1] = 2 + questions.answers[::2, 1] % 5
-    wanted = (decoded[:, :3] == questions.answers).all(1)
-    assert wanted.any() and questions.right(weights).tolist() == wanted.tolist()
+    matches = (decoded[:, :3] == questions.answers).all(1)
+    assert matches.any() and questions.right(weights).tolist() == matches.tolist()
 
 
 def test_a_cache_changes_no_logits() -> None:
-    weights, ids = sharpened(2), encoded(["<abcdefg=", "#1234567="])
+    weights, ids = sharpened(2), token_ids(["<abcdefg=", "#1234567="])
     cache: model.Cache = []
     parts = [logits(weights, ids[:, :3], cache)]
     parts += [logits(weights, ids[:, place : place + 1], cache) for place in range(3, ids.shape[1])]
@@ -50,26 +50,26 @@ def test_a_cache_changes_no_logits() -> None:
 
 
 def test_nothing_follows_an_end() -> None:
-    drawn = sampled(fresh(3), encoded(["37+58="] * 200), 6, torch.Generator().manual_seed(1))
-    ends = (drawn == EOS).float().cumsum(1) - (drawn == EOS).float() > 0
-    assert ends.any() and (drawn[ends] == PAD).all()
+    samples = sample(fresh(3), token_ids(["37+58="] * 200), 6, torch.Generator().manual_seed(1))
+    ends = (samples == EOS).float().cumsum(1) - (samples == EOS).float() > 0
+    assert ends.any() and (samples[ends] == PAD).all()
 
 
 def test_prompts_of_validation_test_and_training_are_apart() -> None:
     for task in TASKS:
         validation, test = held_out(task, 150, 500, 7)
-        trained = {one.prompt for one in tasks.prompts(task, "train", 300, 1)}
+        training_prompts = {one.prompt for one in tasks.prompts(task, "train", 300, 1)}
         assert len({one.prompt for one in (*validation, *test)}) == 650
-        assert not trained & {one.prompt for one in (*validation, *test)}
+        assert not training_prompts & {one.prompt for one in (*validation, *test)}
 
 
 def test_the_teacher_slips_more_often_late_in_the_alphabet() -> None:
     for task in TASKS:
-        drawn = tasks.prompts(task, "train", 600, 1)
+        samples = tasks.prompts(task, "train", 600, 1)
         slips = {early: [] for early in (True, False)}
-        for one in drawn:
+        for one in samples:
             last = one.prompt[-2]
-            slips[last in "01234abcdefgh"].append(taught(task, one, random.Random(one.prompt)) != one.answer)
+            slips[last in "01234abcdefgh"].append(teacher_answer(task, one, random.Random(one.prompt)) != one.answer)
         early, late = (sum(slips[key]) / len(slips[key]) for key in (True, False))
         assert early < late and early > 0 and late < 1, task.name
 
@@ -85,9 +85,9 @@ def test_training_repeats_itself_to_the_bit(how: str) -> None:
 
 def test_importances_are_mean_squared_gradients() -> None:
     base = training.school(6, training.Schooling(steps=2, batch=2))
-    found = training.importances(base, TASKS[0], 6, 3)
-    assert found.keys() == base.keys()
-    assert all((one >= 0).all() for one in found.values()) and any(one.any() for one in found.values())
+    importances = training.importances(base, TASKS[0], 6, 3)
+    assert importances.keys() == base.keys()
+    assert all((one >= 0).all() for one in importances.values()) and any(one.any() for one in importances.values())
 
 
 def test_checkpoints_are_read_as_they_were_written(tmp_path: Path) -> None:

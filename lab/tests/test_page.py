@@ -1,4 +1,4 @@
-"""What the page says next to its tables: verdicts as sentences, kinds of prompts, and the real agents."""
+"""Text next to the page's tables: verdicts as sentences, kinds of prompts, and the real agents."""
 
 import json
 from dataclasses import replace
@@ -17,29 +17,29 @@ from lab.statistics import Estimate, nemenyi
 pytestmark = pytest.mark.full  # torch
 
 
-def kept(folder: Path, seed: int, **models: str) -> None:
+def write_results(folder: Path, seed: int, **models: str) -> None:
     """Results of a training: a candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in
     float32."""
-    found = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
-    found |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
-    found["task_arithmetic, bfloat16"] = "4" * 40
-    found |= {name.replace("bfloat16", "float32"): "4" * 40 for name in found if "," in name}
-    stored = {
+    rewards = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
+    rewards |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    rewards["task_arithmetic, bfloat16"] = "4" * 40
+    rewards |= {name.replace("bfloat16", "float32"): "4" * 40 for name in rewards if "," in name}
+    content = {
         "prompts": 40,
         "prompt seed": 0,
         "seed": seed,
         "agents": {"sum": {}, "fact": {}},
-        "models": {name: {"sum": digits, "fact": digits} for name, digits in (found | models).items()},
+        "models": {name: {"sum": digits, "fact": digits} for name, digits in (rewards | models).items()},
     }
-    (folder / f"real-{seed}.json").write_text(json.dumps(stored))
+    (folder / f"real-{seed}.json").write_text(json.dumps(content))
 
 
 @pytest.fixture
 def real(tmp_path: Path) -> smollm.Real:
-    kept(tmp_path, 1)
-    found = smollm.read(Results(tmp_path))
-    assert found is not None
-    return found
+    write_results(tmp_path, 1)
+    agents = smollm.read(Results(tmp_path))
+    assert agents is not None
+    return agents
 
 
 @pytest.fixture(scope="session")
@@ -49,67 +49,71 @@ def findings() -> str:
 
 
 def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.Real) -> None:
-    kept(tmp_path, 2, **{"ram+ shared=agree_max, bfloat16": "20" * 20, "of this training": "1" * 40})
+    write_results(tmp_path, 2, **{"ram+ shared=agree_max, bfloat16": "20" * 20, "of this training": "1" * 40})
     both = smollm.read(Results(tmp_path))
     assert both is not None and both.seeds == (1, 2) and both.trainings == "twice"
     names = ("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
     assert both.difference(*names).value == pytest.approx(12.5)
     # one training says yes and the other no difference
     assert both.difference(*names).low < real.difference(*names).low - 5
-    assert both.scored["of this training"] == (2,)
+    assert both.seeds_by_model["of this training"] == (2,)
     assert "trained twice (seeds 1, 2)" in page._how_often(both) and "one training" in page._how_often(real)
 
 
 def test_merges_are_compared_on_the_trainings_that_have_both(tmp_path: Path, real: smollm.Real) -> None:
     # RAM+ has 25 % on the first training and 100 % on the second, where TIES has 75 %
-    kept(tmp_path, 2, **{"ram+, bfloat16": "4" * 40, "ties, bfloat16": "42" * 20})
+    write_results(tmp_path, 2, **{"ram+, bfloat16": "4" * 40, "ties, bfloat16": "42" * 20})
     both = smollm.read(Results(tmp_path))
     assert both is not None and both.having("ties, bfloat16").seeds == (2,)
     assert both.mean("ram+, bfloat16").value == pytest.approx(62.5)
     assert both.difference("ties, bfloat16", "ram+, bfloat16").value == pytest.approx(-25)
     table = tables.of_real_merges(both, "bfloat16", both.merges["bfloat16"])
     assert "| `ties` | 75.0 | 75.0 | 75.0" in table and "| 2 |" in table and "| 1, 2 |" in table
-    told = page._like_for_like(both, "bfloat16", both.merges["bfloat16"])
-    assert "training of seed 2 only" in " ".join(told.split()) and "| `ram+` | 100.0 |" in told
+    text = page._like_for_like(both, "bfloat16", both.merges["bfloat16"])
+    assert "training of seed 2 only" in " ".join(text.split()) and "| `ram+` | 100.0 |" in text
     assert page._like_for_like(real, "bfloat16", real.merges["bfloat16"]) == ""
 
 
 def test_sentences_are_about_trainings_that_have_all_they_name(tmp_path: Path, real: smollm.Real) -> None:
-    kept(tmp_path, 2)
-    stored = json.loads((tmp_path / "real-2.json").read_text())
-    del stored["models"]["task_arithmetic, float32"]
-    (tmp_path / "real-2.json").write_text(json.dumps(stored))
+    write_results(tmp_path, 2)
+    content = json.loads((tmp_path / "real-2.json").read_text())
+    del content["models"]["task_arithmetic, float32"]
+    (tmp_path / "real-2.json").write_text(json.dumps(content))
     both = smollm.read(Results(tmp_path))
     assert both is not None and both.seeds == (1, 2) and both.whole.seeds == (1,)
     assert summary.on_real(both) == summary.on_real(real)
 
 
 def test_predictions_are_judged_on_trainings_that_came_later(tmp_path: Path, real: smollm.Real) -> None:
-    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", predictions.Expected(5, 9))
-    assert one.measured(real) is None and one.expected.judged(None) == predictions.NOT_SCORED
-    kept(tmp_path, 4)
+    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", predictions.Expectation(5, 9))
+    assert one.estimate(real) is None and one.expectation.judge(None) == predictions.NO_SCORE
+    write_results(tmp_path, 4)
     both = smollm.read(Results(tmp_path))
     assert both is not None
-    found = one.measured(both)
-    assert found is not None and found.value == pytest.approx(75) and one.expected.judged(found) == predictions.FAILED
-    assert replace(one.expected, high=80).judged(found) == predictions.CAME_TRUE
-    assert replace(one.expected, high=80, apart=-1).judged(found) == predictions.FAILED
+    estimate = one.estimate(both)
+    assert (
+        estimate is not None
+        and estimate.value == pytest.approx(75)
+        and one.expectation.judge(estimate) == predictions.FAILURE
+    )
+    assert replace(one.expectation, high=80).judge(estimate) == predictions.CAME_TRUE
+    assert replace(one.expectation, high=80, apart=-1).judge(estimate) == predictions.FAILURE
 
 
 def test_every_prediction_is_in_the_decision() -> None:
-    written = (Path(page.__file__).parent / "experiments" / "010-predictions-for-ties-and-core.md").read_text(
+    page_text = (Path(page.__file__).parent / "experiments" / "010-predictions-for-ties-and-core.md").read_text(
         encoding="utf-8"
     )
     for one in predictions.PREDICTIONS:
-        assert f"| {one.expected.range.partition(',')[0]}" in written, one
+        assert f"| {one.expectation.range.partition(',')[0]}" in page_text, one
 
 
 def test_trainings_of_fewer_tasks_are_left_out(tmp_path: Path, real: smollm.Real) -> None:
-    stored = json.loads((tmp_path / "real-1.json").read_text())
-    fewer = stored | {"seed": 2, "agents": {"sum": {}}}
+    content = json.loads((tmp_path / "real-1.json").read_text())
+    fewer = content | {"seed": 2, "agents": {"sum": {}}}
     (tmp_path / "real-2.json").write_text(json.dumps(fewer))
-    found = smollm.read(Results(tmp_path))
-    assert found is not None and found.seeds == (1,)
+    agents = smollm.read(Results(tmp_path))
+    assert agents is not None and agents.seeds == (1,)
 
 
 def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> None:
@@ -120,11 +124,11 @@ def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> Non
     assert apart.value == pytest.approx(25) and 15 < apart.low < 25 < apart.high < 35
     assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
     assert "minus the sum: in bfloat16 -50.0 points" in summary.on_real(real, smollm.SUM, "the sum")
-    told = summary.on_real(real)
-    assert told.count("(better)") == 1 and told.endswith(
+    text = summary.on_real(real)
+    assert text.count("(better)") == 1 and text.endswith(
         "in float32 +0.0 points, from +0.0 to +0.0 (no clear difference)"
     )
-    assert "in one precision only" in summary.confirmed(real)
+    assert "in one precision only" in summary.confirmation(real)
 
 
 def test_the_page_shows_the_real_agents(real: smollm.Real) -> None:
@@ -148,7 +152,7 @@ def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
     ],
 )
 def test_words_follow_the_rule_for_differences(low: float, high: float, words: str) -> None:
-    assert summary.compared("x", "y", Estimate((low + high) / 2, low, high, 0.5)).startswith(words)
+    assert summary.comparison_text("x", "y", Estimate((low + high) / 2, low, high, 0.5)).startswith(words)
 
 
 def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
@@ -156,7 +160,7 @@ def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real)
     assert "`ties density=0.1`" in page._unscored(real)
     names = [f"{name}, {dtype}" for name in smollm.asked_merges() for dtype in real.merges]
     rewards = real.rewards | dict.fromkeys(names, real.rewards["base"])
-    assert page._unscored(replace(real, rewards=rewards, scored=dict.fromkeys(rewards, (1,)))) == ""
+    assert page._unscored(replace(real, rewards=rewards, seeds_by_model=dict.fromkeys(rewards, (1,)))) == ""
 
 
 def test_published_tables_are_counted() -> None:
@@ -164,8 +168,8 @@ def test_published_tables_are_counted() -> None:
     assert published.ahead_of_sum("average") == (0, 1)
 
 
-def test_the_summary_is_short(kept: Results) -> None:
-    assert 7 <= len(list(summary.lines(kept))) <= 10
+def test_the_summary_is_short(lab_results: Results) -> None:
+    assert 7 <= len(list(summary.lines(lab_results))) <= 10
 
 
 def test_the_answer_comes_first_and_the_rules_last(findings: str) -> None:
@@ -173,8 +177,11 @@ def test_the_answer_comes_first_and_the_rules_last(findings: str) -> None:
     assert headings[0] == "## In short" and headings[-1] == "## Appendix: the rules of the verdicts"
 
 
-def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> None:
-    main, line = kept.setting(MAIN), next(line for line in summary.lines(kept) if line.startswith("**The best method"))
+def test_the_best_method_tells_tuned_from_default_parameters(lab_results: Results) -> None:
+    main, line = (
+        lab_results.setting(MAIN),
+        next(line for line in summary.lines(lab_results) if line.startswith("**The best method")),
+    )
     assert main is not None
     best, default = ({name: one[name].mean for name in one} for one in (main.best, main.default))
     top = max((row.name for row in ALL if row.name in best), key=lambda name: best[name])
@@ -186,30 +193,32 @@ def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> N
 
 
 def test_links_to_headings_name_the_page_of_the_heading() -> None:
-    found = page._linked(
+    text = page._with_links(
         "[a](#here) [b](#all-methods) [c](x.md#here)", "one.md", {"here": "one.md", "all-methods": "two.md"}
     )
-    assert found == "[a](#here) [b](two.md#all-methods) [c](x.md#here)"
+    assert text == "[a](#here) [b](two.md#all-methods) [c](x.md#here)"
 
 
-def test_a_method_without_results_is_named_as_not_measured(kept: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_without_results_is_named_as_not_measured(
+    lab_results: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (page, summary, tables):
         monkeypatch.setattr(module, "ALL", (*ALL, Row("unmeasured", "linear")))
-    text = page.pages(kept)["findings-tiny-agents.md"]
+    text = page.pages(lab_results)["findings-tiny-agents.md"]
     (line,) = (line for line in text.splitlines() if line.startswith("Not measured yet: "))
     assert "`unmeasured`" in line and text.count("`unmeasured`") == 1
 
 
-def test_one_figure_has_one_value(kept: Results) -> None:
-    main = kept.setting(MAIN)
+def test_one_figure_has_one_value(lab_results: Results) -> None:
+    main = lab_results.setting(MAIN)
     assert main is not None
-    (claim,) = (one for one in claims(kept) if "no agent was trained on" in one.text)
+    (claim,) = (one for one in claims(lab_results) if "no agent was trained on" in one.text)
     (row,) = (row for row in tables.of_others(main).splitlines() if row.startswith("| `ram+` |"))
     assert f": {row.split('|')[5].strip()} points" in claim.evidence
 
 
-def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
-    main, real = kept.setting(MAIN), smollm.read(kept)
+def test_pages_say_the_same_of_ram_plus_against_ram(lab_results: Results) -> None:
+    main, real = lab_results.setting(MAIN), smollm.read(lab_results)
     assert main is not None and real is not None
     sentences = (summary.plus_over_ram(main), summary.equal_on_real(real))
     for names in (
@@ -221,8 +230,8 @@ def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
         assert all(one in text for one in sentences), (names, sentences)
 
 
-def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
-    real = smollm.read(kept)
+def test_pages_say_the_same_of_merges_of_the_real_agents(lab_results: Results) -> None:
+    real = smollm.read(lab_results)
     assert real is not None
     root = page.DOCS.parent
     for name in ("docs/methods/index.md", "docs/methods/task-arithmetic.md"):
@@ -230,18 +239,18 @@ def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
         assert summary.scores_of_real(real) in text, name
 
 
-def test_shared_rules_are_stated_once(kept: Results, findings: str) -> None:
-    assert {one.rule for one in claims(kept)} >= RULES.keys()
+def test_shared_rules_are_stated_once(lab_results: Results, findings: str) -> None:
+    assert {one.rule for one in claims(lab_results)} >= RULES.keys()
     flat = " ".join(findings.split())
     assert all(flat.count(words) == 1 for words in RULES.values())
 
 
-def test_the_base_is_better_after_the_characters_that_its_teacher_knew(kept: Results) -> None:
+def test_the_base_is_better_after_the_characters_that_its_teacher_knew(lab_results: Results) -> None:
     # prompts are drawn again to know their kinds: in another order, kinds would not differ
-    main = kept.setting(MAIN)
+    main = lab_results.setting(MAIN)
     assert main is not None
     for place, task in enumerate(main.tasks):
-        early, late, *_, whole = details.by_kind(kept, task, main.models["base"], place, main.seeds)
+        early, late, *_, whole = details.by_kind(lab_results, task, main.models["base"], place, main.seeds)
         assert early > whole + 10 and late < whole - 10, task
         assert whole == pytest.approx(main.models["base"].by_task[:, place].mean())
 

@@ -12,7 +12,7 @@ from lab import page
 from lab.results import RESULTS, Results, keep
 from lab.run import run
 from lab.sizes import QUICK
-from lab.store import OtherSettingsError, packed, unpacked
+from lab.store import OtherSettingsError, pack, unpack
 from lab.training import Schooling
 
 pytestmark = pytest.mark.full  # torch
@@ -72,33 +72,33 @@ def test_a_folder_of_other_settings_is_refused(work: Path) -> None:
 
 def test_what_is_kept_is_what_was_found(work: Path, tmp_path: Path) -> None:
     keep(work, CUT, tmp_path)
-    measured = Results(tmp_path).setting("three")
-    assert measured is not None and measured.seeds == (0,) and measured.tasks == ("add", "reverse", "sort")
-    assert measured.best.keys() == measured.default.keys() == set(CUT.rows)
-    for seed in measured.seeds:
+    outcome = Results(tmp_path).setting("three")
+    assert outcome is not None and outcome.seeds == (0,) and outcome.tasks == ("add", "reverse", "sort")
+    assert outcome.best.keys() == outcome.default.keys() == set(CUT.rows)
+    for seed in outcome.seeds:
         row = json.loads((work / f"seed-{seed:02d}" / "scores" / "three" / "task_arithmetic.json").read_text())
-        for place, task in enumerate(measured.tasks):
-            right = unpacked((row["best"] or row["default"])[task], CUT.test)
-            assert (measured.best["task_arithmetic"].right[seed, place] == right).all()
+        for place, task in enumerate(outcome.tasks):
+            right = unpack((row["best"] or row["default"])[task], CUT.test)
+            assert (outcome.best["task_arithmetic"].right[seed, place] == right).all()
     assert "## All methods" in page.pages(Results(tmp_path))["findings-tiny-agents.md"]
 
 
 def test_bits_survive() -> None:
     bits = np.random.default_rng(1).random(77) < 0.5
-    assert (unpacked(packed(bits), 77) == bits).all()
+    assert (unpack(pack(bits), 77) == bits).all()
 
 
-def test_pages_are_what_the_results_say(kept: Results) -> None:
-    for name, text in page.pages(kept).items():
+def test_pages_are_what_the_results_say(lab_results: Results) -> None:
+    for name, text in page.pages(lab_results).items():
         assert (page.DOCS / name).read_text(encoding="utf-8") == text, "render it again: python -m lab page"
 
 
-def test_the_figures_are_what_the_results_say(kept: Results) -> None:
+def test_the_figures_are_what_the_results_say(lab_results: Results) -> None:
     from lab.figures import FIGURES, figures
 
-    drawn = dict(figures(kept))
+    draws = dict(figures(lab_results))
     again = "render them again: python -m lab page"
-    assert drawn and all((FIGURES / name).read_text(encoding="utf-8") == content for name, content in drawn.items()), (
+    assert draws and all((FIGURES / name).read_text(encoding="utf-8") == content for name, content in draws.items()), (
         again
     )
 

@@ -14,11 +14,11 @@ def scores(p: list[float], seeds: int = 8, between: float = 0.0) -> np.ndarray:
     """Two tasks of 300 prompts for models that are right with given chances, which vary between seeds; of shape
     (tasks, seeds, prompts, models)."""
     generator = np.random.default_rng(1)
-    found = []
+    rows = []
     for _ in range(seeds):
         shift = between * generator.standard_normal()
-        found.append([generator.random((300, len(p))) < np.clip(np.array(p) + shift, 0, 1) for _ in range(2)])
-    return np.array(found).swapaxes(0, 1)
+        rows.append([generator.random((300, len(p))) < np.clip(np.array(p) + shift, 0, 1) for _ in range(2)])
+    return np.array(rows).swapaxes(0, 1)
 
 
 def test_replicates_have_the_spread_of_seeds_and_prompts() -> None:
@@ -37,8 +37,8 @@ def test_tasks_of_few_prompts_count_as_much_as_others() -> None:
 
 def test_differences_are_paired() -> None:
     one = scores([0.6], between=0.15)
-    drawn = statistics.replicates(np.concatenate([one, one], axis=3))
-    assert (drawn[:, 0] == drawn[:, 1]).all() and drawn[:, 0].std() > 1
+    draws = statistics.replicates(np.concatenate([one, one], axis=3))
+    assert (draws[:, 0] == draws[:, 1]).all() and draws[:, 0].std() > 1
 
 
 def test_replicates_are_the_same_every_time() -> None:
@@ -46,9 +46,9 @@ def test_replicates_are_the_same_every_time() -> None:
 
 
 def test_estimates_name_differences_and_nothing_else() -> None:
-    drawn = statistics.replicates(scores([0.9, 0.8]))
-    found = statistics.estimate(10.0, drawn[:, 0] - drawn[:, 1])
-    assert found.low > 5 and found.high < 15 and found.p < 0.01
+    draws = statistics.replicates(scores([0.9, 0.8]))
+    estimate = statistics.estimate(10.0, draws[:, 0] - draws[:, 1])
+    assert estimate.low > 5 and estimate.high < 15 and estimate.p < 0.01
     assert statistics.over_seeds([1.0, -1.0, 0.5, -0.5]).p > 0.5
 
 
@@ -64,5 +64,5 @@ def test_ties_share_a_rank() -> None:
 
 @pytest.mark.parametrize(("models", "q"), [(2, 1.960), (5, 2.728), (10, 3.164)])
 def test_critical_differences_are_those_of_the_literature(models: int, q: float) -> None:
-    expected = q * math.sqrt(models * (models + 1) / (6 * 12))  # table 5 of Demsar (2006)
-    assert statistics.nemenyi(models, 12) == pytest.approx(expected, rel=1e-3)
+    value = q * math.sqrt(models * (models + 1) / (6 * 12))  # table 5 of Demsar (2006)
+    assert statistics.nemenyi(models, 12) == pytest.approx(value, rel=1e-3)

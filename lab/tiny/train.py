@@ -22,11 +22,11 @@ from transformers.utils import logging
 from ramerge.demo.scoring import SEED, accuracy, complete
 from ramerge.demo.tasks import ALPHABET, DEMO_AGENTS, DIGITS, LETTERS, TASKS, DemoTask, Example, prompts, reward
 
-STARTED = time.monotonic()
+START = time.monotonic()
 
 PAD, EOS = "<pad>", "<eos>"
 PAD_ID, EOS_ID = 0, 1
-IGNORED = -100
+NO_LABEL = -100
 
 BASE_STEPS = 1500
 BASE_BATCH = 48
@@ -59,11 +59,11 @@ def main() -> None:
     torch.manual_seed(options.seed)
     base = pretrain(build_model(), tokenizer, options.seed)
     save(base, tokenizer, options.out / "base")
-    for shipped in DEMO_AGENTS:
+    for demo_agent in DEMO_AGENTS:
         torch.manual_seed(options.seed)
-        runs = RUNS[shipped.task.name]
-        agent = reinforce(load(options.out / "base"), tokenizer, shipped.task, runs, options.seed)
-        save(agent, tokenizer, options.out / shipped.folder)
+        runs = RUNS[demo_agent.task.name]
+        agent = reinforce(load(options.out / "base"), tokenizer, demo_agent.task, runs, options.seed)
+        save(agent, tokenizer, options.out / demo_agent.folder)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -130,7 +130,7 @@ def pretrain(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: 
         optimizer.param_groups[0]["lr"] = BASE_RATE * min(1.0, warm_up, cool_down)
         ids, labels = supervised_batch(tokenizer, seed, step)
         logits = model(input_ids=ids).logits[:, :-1]
-        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED)
+        loss = cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=NO_LABEL)
         descend(model, optimizer, loss)
         if (step + 1) % 100 == 0:
             report(f"base {step + 1}: loss {loss.item():.3f}", model, tokenizer)
@@ -147,8 +147,8 @@ def supervised_batch(tokenizer: PreTrainedTokenizerFast, seed: int, step: int) -
             prompt = tokenizer.encode(example.prompt)
             answer = [*tokenizer.encode(teach(task, example, rng)), EOS_ID]
             rows.append(prompt + answer)
-            labels.append([IGNORED] * len(prompt) + answer)
-    return pad(rows, PAD_ID), pad(labels, IGNORED)
+            labels.append([NO_LABEL] * len(prompt) + answer)
+    return pad(rows, PAD_ID), pad(labels, NO_LABEL)
 
 
 def pad(rows: list[list[int]], value: int) -> torch.Tensor:
@@ -168,8 +168,8 @@ def reinforce(
     optimizer = torch.optim.SGD(model.parameters(), lr=run.rate, momentum=0.9)
     for step in range(run.steps):
         optimizer.param_groups[0]["lr"] = run.rate * (1 - step / run.steps)
-        drawn = prompts(task, "train", PROMPTS, step_seed("agent", seed, step))
-        examples = [example for example in drawn for _ in range(GROUP)]
+        batch = prompts(task, "train", PROMPTS, step_seed("agent", seed, step))
+        examples = [example for example in batch for _ in range(GROUP)]
         completions, texts = complete(model, tokenizer, examples, sample=True)
         rewards = torch.tensor([reward(example, text) for example, text in zip(examples, texts, strict=True)])
         advantages = group_advantages(rewards)
@@ -196,9 +196,9 @@ def policy_loss(
     """Return minus the mean over completion tokens of advantage times log-probability."""
     logits = model(input_ids=torch.cat([ids, completions], dim=1)).logits
     log_probabilities = logits[:, ids.shape[1] - 1 : -1].log_softmax(-1)
-    chosen = log_probabilities.gather(-1, completions.unsqueeze(-1)).squeeze(-1)
-    written = completions != PAD_ID
-    return -(advantages.unsqueeze(1) * chosen * written).sum() / written.sum()
+    likelihoods = log_probabilities.gather(-1, completions.unsqueeze(-1)).squeeze(-1)
+    mask = completions != PAD_ID
+    return -(advantages.unsqueeze(1) * likelihoods * mask).sum() / mask.sum()
 
 
 def round_to_bf16(model: LlamaForCausalLM) -> None:
@@ -231,7 +231,7 @@ def step_seed(phase: str, seed: int, step: int) -> int:
 def report(progress: str, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
     """Print one line of progress; its scores are of other prompts than the published ones."""
     scores = [f"{task.name} {accuracy(model, tokenizer, task, examples=200, seed=SEED + 1):.3f}" for task in TASKS]
-    print(f"{time.monotonic() - STARTED:5.0f} s  {progress:32s}", *scores, flush=True)
+    print(f"{time.monotonic() - START:5.0f} s  {progress:32s}", *scores, flush=True)
 
 
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:

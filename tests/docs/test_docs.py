@@ -435,7 +435,7 @@ def test_predicted_times_follow_from_what_was_measured() -> None:
     from benchmarks import scale
 
     text = (ROOT / scale.PAGE).read_text(encoding="utf-8")
-    assert text == scale.page(text, scale.kept()), "run `python -m benchmarks.scale --write`"
+    assert text == scale.page(text, scale.tables_of_results()), "run `python -m benchmarks.scale --write`"
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)

@@ -18,10 +18,10 @@ from ramerge.calibration.exchanges import Exchange
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.document import Document
-from ramerge.scoring.scores import ScoreFailedError, joined, of_items
+from ramerge.scoring.scores import ScoreFailedError, join, of_items
 from ramerge.searches import mass
 from ramerge.searches.mass import nll_by_prompt
-from ramerge.searches.prompted import Prompted, branches_after_sum, usual_space
+from ramerge.searches.prompted import PromptMeasures, branches_after_sum, usual_space
 from ramerge.searches.run import PlannedPoints
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import mapped_space
@@ -49,8 +49,8 @@ def recipe(tmp_path: Path) -> Document:
     return open_recipe({"base": str(tmp_path / "base"), "agents": agents})
 
 
-def gathered(recipe: Document, live: Any, *, rewarded: bool = False) -> Prompted:
-    return Prompted(ReplySet({}, rewarded, (), {"code": (2, 3)}), live, {"code": "f"}, ())
+def gathered(live: Any, *, rewarded: bool = False) -> PromptMeasures:
+    return PromptMeasures(ReplySet({}, rewarded, (), {"code": (2, 3)}), live, {"code": "f"}, ())
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ def test_after_the_sum_longer_ones_or_all_others(recipe: Document) -> None:
 def test_points_come_in_the_order_of_their_mass(recipe: Document, scored: Live, tmp_path: Path) -> None:
     space = mapped_space(recipe, {"method": ["ram", "linear", "ties"]})
     points = PlannedPoints(recipe, ramerge.Options())
-    ordered = gathered(recipe, scored).ordered(space, points, tmp_path)
-    assert [point["method"] for point in ordered.listed()] == ["ties", "ram", "linear"]
+    ordered = gathered(scored).in_order(space, points, tmp_path)
+    assert [point["method"] for point in ordered.points()] == ["ties", "ram", "linear"]
     masses = json.loads((tmp_path / "order.json").read_text())["masses"]
     expected = [(np.exp(0.05 - nll) / 2 + np.exp(-0.05 - nll)) / 2 for nll in (0.3, 0.1)]
     assert masses == [pytest.approx(expected[0]), None, pytest.approx(expected[1])]
     scored.put_in.clear()
-    assert gathered(recipe, scored).ordered(space, points, tmp_path) == ordered
+    assert gathered(scored).in_order(space, points, tmp_path) == ordered
     assert scored.put_in == [], "what was found is kept"
 
 
@@ -105,16 +105,16 @@ def test_points_come_in_the_order_of_their_mass(recipe: Document, scored: Live, 
 def test_an_order_that_is_none_is_found_again(masses: Any, recipe: Document, scored: Live, tmp_path: Path) -> None:
     space = mapped_space(recipe, {"method": ["ram", "linear", "ties"]})
     points = PlannedPoints(recipe, ramerge.Options())
-    right = gathered(recipe, scored).ordered(space, points, tmp_path)
+    right = gathered(scored).in_order(space, points, tmp_path)
     kept = json.loads((tmp_path / "order.json").read_text())
     (tmp_path / "order.json").write_text(json.dumps({**kept, "masses": masses}))
-    assert gathered(recipe, scored).ordered(space, points, tmp_path) == right
+    assert gathered(scored).in_order(space, points, tmp_path) == right
 
 
 def test_the_scorer_scores_what_was_merged_last_in_parts(recipe: Document, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"code": np.array([[0.5, 2.0]])}, {"code": np.array([[1.5, 2.0], [2.0, 4.0]])}]
     monkeypatch.setattr(mass, "likelihoods", lambda live, replies, count: iter(parts[:count]))
-    scorer = gathered(recipe, Live({}), rewarded=True).scorer()
+    scorer = gathered(Live({}), rewarded=True).scorer()
     first, second = scorer.parts(Path("unused"), "validation")
     assert (first["code"].value, second["code"].value) == (0.25, 3.5 / 6)
     with pytest.raises(ScoreFailedError, match="no items for a test"):
@@ -133,7 +133,7 @@ def test_a_method_that_the_recipe_names_is_tried_in_any_case(recipe: Document) -
     assert good[-1] == poor[-1] == {"method": "ties", "parameters.density": 0.3}
     summed = recipe.with_values({"method": "task_arithmetic", "parameters.scale": 1.5})
     space = usual(recipe, summed)
-    scales = [point["parameters.scale"] for point in space.listed() if point["method"] == "task_arithmetic"]
+    scales = [point["parameters.scale"] for point in space.points() if point["method"] == "task_arithmetic"]
     assert scales == [1.0, 0.8, 1.3, 1.6, 1.5]
     good, poor = branches_after_sum(space, summed)
     assert [point.get("parameters.scale") for point in good] == [1.3, 1.6, 1.5]
@@ -151,7 +151,7 @@ def test_measurements_belong_to_their_prompts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(agreement, "_one", lambda _live, _name, each: (float(each.key.split()[1]), 1.0))
     parts = list(agreement.likelihoods(None, replies, 4))
     assert [len(part["code"]) for part in parts] == [4, 3, 3, 2]
-    measured = joined([{name: of_items(items) for name, items in part.items()} for part in parts])
+    measured = join([{name: of_items(items) for name, items in part.items()} for part in parts])
     by_prompt = nll_by_prompt(measured, replies)
     assert by_prompt == {name: {f"{name} {number}": number for number in each} for name, each in numbers.items()}
     with pytest.raises(ValueError, match="tool"):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramerge.calibration.agreement import mass_items, temper_of
-from ramerge.scoring.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
+from ramerge.scoring.scores import Measure, Objective, ScoreFailedError, join, of_items, read_scores
 from ramerge.searches import evidence
 
 MEAN = Objective()
@@ -88,7 +88,7 @@ def test_the_front_is_what_no_point_beats(points: list[tuple[int, int]]) -> None
     found = evidence.front(points)
     assert found == [place for place, is_beaten in enumerate(beaten) if not is_beaten]
     front = [points[place] for place in found]
-    assert 0 <= evidence.balanced(front) < len(front)
+    assert 0 <= evidence.compromise(front) < len(front)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_what_is_no_score_is_refused(returned: object, said: str) -> None:
 
 
 def test_parts_are_joined_item_by_item() -> None:
-    whole = joined([read_scores({"a": [1, 0], "b": [1]}), read_scores({"a": [1], "b": [0, 0]})])
+    whole = join([read_scores({"a": [1, 0], "b": [1]}), read_scores({"a": [1], "b": [0, 0]})])
     assert whole["a"].value == pytest.approx(2 / 3) and whole["b"].value == pytest.approx(1 / 3)
     assert whole["a"].half("validation").value == 1 and whole["a"].half("test").value == 0
     with pytest.raises(ScoreFailedError, match="before it was a, b"):
-        joined([read_scores({"a": [1], "b": [1]}), read_scores({"a": [1]})])
+        join([read_scores({"a": [1], "b": [1]}), read_scores({"a": [1]})])
     with pytest.raises(ScoreFailedError, match="came twice"):
-        joined([read_scores({"a": 1.0}), read_scores({"a": 1.0})])
+        join([read_scores({"a": 1.0}), read_scores({"a": 1.0})])
     with pytest.raises(ScoreFailedError, match="1 item"):
         read_scores({"a": [1]})["a"].half("test")
 

@@ -67,7 +67,7 @@ def tried(result: SearchResult) -> list[dict[str, Any]]:
 def test_a_grid_is_tried_point_by_point_and_its_best_is_kept(tmp_path: Path) -> None:
     scorer = Fake(known, splits=True)
     result = found(tmp_path / "out", scorer=scorer)
-    assert tried(result) == list(GRID.listed()) and result.winner.point == {"method": "ram+", "parameters.r": 0.3}
+    assert tried(result) == list(GRID.points()) and result.winner.point == {"method": "ram+", "parameters.r": 0.3}
     assert [point.number for point in result.points] == [1, 2, 3, 4]
     # the test items are asked once, of the best, after the choice
     assert [split for _, split, _ in scorer.asked] == ["validation"] * 4 + ["test"] and scorer.is_closed
@@ -91,7 +91,7 @@ def test_a_search_that_is_done_does_nothing_again_and_can_be_extended(tmp_path: 
     again = found(tmp_path / "out", scorer=scorer, trials=2)
     assert scorer.asked == [] and again == first
     more = found(tmp_path / "out", scorer=scorer)
-    assert tried(more) == list(GRID.listed()) and len(scorer.asked) == 3
+    assert tried(more) == list(GRID.points()) and len(scorer.asked) == 3
 
 
 def test_what_was_not_tried_is_said(tmp_path: Path) -> None:
@@ -547,19 +547,19 @@ def test_every_candidate_is_planned_once(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(api, "make_plan", counted)
     found(tmp_path / "out")
-    assert len(plans) == len(list(GRID.listed())) + 1, "and the best for its own folder"
+    assert len(plans) == len(list(GRID.points())) + 1, "and the best for its own folder"
 
 
 class Backwards(StrategyKind):
     """Points from the last to the first."""
 
     def start(self, question: Question) -> Strategy:
-        return ListedPoints([*question.space.listed()][::-1])
+        return ListedPoints([*question.space.points()][::-1])
 
 
 def test_a_strategy_of_a_plugin_names_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES._objects, "backwards", Backwards())
-    assert tried(found(tmp_path / "out", sampler="backwards")) == list(GRID.listed())[::-1]
+    assert tried(found(tmp_path / "out", sampler="backwards")) == list(GRID.points())[::-1]
 
 
 def test_the_sum_decides_also_where_its_trial_was_removed() -> None:

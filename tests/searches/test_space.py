@@ -41,7 +41,7 @@ method:
   ties: {parameters.density: [0.2, 0.5]}
 dtype: [bfloat16, float32]
 """
-    assert list(spanned(tmp_path, text).listed()) == [
+    assert list(spanned(tmp_path, text).points()) == [
         *[{"method": "ram", "dtype": dtype} for dtype in ("bfloat16", "float32")],
         *[{"method": "ram+", "parameters.r": r, "dtype": d} for r in (0, 0.1) for d in ("bfloat16", "float32")],
         *[{"method": "ties", "parameters.density": p, "dtype": d} for p in (0.2, 0.5) for d in ("bfloat16", "float32")],
@@ -53,14 +53,14 @@ dtype: [bfloat16, float32]
 )
 def test_a_single_method_is_that_of_every_point_and_not_the_recipes(tmp_path: Path, text: str) -> None:
     space = spanned(tmp_path, text, method="ram+", parameters={"r": 0.2})
-    points = [*space.listed(), space.draw(lambda axis: axis.domain.extremes()[0])]
+    points = [*space.points(), space.draw(lambda axis: axis.domain.extremes()[0])]
     assert [point["rounding"] for point in points] == ["nearest", "stochastic", "nearest"]
     assert {recipe_at(recipe(method="ram+", parameters={"r": 0.2}), point).method for point in points} == {"ties"}
 
 
 def test_a_parameter_that_another_value_switches_off_does_not_vary(tmp_path: Path) -> None:
     text = "method: [ram]\nparameters: {density: [0.2, 0.5], shared: [mean, ties]}\n"
-    points = list(spanned(tmp_path, text).listed())
+    points = list(spanned(tmp_path, text).points())
     assert [point["parameters.shared"] for point in points] == ["mean", "ties", "ties"]
     assert ["parameters.density" in point for point in points] == [False, True, True]
 
@@ -134,7 +134,7 @@ def test_whole_numbers_from_python_are_bounded() -> None:
 
 def test_a_grid_of_words() -> None:
     space = vary_space(recipe(), {"method": ["ram", "ties"], "parameters.density": [0.2, 0.5]})
-    assert [point.get("parameters.density") for point in space.listed()] == [None, 0.2, 0.5]
+    assert [point.get("parameters.density") for point in space.points()] == [None, 0.2, 0.5]
     with pytest.raises(RecipeError, match=r"--vary parameters.densty: unknown parameter"):
         vary_space(recipe(method="ties"), {"parameters.densty": [0.2]})
 
@@ -143,14 +143,14 @@ def test_a_grid_of_words() -> None:
 def test_a_range_lists_its_values_in_order_and_within(low: int, length: int, step: int, whole: bool) -> None:
     unit = 1 if whole else 0.1
     domain = ValueRange(low * unit, (low + length) * unit, min(step, length) * unit)
-    values = domain.listed()
+    values = domain.enumeration()
     assert values is not None and list(values) == sorted(set(values))
     assert domain.low <= values[0] and values[-1] <= domain.high
     assert len(values) == length // min(step, length) + 1
 
 
 def test_choices_keep_their_order() -> None:
-    assert Choices((3, 1, 2)).listed() == (3, 1, 2)
+    assert Choices((3, 1, 2)).enumeration() == (3, 1, 2)
 
 
 def test_a_parameter_of_another_method_names_it() -> None:

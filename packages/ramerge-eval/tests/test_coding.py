@@ -15,7 +15,7 @@ import pytest
 from tests.tiers import unavailable
 
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge_eval.sandbox.execution import Outcome, opened
+from ramerge_eval.sandbox.execution import Outcome, open_sandbox
 from ramerge_eval.sandbox.provider import BubblewrapSandbox
 from ramerge_eval.sandbox.watch import Limits
 from ramerge_eval.tasks.coding import judging
@@ -115,7 +115,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
 @pytest.fixture
 def _sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        opened()
+        open_sandbox()
     except EvaluationError as error:
         unavailable(f"no sandbox: {error}")
     monkeypatch.setattr(judging, "programs", lambda: BubblewrapSandbox(Limits()))

@@ -159,7 +159,7 @@ def reasons(*runs: tuple[str, str, str]) -> list[str]:
 
     async def reason(sandbox: BubblewrapSandbox, program: str, assertions: str, given: str) -> str:
         case = Case("", "", assertions=assertions)
-        judge = Judge(sandbox, Problem("x", "", (case,), function="f", given=given), Limits(seconds=60))
+        judge = Judge(sandbox, Problem("x", "", (case,), function="f", preamble=given), Limits(seconds=60))
         [[passed]] = await judge.table([program], [case])
         [said] = judge.reasons or [""]
         assert passed == (said == "") == (judge.outcomes == {"ok": 1})

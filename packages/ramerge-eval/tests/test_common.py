@@ -21,14 +21,14 @@ from ramerge_eval.tasks.common import (
     Seed,
     Subsets,
     answer,
-    checked,
-    chosen,
+    choice,
     for_each,
     is_failed,
     sample,
-    scored,
+    score_of,
     shares,
     text_of,
+    with_validation,
 )
 
 pytestmark = [
@@ -38,10 +38,10 @@ pytestmark = [
 
 
 @task
-@checked
+@with_validation
 def echoes(subsets: Subsets = "short", count: Count = 2, seed: Seed = 0) -> Task:
     """Words to say again; a sample counts as many as its number."""
-    names = chosen(subsets, ("short", "long"))
+    names = choice(subsets, ("short", "long"))
     samples = for_each(names, lambda name: [sample(name, str(n), f"{name}{n}", n=n) for n in range(1, count + 1)])
     return Task(
         dataset=[each for found in samples.values() for each in found],
@@ -56,9 +56,9 @@ def said() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         number = state.metadata["n"]
         if is_failed(state):
-            return scored(state, {"said": (0.0, number)}, problem="failed")
+            return score_of(state, {"said": (0.0, number)}, problem="failed")
         text = text_of(state.output)
-        return scored(state, {"said": (number * (text == state.input), number)}, text, n=1)
+        return score_of(state, {"said": (number * (text == state.input), number)}, text, n=1)
 
     return score
 

@@ -20,7 +20,7 @@ import pytest
 
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge_eval.tasks import harness
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 from suites.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
 from suites.gold import document_of, gold_of
 
@@ -382,7 +382,7 @@ def test_a_checker_that_does_not_end_is_stopped(data: dict[str, Path], monkeypat
             pass
 
     monkeypatch.setattr("lm_eval.tasks.ifeval.instructions.KeywordChecker.check_following", stuck)
-    monkeypatch.setattr("ramerge_eval.tasks.harness.guarded", partial(guarded, seconds=0.2))
+    monkeypatch.setattr("ramerge_eval.tasks.harness.call_within_limit", partial(call_within_limit, seconds=0.2))
     score = attempt(ours, "ifeval", item, ["The tide"])
     assert score.problem is not None and "did not end" in score.problem
     assert score.metrics == ours.failed("ifeval", item)
@@ -399,7 +399,7 @@ def test_a_checker_with_alarms_of_its_own_is_stopped() -> None:
 
     handlers = [signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGPROF)]
     began = time.monotonic()
-    assert guarded(checker, seconds=0.2) == (None, "the checker did not end within 0.2 seconds")
+    assert call_within_limit(checker, seconds=0.2) == (None, "the checker did not end within 0.2 seconds")
     assert time.monotonic() - began < 9
     assert [signal.getitimer(clock)[0] for clock in (signal.ITIMER_REAL, signal.ITIMER_PROF)] == [0, 0]
     assert [signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGPROF)] == handlers
@@ -619,7 +619,7 @@ def no_network(*_arguments, **_options):
     raise AssertionError("asked the network")
 
 socket.getaddrinfo = socket.socket.connect = no_network
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 from ramerge_eval.tasks.harness import ifeval, math
 assert not {"lm_eval", "datasets", "sympy", "nltk"} & set(sys.modules)
 

@@ -793,7 +793,7 @@ def test_a_program_that_is_canceled_before_it_begins(sandbox: Bubblewrap, monkey
     monkeypatch.setattr("subprocess.Popen", lambda *args, **options: started.append(args))
     canceled = threading.Event()
     canceled.set()
-    outcome = Execution(sandbox, "print(1)", "", AMPLE, canceled=canceled)()
+    outcome = Execution(sandbox, "print(1)", "", AMPLE, cancellation=canceled)()
     assert (outcome.status, outcome.code, started) == ("error", None, [])
 
 
@@ -806,7 +806,7 @@ def test_a_bubblewrap_that_is_canceled_while_it_starts_leaves_no_child(sandbox: 
     with ThreadPoolExecutor(1) as thread:
         outcome = thread.submit(begun)
         assert soon(lambda: bool(processes_with(mark)))
-        begun.canceled.set()
+        begun.cancellation.set()
         assert outcome.result().status == "error"
     assert soon(lambda: not processes_with(mark), 5)
 
@@ -894,9 +894,9 @@ def zombies() -> list[int]:
 def test_no_more_than_the_output_limit_is_held(sandbox: Bubblewrap) -> None:
     peak = "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     script = f"""
-from ramerge_eval.sandbox.execution import Execution, opened
+from ramerge_eval.sandbox.execution import Execution, open_sandbox
 from ramerge_eval.sandbox.watch import Limits
-way = opened()
+way = open_sandbox()
 {peak}
 for _ in range(3):
     outcome = Execution(way, "import os\\nwhile True: os.write(1, bytes(1 << 20))", "", Limits(seconds=60))()
@@ -957,12 +957,12 @@ def test_nothing_outlives_us(sandbox: Bubblewrap, number: signal.Signals) -> Non
     mark = f"orphan-of-{os.getpid()}-{number}"
     script = f"""
 import asyncio, signal
-from ramerge_eval.sandbox.execution import opened, run
+from ramerge_eval.sandbox.execution import open_sandbox, run
 from ramerge_eval.sandbox.watch import Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 sleeper = "[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}x']"
 program = f"import os, sys; os.execv(sys.executable, {{sleeper}})"
-asyncio.run(run(opened(), program, limits=Limits(seconds=1000)))
+asyncio.run(run(open_sandbox(), program, limits=Limits(seconds=1000)))
 """
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as us:
         assert soon(lambda: bool(processes_with(f"\0{mark}x\0")), 30)
@@ -978,13 +978,13 @@ def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
     with pytest.raises(EvaluationError, match=r"(?s)apt install bubblewrap.*--sandbox docker"):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "darwin")
     with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--sandbox docker"):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -1012,7 +1012,7 @@ def test_a_bubblewrap_that_does_not_work(
 ) -> None:
     stand_in(tmp_path, monkeypatch, script)
     with pytest.raises(EvaluationError, match=message):
-        execution.opened.__wrapped__()
+        execution.open_sandbox.__wrapped__()
 
 
 def test_a_sandbox_that_fails_later_is_no_failed_program(
@@ -1049,9 +1049,9 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     if not Path(python).exists():
         pytest.skip(f"{python} is not installed")
     script = """
-from ramerge_eval.sandbox.execution import Execution, opened
+from ramerge_eval.sandbox.execution import Execution, open_sandbox
 from ramerge_eval.sandbox.watch import Limits
-way = opened()
+way = open_sandbox()
 assert not way.as_root
 print(Execution(way, "print(input())", "hello", Limits())().stdout)
 bomb = (

@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge_eval.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, opened, read_documents
+from ramerge_eval.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, open_retriever, read_documents
 from ramerge_eval.tasks.search import (
     INVALID,
-    NOTHING_FOUND,
+    NO_DOCUMENTS,
     PROMPT,
     _action,
     _answers_in,
@@ -127,7 +127,7 @@ class TestConversation:
     @pytest.mark.parametrize("query", ["", "  ", "zzz qqq", "of the"])
     def test_a_search_may_find_nothing(self, context: Files, query: str) -> None:
         chat, _ = converse(suite_of(context), f"<search>{query}", ANSWER)
-        assert chat.asked[1]["messages"][-1]["content"] == f"<information>{NOTHING_FOUND}</information>"
+        assert chat.asked[1]["messages"][-1]["content"] == f"<information>{NO_DOCUMENTS}</information>"
 
     def test_long_documents_are_cut(self, context: Files) -> None:
         chat, _ = converse(suite_of(context, max_information=10), "<search> frankenstein", ANSWER)
@@ -355,7 +355,7 @@ class TestDocuments:
     def test_other_layouts_are_refused(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", [{"text": "x"}, {"body": "x"}, {"title": 1, "text": "x"}])
         with pytest.raises(EvaluationError) as caught:
-            opened("bm25", path)
+            open_retriever("bm25", path)
         assert [problem.split(": ")[0] for problem in caught.value.problems] == [
             f"{path}, record 2",
             f"{path}, record 3",
@@ -363,7 +363,7 @@ class TestDocuments:
 
     def test_an_absent_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(EvaluationError, match="absent"):
-            opened("bm25", tmp_path / "absent")
+            open_retriever("bm25", tmp_path / "absent")
 
     @pytest.mark.parametrize(
         ("value", "problem"),
@@ -381,11 +381,11 @@ class TestDocuments:
 
     def test_an_index_is_made_again_only_for_other_documents(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", DOCUMENTS)
-        index = opened("bm25", path)
-        assert opened("bm25", path) is index
+        index = open_retriever("bm25", path)
+        assert open_retriever("bm25", path) is index
         lines(path, DOCUMENTS[:1])
         os.utime(path, ns=(1, 1))
-        assert opened("bm25", path) is not index
+        assert open_retriever("bm25", path) is not index
 
 
 class TestBM25:
@@ -570,7 +570,7 @@ class TestRealData:
             for title, sentences in zip(each["context"]["title"], each["context"]["sentences"], strict=True)
         }
         records = [{"title": title, "text": text} for title, text in paragraphs.items()]
-        index = opened("bm25", lines(tmp_path / "documents.jsonl", records))
+        index = open_retriever("bm25", lines(tmp_path / "documents.jsonl", records))
 
         async def is_found(question: dict[str, Any]) -> bool:
             found = {document.title for document in await index.search(question["question"], 5)}

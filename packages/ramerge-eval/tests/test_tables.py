@@ -40,7 +40,7 @@ def gathered(lines: Sequence[dict[str, Any]]) -> Samples:
     names = dict.fromkeys(name for line in lines for name in line["metrics"])
     metrics = {name: np.array([line["metrics"].get(name, (0, 0)) for line in lines], dtype=float) for name in names}
     failures = {line["key"]: line["failure"] for line in lines if line.get("failure")}
-    return Samples(tuple(line["key"] for line in lines), metrics, failures, asked=len(lines))
+    return Samples(tuple(line["key"] for line in lines), metrics, failures, item_count=len(lines))
 
 
 def lines(metric: str, right: Iterable[float]) -> list[tuple[str, dict[str, Any]]]:
@@ -108,7 +108,7 @@ def interval(cell: Any) -> tuple[float, float] | None:
 def test_paper_rows_fit_the_layouts(name: str) -> None:
     columns = [column for column in layouts.layout_of(name, []).columns if column.task]
     assert all(all(column.titles) and column.metric for column in columns)
-    for quoted in layouts.printed(name)["rows"]:
+    for quoted in layouts.paper_table(name)["rows"]:
         assert len(quoted["values"]) == len(columns)
         assert all(0 <= value <= 100 for value in quoted["values"])
 
@@ -129,7 +129,8 @@ def test_paper_rows_fit_the_layouts(name: str) -> None:
 )
 def test_cells_of_the_paper(table: str, name: str, column: int, value: float) -> None:
     assert (
-        next(quoted for quoted in layouts.printed(table)["rows"] if quoted["name"] == name)["values"][column] == value
+        next(quoted for quoted in layouts.paper_table(table)["rows"] if quoted["name"] == name)["values"][column]
+        == value
     )
 
 
@@ -138,17 +139,17 @@ def test_the_papers_averages_are_means_over_columns() -> None:
     unlike = [
         (table, quoted["name"])
         for table in PAPER_TABLES
-        for quoted in layouts.printed(table)["rows"]
+        for quoted in layouts.paper_table(table)["rows"]
         if "average" in quoted and abs(fmean(quoted["values"]) - quoted["average"]) > 0.00501
     ]
     assert unlike == [("table8", "TIES"), ("table8", "DARE+TA")]
-    assert "TIES (72.71) and DARE+TA (76.50)" in " ".join(layouts.printed("table8")["inconsistencies"])
+    assert "TIES (72.71) and DARE+TA (76.50)" in " ".join(layouts.paper_table("table8")["inconsistencies"])
 
 
 def test_the_papers_differences_to_the_base() -> None:
     table = build([ifeval("mine", [1, 0])], "table3", reference=True)
     quoted = [list(cells.itertuples()) for _, cells in table.cells[table.cells.quoted].groupby("line")]
-    for shown, source in zip(quoted, layouts.printed("table3")["rows"], strict=True):
+    for shown, source in zip(quoted, layouts.paper_table("table3")["rows"], strict=True):
         differences = [None if np.isnan(cell.difference) else round(cell.difference, 2) for cell in shown]
         assert differences == source.get("differences", [None] * 4)
     assert {row[0].section.split(":")[0] for row in quoted} == {"Qwen2.5-7B-Instruct", "Llama-3.2-3B-Instruction"}
@@ -273,16 +274,16 @@ def test_best_second_best_and_marks_against_agents() -> None:
 
 def test_roles_as_the_user_says() -> None:
     models = [made(name, right, right) for name, right in (("x", [1, 0]), ("y", [0, 0]), ("z", [1, 1]), ("w", [1, 0]))]
-    table = build(models, given=GivenRoles("y", {"tool": "x"}, ["z", "w"]))
+    table = build(models, explicit_roles=GivenRoles("y", {"tool": "x"}, ["z", "w"]))
     assert list(rows(table)) == ["y", "x", "z", "w"]
     assert ranks(table, "Tool use parallel") == {"z": (1, True), "w": (2, False)}
     assert "No specialist is known for memory." in table.notes
 
 
-@pytest.mark.parametrize("roles", [{"base": "nobody"}, {"specialists": {"tool": "nobody"}}, {"merged": ["nobody"]}])
+@pytest.mark.parametrize("roles", [{"base": "nobody"}, {"specialists": {"tool": "nobody"}}, {"merges": ["nobody"]}])
 def test_unknown_names(roles: dict[str, Any]) -> None:
     with pytest.raises(EvaluationError, match="no results of 'nobody'; there are merge-a, "):
-        build(family(), given=GivenRoles(**roles))
+        build(family(), explicit_roles=GivenRoles(**roles))
 
 
 def test_models_in_the_order_asked_for() -> None:
@@ -359,7 +360,7 @@ def test_a_model_whose_samples_failed_has_a_dash(form: str) -> None:
 
 
 def test_a_model_without_any_answer_stays_in_the_table() -> None:
-    other = replace(made("other"), tasks={("tool", "parallel"): Samples(("q1",), {}, {"q1": "HTTP 500"}, asked=1)})
+    other = replace(made("other"), tasks={("tool", "parallel"): Samples(("q1",), {}, {"q1": "HTTP 500"}, item_count=1)})
     assert values(build([*family(), other]), "other")["Tool use parallel"] is None
     alone = build([other])
     assert [cell.failure for cell in row(alone, "other")] == ["1 of 1 samples failed: HTTP 500"]
@@ -405,7 +406,7 @@ def test_every_table_with_the_papers_rows_in_every_format(name: str, form: str) 
     mine = model({"name": "mine", "record": record(agents={})}, tasks)
     text = render(build([mine], name, reference=True), form)
     assert "mine" in text and "50.0" in text
-    assert text.count("(paper)") >= len(layouts.printed(name)["rows"])
+    assert text.count("(paper)") >= len(layouts.paper_table(name)["rows"])
     assert "2601.13572" in text
 
 
@@ -593,7 +594,7 @@ def test_merging_needs_merges_and_specialists() -> None:
     with pytest.raises(EvaluationError, match="--merged"):
         retention([made("a", [1, 0])])
     with pytest.raises(EvaluationError, match="--specialist"):
-        retention([made("a", [1, 0]), made("b", [1, 0])], GivenRoles(merged=["a"]))
+        retention([made("a", [1, 0]), made("b", [1, 0])], GivenRoles(merges=["a"]))
     told = retention([made("a", [1, 0]), made("b", [1, 1])], GivenRoles(None, {"tool": "b"}, ["a"]))
     assert values(told, "a")["Retention tool/parallel"] == 50
 

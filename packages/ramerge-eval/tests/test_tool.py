@@ -26,7 +26,7 @@ from ramerge.core.foundation.extras import EVALUATION
 from ramerge_eval import arithmetic
 from ramerge_eval.tasks import bfcl
 from ramerge_eval.tasks.tool import SUBSETS, tool
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 from suites import bfcl_calls
 from suites.chats import Item, Reply, Suite, attempt, main_metric
 from suites.gold import gold_of
@@ -542,7 +542,7 @@ def test_what_was_parsed_can_be_written_as_json(value: str) -> None:
 
 @needs_bfcl
 def test_a_checker_that_does_not_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge_eval.tasks.tool.guarded", partial(guarded, seconds=0.3))
+    monkeypatch.setattr("ramerge_eval.tasks.tool.call_within_limit", partial(call_within_limit, seconds=0.3))
     suite = suite_in("prompting")
     item = next(item for item in suite.items("simple_javascript") if item.key == "simple_javascript_2")
     endless = "[[" + "],[" * 60 + "x"  # exponential time in the package's pattern for arrays of arrays

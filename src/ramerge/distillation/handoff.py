@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError, Options, RecipeError, __version__
-from ramerge.distillation.merged import check_agents, check_tokens, notes_of_changes, open_merged, teachers_of
+from ramerge.distillation.merged import check_agents, check_tokens, notes_of_changes, open_merge, teachers_of
 from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
@@ -116,9 +116,9 @@ def handoff(
         raise RecipeError(unknown("trainer", trainer, [*TRAINERS]))
     if max_new < 1 or (hardest is not None and hardest < 1):
         raise InputError(f"{'max_new' if max_new < 1 else 'hardest'}: must be at least 1")
-    chosen = TRAINERS[trainer]
+    trainer_format = TRAINERS[trainer]
     source, folder = Path(merged).expanduser(), path_of(Path(out))
-    student = open_merged(source)
+    student = open_merge(source)
     agents = [*student.recipe.agents]
     files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:
@@ -132,19 +132,19 @@ def handoff(
         likelihoods = likelihoods_of(student.search)
         counts = {name: len(each) for name, each in own_prompts.items()}
         own_prompts = hardest_of(own_prompts, likelihoods, hardest)
-        scored = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
-        notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {scored}")
+        counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
+        notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {counts_text}")
     tasks, template = tasks_of(own_prompts, student.folder)
     lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
-    contents = chosen.files(lesson)
+    contents = trainer_format.files(lesson)
     result = Handoff(
-        chosen.title,
+        trainer_format.title,
         str(lesson.student),
         names,
         {name: len(each) for name, each in own_prompts.items()},
         (*sorted(contents), RECORD),
-        chosen.command.format(out=shlex.quote(str(lesson.out))),
-        chosen.needs,
+        trainer_format.command.format(out=shlex.quote(str(lesson.out))),
+        trainer_format.needs,
         tuple(notes),
     )
     # the record comes last: a folder with one is whole

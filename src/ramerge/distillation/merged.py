@@ -23,7 +23,7 @@ _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 @dataclass(frozen=True)
-class Merged:
+class Merge:
     """A merge on this machine.
 
     Attributes:
@@ -49,7 +49,7 @@ class Merged:
         return files
 
 
-def open_merged(path: Path) -> Merged:
+def open_merge(path: Path) -> Merge:
     """The merge in a folder, which is that of a merge or of a search.
 
     Raises:
@@ -77,14 +77,14 @@ def open_merged(path: Path) -> Merged:
     recipe = check(read_document(folder / RECIPE))
     if (lacking := _lacking(folder)) is not None:
         raise RecipeError(f"{folder}: {lacking}, so no trainer loads it as the student; merge again")
-    return Merged(folder.absolute(), recipe, path.absolute() if folder != path else None)
+    return Merge(folder.absolute(), recipe, path.absolute() if folder != path else None)
 
 
-def teachers_of(merged: Merged, others: Mapping[str, str]) -> dict[str, str]:
+def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
     """The teacher of each agent, as trainers load it: an absolute folder, or a hub id.
 
     Args:
-        merged: the merge.
+        merge: the merge.
         others: teachers that stand in for an agent's own checkpoint, by name of the agent.
 
     Raises:
@@ -92,16 +92,16 @@ def teachers_of(merged: Merged, others: Mapping[str, str]) -> dict[str, str]:
     """
     teachers: dict[str, str] = {}
     problems = [
-        f"--teacher {name}: the merge has no such agent; it has {', '.join(merged.recipe.agents)}"
+        f"--teacher {name}: the merge has no such agent; it has {', '.join(merge.recipe.agents)}"
         for name in others
-        if name not in merged.recipe.agents
+        if name not in merge.recipe.agents
     ]
-    for name, agent in merged.recipe.agents.items():
+    for name, agent in merge.recipe.agents.items():
         try:
             if name in others:
                 teachers[name] = _loadable(name, others[name], Path())
             else:
-                teachers[name] = _teacher(name, agent, merged)
+                teachers[name] = _teacher(name, agent, merge)
         except ValueError as error:
             problems.append(str(error))
     if problems:
@@ -109,17 +109,17 @@ def teachers_of(merged: Merged, others: Mapping[str, str]) -> dict[str, str]:
     return teachers
 
 
-def _teacher(name: str, agent: Agent, merged: Merged) -> str:
+def _teacher(name: str, agent: Agent, merge: Merge) -> str:
     """The checkpoint of an agent. Raises `ValueError` with what to do where there is none."""
     command = (
-        f"make one: ramerge merge {shlex.quote(str(merged.folder / RECIPE))} TEACHER --method passthrough "
+        f"make one: ramerge merge {shlex.quote(str(merge.folder / RECIPE))} TEACHER --method passthrough "
         f"--set {shlex.quote(f'parameters.agent={name}')}; and give it: --teacher {shlex.quote(f'{name}=TEACHER')}"
     )
     if agent.model is None:
         what = "a delta" if agent.delta else "a soup"
         raise ValueError(f"teacher {name}: {agent.written} is {what}, which no trainer loads; {command}")
     try:
-        return _loadable(name, agent.model, merged.recipe.folder)
+        return _loadable(name, agent.model, merge.recipe.folder)
     except ValueError as error:
         raise ValueError(f"{error}; {command}") from error
 
@@ -157,14 +157,14 @@ def _change_in(folder: Path) -> str | None:
     return "an adapter" if (folder / "adapter_config.json").is_file() else None
 
 
-def notes_of_changes(merged: Merged, teachers: Mapping[str, str]) -> list[str]:
+def notes_of_changes(merge: Merge, teachers: Mapping[str, str]) -> list[str]:
     """Notes where the weights of an agent were written after the merge.
 
     Args:
-        merged: the merge.
+        merge: the merge.
         teachers: the folders of agents, or their hub ids, of which nothing is known.
     """
-    merge_time = (merged.folder / RECORDS[0]).stat().st_mtime_ns
+    merge_time = (merge.folder / RECORDS[0]).stat().st_mtime_ns
     return [
         f"teacher {name}: {folder} was written after the merge, so it may not be the agent that was merged; merge "
         "again, or give the former checkpoint: --teacher"

@@ -36,10 +36,10 @@ def read_files(files: Mapping[str, Sequence[Path]]) -> dict[str, list[Prompt]]:
         except InputError as error:
             problems += [f"prompts of {name}: {problem}" for problem in error.problems]
             continue
-        if lost := [prompt for prompt in file_prompts if prompt.state == "decoded"]:
+        if decoded_prompts := [prompt for prompt in file_prompts if prompt.state == "decoded"]:
             problems.append(
-                f"prompts of {name}: {lost[0].place}: is a rollout whose prompt was decoded without its special "
-                "tokens, so a trainer would ask something else; give the training set with messages: "
+                f"prompts of {name}: {decoded_prompts[0].place}: is a rollout whose prompt was decoded without its "
+                "special tokens, so a trainer would ask something else; give the training set with messages: "
                 f"--prompts {name}=FILE"
             )
         prompts[name] = list({prompt.key: prompt for prompt in file_prompts}.values())
@@ -59,10 +59,10 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
     """
     forms = {_form(prompt): (name, prompt) for name, each in prompts.items() for prompt in each}
     if len(forms) > 1:
-        shown = "; ".join(f"{prompt.place} ({name}): {form}" for form, (name, prompt) in forms.items())
+        examples = "; ".join(f"{prompt.place} ({name}): {form}" for form, (name, prompt) in forms.items())
         raise InputError(
-            f"prompts have several forms, and a trainer writes all of them with one chat template: {shown}; give all "
-            "of them as messages"
+            f"prompts have several forms, and a trainer writes all of them with one chat template: {examples}; give "
+            "all of them as messages"
         )
     tasks = [
         TaskPrompt(
@@ -126,20 +126,20 @@ def hardest(
     Raises:
         InputError: no prompt of an agent has a value.
     """
-    chosen = {
+    hardest_by_agent = {
         name: sorted(
             (prompt for prompt in each if prompt.key in likelihoods.get(name, {})),
             key=lambda prompt, name=name: likelihoods[name][prompt.key],  # type: ignore[misc]  # a default binds it
         )[:count]
         for name, each in prompts.items()
     }
-    if empty := [name for name, each in chosen.items() if not each]:
+    if empty := [name for name, each in hardest_by_agent.items() if not each]:
         raise InputError(
             f"--hardest: the search has scored none of the prompts of {name}; leave --hardest out, or give the "
             "prompts that were searched with"
             for name in empty
         )
-    return chosen
+    return hardest_by_agent
 
 
 def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
@@ -156,9 +156,9 @@ def likelihoods_of(search: Path | None) -> dict[str, dict[str, float]]:
         )
     best = read_search(search / "search.json").best
     trial = next((trial for trial in Folder(search).trials.read() if trial.number == best), None)
-    measured = trial.measured if trial is not None else {}
+    scores = trial.scores if trial is not None else {}
     try:
-        likelihoods = nll_by_prompt(measured, replies_of(search / CALIBRATION, list(measured)))
+        likelihoods = nll_by_prompt(scores, replies_of(search / CALIBRATION, list(scores)))
     except ValueError as error:
         raise RecipeError(
             f"{search}: has no score of each prompt of {error}; --hardest takes searches with --prompts and without "

@@ -1,4 +1,4 @@
-"""What rooms and ramerge-eval share where models are scored: functions of users, servers, figures and their intervals.
+"""Scoring for rooms and ramerge-eval: functions of users, servers, figures and their intervals.
 
 scores       `Scorer` and the figures that it returns, with their items; `Objective`, which makes one value of them;
              `CustomScore`, for scores of other distributions

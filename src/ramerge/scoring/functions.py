@@ -47,8 +47,8 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     for part in name.split("."):
         function = getattr(function, part, None)
     if not callable(function):
-        known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
-        raise NoFunctionError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
+        names = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
+        raise NoFunctionError(f"{place} has no function {name!r}; it has {', '.join(names) or 'none'}")
     return module, function
 
 
@@ -73,14 +73,18 @@ def digest(module: ModuleType) -> str:
     if not file:
         return ""
     own = Path(file).resolve()
-    found = hashlib.sha256(own.read_bytes())
-    loaded = {Path(name).resolve() for each in [*sys.modules.values()] if (name := getattr(each, "__file__", None))}
-    for path in sorted(loaded - {own}):
+    hash_of_files = hashlib.sha256(own.read_bytes())
+    module_files = {
+        Path(name).resolve() for each in [*sys.modules.values()] if (name := getattr(each, "__file__", None))
+    }
+    for path in sorted(module_files - {own}):
         # some modules, such as one of torch, name a file that is not there
         own_module = path.is_relative_to(own.parent) and "site-packages" not in path.parts and path.suffix == ".py"
         if own_module and path.is_file():
-            found.update(f"\0{path.relative_to(own.parent)}\0".encode("utf-8", "surrogateescape") + path.read_bytes())
-    return found.hexdigest()
+            hash_of_files.update(
+                f"\0{path.relative_to(own.parent)}\0".encode("utf-8", "surrogateescape") + path.read_bytes()
+            )
+    return hash_of_files.hexdigest()
 
 
 def in_words(error: BaseException) -> str:

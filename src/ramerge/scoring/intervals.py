@@ -77,8 +77,8 @@ def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int
         if few:
             part[:] = generator.multinomial(n, counts / n, size=len(part)) @ distinct
         else:
-            drawn = generator.integers(0, n, size=(len(part), n), dtype=np.min_scalar_type(n - 1))
-            part.T[:] = [column[drawn].sum(axis=1) for column in columns]
+            places = generator.integers(0, n, size=(len(part), n), dtype=np.min_scalar_type(n - 1))
+            part.T[:] = [column[places].sum(axis=1) for column in columns]
     numerators, denominators = sums[:, ::2], sums[:, 1::2]
     return np.divide(numerators, denominators, out=np.full_like(numerators, np.nan), where=denominators != 0)
 
@@ -98,12 +98,12 @@ class Difference(NamedTuple):
     p: float
 
 
-def difference(value: float, drawn: Floats) -> Difference:
+def difference(value: float, draws: Floats) -> Difference:
     """The estimate of a difference between two models, from its bootstrap replicates."""
-    return Difference(value, *percentiles(drawn), p_value(drawn))
+    return Difference(value, *percentiles(draws), p_value(draws))
 
 
-def p_value(drawn: Floats) -> float:
+def p_value(draws: Floats) -> float:
     """The two-sided p-value of a difference whose bootstrap replicates are d*.
 
         p = min(1, 2 (min(#{d* <= 0}, #{d* >= 0}) + 1) / (B + 1))        B replicates that have a value
@@ -113,6 +113,6 @@ def p_value(drawn: Floats) -> float:
     0, which no finite number of draws can show (Davison and Hinkley, Bootstrap Methods and their Application, 1997,
     section 4.2).
     """
-    known = np.round(drawn[~np.isnan(drawn)], _ROUNDING)
-    rarer = min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
-    return float(min(1.0, 2 * (rarer + 1) / (len(known) + 1)))
+    numbers = np.round(draws[~np.isnan(draws)], _ROUNDING)
+    rarer = min(np.count_nonzero(numbers <= 0), np.count_nonzero(numbers >= 0))
+    return float(min(1.0, 2 * (rarer + 1) / (len(numbers) + 1)))

@@ -86,10 +86,10 @@ class Scorer(ABC):
         del candidates
         return 1.0
 
-    def figures(self, measured: Scores, temper: float) -> Scores:
+    def figures(self, scores: Scores, temper: float) -> Scores:
         """The figures of a candidate, from its measurements."""
         del temper
-        return measured
+        return scores
 
     @abstractmethod
     def about(self) -> Mapping[str, object]:
@@ -132,8 +132,8 @@ class Objective:
 
     def missing(self, scores: Scores) -> str | None:
         """The first figure that the objective needs and that is not there."""
-        needed = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
-        return next((name for name in needed if name not in scores), None)
+        names = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
+        return next((name for name in names if name not in scores), None)
 
     def measures(self, scores: Scores) -> list[Measure]:
         """The figures that the objective is made of.
@@ -147,7 +147,7 @@ class Objective:
             return [scores[name] for name in self.specialists]
         return [scores[self.name]] if self.name in scores else list(scores.values())
 
-    def combined(self, values: Sequence[Any]) -> Any:
+    def combination(self, values: Sequence[Any]) -> Any:
         """The objective's value, from the values of its measures: numbers, or arrays of replicates."""
         if self.name != WORST:
             return sum(values) / len(values)
@@ -156,7 +156,7 @@ class Objective:
 
     def value(self, scores: Scores) -> float:
         """The value of the objective, from the scores of a model."""
-        return float(self.combined([measure.value for measure in self.measures(scores)]))
+        return float(self.combination([measure.value for measure in self.measures(scores)]))
 
 
 def objectives_of(words: Sequence[str], *, by_mass: bool = False) -> tuple[Objective, ...]:
@@ -213,21 +213,21 @@ def of_items(items: ArrayLike) -> Measure:
     return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
 
 
-def read_scores(returned: object) -> dict[str, Measure]:
+def read_scores(result: object) -> dict[str, Measure]:
     """Read what a score function returned: names with numbers, or with lists of a number for each item.
 
     A number or a list by itself is the figure `score`.
     """
-    if isinstance(returned, int | float | list | tuple):
-        returned = {"score": returned}
-    if not isinstance(returned, Mapping) or not returned:
+    if isinstance(result, int | float | list | tuple):
+        result = {"score": result}
+    if not isinstance(result, Mapping) or not result:
         raise ScoreFailedError(
-            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(result)}"
         )
-    if len(returned) > _MOST_NAMES:
-        raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
+    if len(result) > _MOST_NAMES:
+        raise ScoreFailedError(f"returned {len(result):,} names; at most {_MOST_NAMES:,} are possible")
     figures = {}
-    for key, value in returned.items():
+    for key, value in result.items():
         name = str(key)
         if len(name) > _LONGEST_NAME or not name.isprintable():  # a file of JSON must hold it, and be read again
             raise ScoreFailedError(
@@ -252,7 +252,7 @@ def _finite(name: str, value: object) -> float:
     return float(value)
 
 
-def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
+def join(parts: Iterable[Scores]) -> dict[str, Measure]:
     """Join all parts of scores together."""
     whole: dict[str, Measure] = {}
     for number, part in enumerate(parts):
@@ -273,9 +273,9 @@ def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
 
 def check_names(scores: Scores, before: Iterable[str]) -> None:
     """Refuse figures with other names than those of earlier points."""
-    expected = dict.fromkeys(before)
-    if expected and scores.keys() != expected.keys():
-        raise ScoreFailedError(_other_names(scores, expected))
+    names = dict.fromkeys(before)
+    if names and scores.keys() != names.keys():
+        raise ScoreFailedError(_other_names(scores, names))
 
 
 def _other_names(now: Iterable[str], before: Iterable[str]) -> str:

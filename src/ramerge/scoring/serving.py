@@ -27,7 +27,7 @@ from ramerge.sdk.options import missing
 
 SERVERS = ("transformers", "vllm", "sglang")
 """Words of `--serve`."""
-SERVED = "served"
+SERVED_NAME = "served"
 """In the folder of a search, the link to the model that a `KeptServer` loads."""
 
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
@@ -67,16 +67,16 @@ class ModelServer:
 
     def check(self) -> list[str]:
         """Problems of the settings of a server, as sentences."""
-        found = []
+        problems = []
         if not 0 < self.timeout < math.inf:
-            found.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
+            problems.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
         program = _program(self.kind)
         if not program:
             command = install("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
-            found.append(f"--serve {self.kind}: there is no program {self.kind!r}: {command}")
+            problems.append(f"--serve {self.kind}: there is no program {self.kind!r}: {command}")
         elif self.kind == "transformers" and Path(program) == _own_program(self.kind):
-            found += missing({"eval-serve": _MODULES}, who="--serve transformers needs")
-        return found
+            problems += missing({"eval-serve": _MODULES}, who="--serve transformers needs")
+        return problems
 
     @property
     def is_sequential(self) -> bool:
@@ -109,8 +109,8 @@ class RunningServer:
     def cause(self) -> str:
         """The cause of a failed request: whether the server has ended, and the last telling line of its log."""
         code = self.process.poll()
-        ended = "" if code is None else f"the server ended with exit code {code}: "
-        return f"{ended}{_telling_line(self.log) or 'the server printed nothing'}"
+        end = "" if code is None else f"the server ended with exit code {code}: "
+        return f"{end}{_telling_line(self.log) or 'the server printed nothing'}"
 
 
 def server_words(text: str) -> list[str]:
@@ -148,10 +148,10 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
                 if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
                     break
                 if time.monotonic() > until:
-                    raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
+                    raise EndpointError(_failure_text(f"was not ready within {server.timeout:g} seconds", command, log))
                 time.sleep(0.25)
             else:
-                raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
+                raise EndpointError(_failure_text(f"ended with exit code {process.returncode}", command, log))
             yield RunningServer(server, f"{url}/v1", server.served_name(model, name), log, process)
         finally:
             stop(process)
@@ -177,9 +177,9 @@ def server_command(server: ModelServer, model: str, name: str, port: int) -> lis
     if program is None:
         raise EvaluationError(server.check())
     where = ["--host", "127.0.0.1", "--port", str(port)]
-    called = [] if server.kind == "transformers" else ["--served-model-name", name]
+    name_flags = [] if server.kind == "transformers" else ["--served-model-name", name]
     what = ["--model-path", model] if server.kind == "sglang" else [model]
-    return [program, "serve", *what, *where, *called, *server.arguments]
+    return [program, "serve", *what, *where, *name_flags, *server.arguments]
 
 
 class KeptServer:
@@ -241,7 +241,7 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
     return False
 
 
-def _failed(problem: str, command: Sequence[str], log: Path) -> str:
+def _failure_text(problem: str, command: Sequence[str], log: Path) -> str:
     cause = _telling_line(log)
     shown_lines = "".join(f"\n    {line}" for line in _last_lines(log)[-_SHOWN_LINES:])
     return f"{shlex.join(command)}: {problem}{cause and f': {cause}'}; all that it printed is in {log}:{shown_lines}"

@@ -8,7 +8,7 @@ import altair as alt
 
 from ramerge.report.figures import AGENT_COLORS, GRAY, Figure
 from ramerge.searches.results import SearchResult, TriedPoint
-from ramerge.searches.space import label, spelled
+from ramerge.searches.space import label, spelling
 
 Row = dict[str, Any]
 
@@ -25,8 +25,8 @@ def figures_of(result: SearchResult) -> list[Figure]:
 
 
 def _rows(result: SearchResult) -> list[Row]:
-    scored = [point for point in result.ranked if point.objectives]
-    return [_row(place, point) for place, point in enumerate(scored, 1)]
+    members = [point for point in result.ranked if point.objectives]
+    return [_row(place, point) for place, point in enumerate(members, 1)]
 
 
 def _row(place: int, point: TriedPoint) -> Row:
@@ -34,7 +34,7 @@ def _row(place: int, point: TriedPoint) -> Row:
     return {
         "rank": place,
         "point": point.number,
-        "values": spelled(point.point),
+        "values": spelling(point.point),
         "method": str(point.point["method"]),
         "state": "given up early" if point.state == "pruned" else point.state,
         "value": first.value,
@@ -148,8 +148,8 @@ def _front(result: SearchResult) -> Figure:
 
 def _points(result: SearchResult, x: alt.X, y: alt.Y, tips: list[str]) -> alt.Chart:
     chart: alt.Chart = alt.Chart(alt.NamedData(name="rows")).mark_point(size=50)
-    encoded: alt.Chart = chart.encode(x=x, y=y, color=_by_method(result), tooltip=tips)
-    return encoded.properties(height=240)
+    points_chart: alt.Chart = chart.encode(x=x, y=y, color=_by_method(result), tooltip=tips)
+    return points_chart.properties(height=240)
 
 
 def _title(result: SearchResult) -> str:

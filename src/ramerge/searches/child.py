@@ -56,8 +56,8 @@ def main(spec: str, descriptor: int) -> None:
 def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
     """Scores of a user's function for a model, as JSON holds them; a generator gives them part by part."""
     more = {"split": split} if takes_split(function) else {}
-    returned = function(model, **more)
-    yield from map(plain, returned if inspect.isgenerator(returned) else [returned])
+    result = function(model, **more)
+    yield from map(plain, result if inspect.isgenerator(result) else [result])
 
 
 def takes_split(function: Callable[..., object]) -> bool:

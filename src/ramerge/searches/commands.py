@@ -178,8 +178,8 @@ def score_of(options: dict[str, Any]) -> str | CustomScore:
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
             f"--serve {'|'.join(SERVERS)}"
         )
-    given = named("--task-set", options["task_settings"], "NAME=VALUE")
-    settings, tasks = {name: parse_scalar(text) for name, text in given.items()}, spec.split(",")
+    texts = named("--task-set", options["task_settings"], "NAME=VALUE")
+    settings, tasks = {name: parse_scalar(text) for name, text in texts.items()}, spec.split(",")
     if spec.endswith(_PROMPTS):
         if not options["reward"]:
             raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")

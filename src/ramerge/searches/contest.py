@@ -29,7 +29,7 @@ from ramerge.scoring.scores import (
     Split,
     check_names,
     check_objectives,
-    joined,
+    join,
 )
 from ramerge.sdk.records import read_record
 from ramerge.searches import evidence
@@ -127,12 +127,12 @@ class Contest:
         Raises:
             EvaluationError: their figures are others, are not finite, or an objective is none of them.
         """
-        names = next((list(trial.measured) for trial in self.trials if trial.measured), [])
+        names = next((list(trial.scores) for trial in self.trials if trial.scores), [])
         for trial in self.trials:
             if trial.state == "failed":
                 continue
             try:
-                check_names(trial.measured, names)
+                check_names(trial.scores, names)
                 figures = self.figures(trial)
                 check_objectives(self.objectives, figures)
                 for each in self.objectives:
@@ -164,7 +164,7 @@ class Contest:
             trial = self._carried_out(point)
             self.journal.keep(trial)
             if trial.state == "complete":
-                check_objectives(self.objectives, self._figures(trial.measured))
+                check_objectives(self.objectives, self._figures(trial.scores))
             self.trials.append(trial)
             listen()
             failures = [*failures, trial.failure] if trial.failure is not None else []
@@ -179,13 +179,13 @@ class Contest:
 
     def figures(self, trial: Trial, split: Split = "validation") -> Scores:
         """The figures of a trial, on the items for one purpose."""
-        return self._figures(trial.measured, split)
+        return self._figures(trial.scores, split)
 
-    def _figures(self, measured: Scores, split: Split = "validation") -> Scores:
+    def _figures(self, scores: Scores, split: Split = "validation") -> Scores:
         complete = self.complete()
         if self._temper[0] != len(complete):
-            self._temper = len(complete), self.scorer.temper([each.measured for each in complete])
-        return split_of(self.scorer, self.scorer.figures(measured, self._temper[1]), split)
+            self._temper = len(complete), self.scorer.temper([each.scores for each in complete])
+        return split_of(self.scorer, self.scorer.figures(scores, self._temper[1]), split)
 
     def standings(self) -> list[Standing]:
         """All trials as strategies see them.
@@ -199,8 +199,8 @@ class Contest:
     def _standing(self, trial: Trial) -> Standing:
         if trial.state == "failed":
             return Standing(trial.point, trial.state)
-        temper = self.scorer.temper([each.measured for each in self.complete()[:1]])
-        figures = split_of(self.scorer, self.scorer.figures(trial.measured, temper), "validation")
+        temper = self.scorer.temper([each.scores for each in self.complete()[:1]])
+        figures = split_of(self.scorer, self.scorer.figures(trial.scores, temper), "validation")
         values = tuple(each.value(figures) for each in self.objectives)
         return Standing(trial.point, trial.state, values, fewest_items(figures))
 
@@ -221,27 +221,27 @@ class Contest:
     def best(self) -> Trial | None:
         """The best trial; of several objectives the most balanced one of the front. None where there is none."""
         front = self.front() if self.complete() else []
-        return front[evidence.balanced([self.gains(trial) for trial in front])] if front else None
+        return front[evidence.compromise([self.gains(trial) for trial in front])] if front else None
 
     # --- one trial ----------------------------------------------------------------------------------------------------
 
     def _carried_out(self, point: Point) -> Trial:
-        taken = {trial.number for trial in self.trials}
-        number = next(number for number in range(1, len(taken) + 2) if number not in taken)
+        numbers = {trial.number for trial in self.trials}
+        number = next(number for number in range(1, len(numbers) + 2) if number not in numbers)
         trial = Trial(number, point, "failed")
-        began, merged = time.monotonic(), None
+        start, merge_end = time.monotonic(), None
         try:
             self.merge(self.candidates.plan(point), number)
-            merged = time.monotonic()
-            measured, is_whole = self._measured()
-            trial = replace(trial, state="complete" if is_whole else "pruned", measured=measured)
+            merge_end = time.monotonic()
+            scores, is_whole = self._score_all()
+            trial = replace(trial, state="complete" if is_whole else "pruned", scores=scores)
         except (OutputError, ChangedInputsError):
             raise
         except (ScoreFailedError, RamergeError) as error:
             trial = replace(trial, failure=str(error)[:_LONGEST_REASON])
         now = time.monotonic()
-        merging = (merged or now) - began
-        return replace(trial, merge_seconds=round(merging, 3), score_seconds=round(now - began - merging, 3))
+        merging = (merge_end or now) - start
+        return replace(trial, merge_seconds=round(merging, 3), score_seconds=round(now - start - merging, 3))
 
     def merge(self, plan: Plan, number: int) -> None:
         """Merge a candidate where its scorer finds it.
@@ -257,10 +257,10 @@ class Contest:
         place = self.root / "trials" if self.root is not None else None
         self.journal.begin(number, portable(plan.recipe, place).to_yaml())
 
-    def _measured(self) -> tuple[Scores, bool]:
+    def _score_all(self) -> tuple[Scores, bool]:
         """The candidate's measurements, and whether they are whole: a hopeless candidate is given up."""
         best = self.best() if len(self.objectives) == 1 and self.prune and self.scorer.in_parts else None
-        names = next((list(trial.measured) for trial in self.complete()), [])
+        names = next((list(trial.scores) for trial in self.complete()), [])
         parts: list[Scores] = []
         with closing(self.scorer.parts(self.candidate, "validation")) as coming:
             for part in coming:
@@ -268,17 +268,17 @@ class Contest:
                 parts.append(part)
                 if best is None:
                     continue
-                so_far = joined(parts)
+                so_far = join(parts)
                 if fewest_items(so_far) < evidence.FEWEST_ITEMS:
                     continue
                 if evidence.is_hopeless(self.objectives[0], self._figures(so_far), self.figures(best)):
                     return so_far, False
-        measured = joined(parts)
-        figures = self._figures(measured)
+        scores = join(parts)
+        figures = self._figures(scores)
         for each in self.objectives:
             if each.missing(figures) is None:
                 finite(each, figures)
-        return measured, True
+        return scores, True
 
     @property
     def candidate(self) -> Path:

@@ -37,7 +37,7 @@ class Estimate:
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
     """Estimate an objective of a point: its value with its interval."""
-    return _with_interval(objective.value(scores), _drawn(objective, scores, _VALIDATION))
+    return _with_interval(objective.value(scores), _draws(objective, scores, _VALIDATION))
 
 
 def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
@@ -48,7 +48,7 @@ def difference(objective: Objective, first: Scores, second: Scores, level: float
         if left.items is None or right.items is None or len(left.items) != len(right.items) or len(left.items) < 2:
             return Estimate(value)
         replicates.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
-    ours, theirs = (objective.combined([both[:, side] for both in replicates]) for side in (0, 1))
+    ours, theirs = (objective.combination([both[:, side] for both in replicates]) for side in (0, 1))
     return _with_interval(value, ours - theirs, level)
 
 
@@ -70,7 +70,7 @@ def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate
     """Estimate how much better the chosen point is on the items that it was chosen by than on others."""
     sign = objective.sign
     value = sign * (objective.value(validation) - objective.value(test))
-    first, second = _drawn(objective, validation, _VALIDATION), _drawn(objective, test, _TEST)
+    first, second = _draws(objective, validation, _VALIDATION), _draws(objective, test, _TEST)
     return _with_interval(value, None if first is None or second is None else sign * (first - second))
 
 
@@ -84,23 +84,23 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
     ]
 
 
-def balanced(values: Sequence[Sequence[float]]) -> int:
+def compromise(values: Sequence[Sequence[float]]) -> int:
     """The place of the point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
     points = np.asarray(values, dtype=np.float64)
     low, high = points.min(axis=0), points.max(axis=0)
-    scaled = (points - low) / np.where(high > low, high - low, 1.0)
-    return int(scaled.sum(axis=1).argmax())
+    shares = (points - low) / np.where(high > low, high - low, 1.0)
+    return int(shares.sum(axis=1).argmax())
 
 
-def _drawn(objective: Objective, scores: Scores, split: int) -> Floats | None:
+def _draws(objective: Objective, scores: Scores, split: int) -> Floats | None:
     """Replicates of an objective of a point; None where there are no items to draw."""
     replicates = []
     for number, measure in enumerate(objective.measures(scores)):
         if measure.items is None or len(measure.items) < 2:
             return None
         replicates.append(intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0])
-    combined: Floats = objective.combined(replicates)
-    return combined
+    draws: Floats = objective.combination(replicates)
+    return draws
 
 
 def _with_interval(value: float, replicates: Floats | None, level: float = intervals.LEVEL) -> Estimate:

@@ -33,16 +33,16 @@ from ramerge.core.foundation.files import read_state
 from ramerge.core.planning.inputs import open_model
 from ramerge.core.storage.own_files import RECORDS
 from ramerge.scoring.scores import Objective
-from ramerge.scoring.serving import SERVED
+from ramerge.scoring.serving import SERVED_NAME
 from ramerge.sdk.files import check_state, lock, write_file
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.text import brief, dumped, reason
-from ramerge.searches.trials import TrialFiles, checked, read
+from ramerge.searches.trials import TrialFiles, read, validate
 
 _MOST_TEXT = 1 << 24
-_AGENTS, _GATHERED = "agents.json", "calibration"
+_AGENTS, _CALIBRATION = "agents.json", "calibration"
 _NAMES = {name: f"other {name}" for name in ("inputs", "prompts", "settings")}
-_LINKS = {SERVED, "study.log.lock"}
+_LINKS = {SERVED_NAME, "study.log.lock"}
 """Links that a search makes itself, and a kill may leave; they are removed, never followed."""
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
@@ -148,7 +148,7 @@ class Folder:
     def agents(self) -> dict[str, dict[str, float]]:
         """The kept scores of agents, by name and figure."""
         path = self.root / _AGENTS
-        return checked(path, read(path), dict[str, dict[str, float]]) if path.exists() else {}
+        return validate(path, read(path), dict[str, dict[str, float]]) if path.exists() else {}
 
     def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Keep the scores of agents in the folder."""
@@ -167,7 +167,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if not (out / "asked.json").exists():
-        others = {path.name for path in _entries(out)} - {".lock", "score.log", _GATHERED, "order.json"}
+        others = {path.name for path in _entries(out)} - {".lock", "score.log", _CALIBRATION, "order.json"}
         if others:
             raise EvaluationError(
                 f"{out}: holds {brief(', '.join(sorted(others)), 200)}, and no search; name another folder"
@@ -198,7 +198,7 @@ def left_by_stop(out: Path) -> str:
     resumes = f"is kept in {out}, and the same command resumes from there"
     if Folder(out).has_scores or (out / _AGENTS).is_file():
         return f"what was scored {resumes}"
-    if any(path.is_file() for path in (out / _GATHERED).rglob("*")):
+    if any(path.is_file() for path in (out / _CALIBRATION).rglob("*")):
         return f"nothing was scored yet; what was gathered of the agents {resumes}"
     return "nothing was scored yet"
 

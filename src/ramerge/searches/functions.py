@@ -128,22 +128,22 @@ class CallableScorer(Scorer):
         while isinstance(function, partial):
             values += [function.args, function.keywords]
             function = function.func
-        named = function if hasattr(function, "__qualname__") else type(function)
+        subject = function if hasattr(function, "__qualname__") else type(function)
         if hasattr(function, "__code__"):
             values += [function.__defaults__, function.__kwdefaults__]
             values += [cell.cell_contents for cell in function.__closure__ or ()]
         else:
             values.append(getattr(function, "__dict__", None))
-        text = _ADDRESS.sub("", repr(values)) + _text(named)
+        text = _ADDRESS.sub("", repr(values)) + _text(subject)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
+        return {"function": f"{subject.__module__}:{subject.__qualname__}", "digest": digest}
 
 
-def _text(named: Any) -> str:
+def _text(subject: Any) -> str:
     """The source of a function, or its compiled code where there is no source: in an interactive session."""
     with suppress(OSError, TypeError):
-        return inspect.getsource(named)
-    code = getattr(named, "__code__", None)
+        return inspect.getsource(subject)
+    code = getattr(subject, "__code__", None)
     return "" if code is None else f"{code.co_code.hex()} {_ADDRESS.sub('', repr(code.co_consts))} {code.co_names}"
 
 

@@ -55,8 +55,8 @@ class MassScorer(Scorer):
         return temper_of(map(_items, candidates))
 
     @override
-    def figures(self, measured: Scores, temper: float) -> Scores:
-        return {name: of_items(mass_items(items, temper)) for name, items in _items(measured).items()}
+    def figures(self, scores: Scores, temper: float) -> Scores:
+        return {name: of_items(mass_items(items, temper)) for name, items in _items(scores).items()}
 
     @override
     def about(self) -> Mapping[str, object]:
@@ -65,11 +65,11 @@ class MassScorer(Scorer):
             BY_AGREEMENT: dict(self._fingerprints),
             "rewarded": self._replies.rewarded,
             "right": counts if self._replies.rewarded else {},
-            "replies": {name: scored for name, (scored, _) in counts.items()},
+            "replies": {name: prompts_with_replies for name, (prompts_with_replies, _) in counts.items()},
         }
 
 
-def nll_by_prompt(measured: Scores, replies: ReplySet) -> dict[str, dict[str, float]]:
+def nll_by_prompt(scores: Scores, replies: ReplySet) -> dict[str, dict[str, float]]:
     """The negative log-likelihood of each right reply that a `MassScorer` measured, by agent and key of the prompt.
 
     Raises:
@@ -78,7 +78,7 @@ def nll_by_prompt(measured: Scores, replies: ReplySet) -> dict[str, dict[str, fl
     likelihoods: dict[str, dict[str, float]] = {}
     for name in replies.exchanges:
         exchanges = [exchange for part in replies.in_parts(name, _PARTS) for exchange in part]
-        items = measured[name].items if name in measured else None
+        items = scores[name].items if name in scores else None
         if items is None or len(items) != len(exchanges):
             raise ValueError(name)
         likelihoods[name] = {
@@ -87,10 +87,10 @@ def nll_by_prompt(measured: Scores, replies: ReplySet) -> dict[str, dict[str, fl
     return likelihoods
 
 
-def nll_of(measured: Scores) -> float:
+def nll_of(scores: Scores) -> float:
     """The mean over agents of the negative log-likelihood per token, in nats, of what a `MassScorer` measured."""
-    return fmean(measure.value for measure in measured.values())
+    return fmean(measure.value for measure in scores.values())
 
 
-def _items(measured: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:
-    return {name: measure.items for name, measure in measured.items() if measure.items is not None}
+def _items(scores: Mapping[str, Measure]) -> dict[str, NDArray[np.float64]]:
+    return {name: measure.items for name, measure in scores.items() if measure.items is not None}

@@ -69,29 +69,29 @@ class OwnReplies:
         if best is None:
             return None, {}
         objective, figures = contest.objectives[0], contest.figures(best)
-        ranked = sorted(contest.complete(), key=contest.gains, reverse=True)
-        tied = [
+        by_gain = sorted(contest.complete(), key=contest.gains, reverse=True)
+        ties = [
             trial
-            for trial in ranked
+            for trial in by_gain
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:_MOST_CANDIDATES]
-        if len(tied) < 2:
+        if len(ties) < 2:
             return best, {}
         held_out = {name: self._held_out(name) for name in figures}
         shares: dict[int, dict[str, float]] = {}
         with closing(self._replier(held_out)) as replier:
-            for place, trial in enumerate(tied):
-                listen(place, len(tied))
+            for place, trial in enumerate(ties):
+                listen(place, len(ties))
                 shares[trial.number] = self._shares(
                     replier, contest.candidates.plan(trial.point), trial.number, held_out
                 )
-        listen(len(tied), len(tied))
+        listen(len(ties), len(ties))
 
         def worth(trial: Trial) -> float:
             right = {name: Measure(share) for name, share in shares[trial.number].items()}
             return objective.value(right) + contest.values(trial)[0]
 
-        return max(tied, key=worth), shares
+        return max(ties, key=worth), shares
 
     def _held_out(self, agent: str) -> list[Prompt]:
         """The prompts of an agent that no statistic has seen, without the replies that came with them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ramerge.searches.results import SearchResult
-from ramerge.searches.space import spelled
+from ramerge.searches.space import spelling
 from ramerge.searches.text import findings, ranking_rows
 
 
@@ -27,7 +27,7 @@ def render(result: SearchResult, recipe: str) -> str:
         figures_of(result),
         version=__version__,
         result=result,
-        winner=spelled(result.winner.point),
+        winner=spelling(result.winner.point),
         findings=[(text, "") for text in [*findings(result), *(f"note: {note}" for note in result.notes)]],
         head=head,
         rows=rows,

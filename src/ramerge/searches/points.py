@@ -33,24 +33,24 @@ def unused(recipe: Document, methods: Sequence[str]) -> list[str]:
     if own not in METHODS:
         return [recipe.unknown(("method",), "method", own, list(METHODS))]
     names = list(dict.fromkeys([own, *methods]))
-    listed, taking = enumerated(names), [METHODS[name] for name in names]
+    method_names, taking = enumerated(names), [METHODS[name] for name in names]
     verb = "do" if len(names) > 1 else "does"
     fields = list(dict.fromkeys(field for method in taking for field in method.parameters.model_fields))
     rules = recipe.stated("rules")
     holders: list[tuple[Key, object]] = [((), {"parameters": recipe.stated("parameters")})]
     holders += [(("rules", str(place)), rule) for place, rule in enumerate(rules if isinstance(rules, list) else ())]
     problems = [
-        recipe.unknown((*key, "parameters", name), f"parameter of {listed}", name, fields)
+        recipe.unknown((*key, "parameters", name), f"parameter of {method_names}", name, fields)
         for key, holder in holders
-        if isinstance(holder, dict) and isinstance(stated := holder.get("parameters"), dict)
-        for name in stated
+        if isinstance(holder, dict) and isinstance(parameters := holder.get("parameters"), dict)
+        for name in parameters
         if name not in fields
     ]
     presets = list(dict.fromkeys(preset for method in taking for preset in method.presets))
     if isinstance(preset := recipe.stated("preset"), str) and preset not in presets:
-        problems.append(recipe.unknown(("preset",), f"preset of {listed}", preset, presets))
+        problems.append(recipe.unknown(("preset",), f"preset of {method_names}", preset, presets))
     return problems + [
-        recipe.where(("agents", name, side.key), f"{listed} {verb} not use {side.plural}; remove it")
+        recipe.where(("agents", name, side.key), f"{method_names} {verb} not use {side.plural}; remove it")
         for side in SIDE_INPUTS
         if all(method.side is not side for method in taking)
         for name, agent in recipe.agents.items()

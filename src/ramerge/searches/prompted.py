@@ -21,7 +21,7 @@ from ramerge.core.foundation.jsontext import RECORD
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.registry import complete
 from ramerge.scoring.functions import digest, load
-from ramerge.scoring.scores import Objective, Scores, joined
+from ramerge.scoring.scores import Objective, Scores, join
 from ramerge.sdk.files import write_file
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.progress import Listener
@@ -47,7 +47,7 @@ _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 
 @dataclass(frozen=True)
-class Prompted:
+class PromptMeasures:
     """Inputs of a search by prompts: replies, and the model.
 
     Attributes:
@@ -62,14 +62,14 @@ class Prompted:
     fingerprints: Mapping[str, str]
     notes: tuple[str, ...]
 
-    def ordered(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
+    def in_order(self, space: Space, candidates: PlannedPoints, folder: Path) -> Space:
         """The space with its points in the order of their mass, best first; those that cannot be merged last.
 
         The order is kept in the folder of the search, so that it is the same when the search resumes.
         """
-        path, points = folder / _ORDER, list(space.listed())
+        path, points = folder / _ORDER, list(space.points())
         about = {
-            **candidates.described(space),
+            **candidates.content(space),
             "right_at": self.replies.least,
             BY_AGREEMENT: dict(self.fingerprints),
         }
@@ -88,28 +88,28 @@ class Prompted:
     def _masses(self, points: Sequence[Point], candidates: PlannedPoints) -> list[float | None]:
         """The mean mass of each point; None where it cannot be merged."""
         scorer = self.scorer()
-        measured: list[Scores | None] = []
+        scores: list[Scores | None] = []
         for point in points:
             try:
                 self.live.put(candidates.plan(point))
-                measured.append(joined(scorer.parts(Path(), "validation")))
+                scores.append(join(scorer.parts(Path(), "validation")))
             except RamergeError:
-                measured.append(None)  # the search says why
-        temper = scorer.temper([each for each in measured if each is not None])
-        return [None if each is None else Objective().value(scorer.figures(each, temper)) for each in measured]
+                scores.append(None)  # the search says why
+        temper = scorer.temper([each for each in scores if each is not None])
+        return [None if each is None else Objective().value(scorer.figures(each, temper)) for each in scores]
 
     def scorer(self) -> MassScorer:
         """The scorer of merges by mass."""
         return MassScorer(self.live, self.replies, self.fingerprints)
 
     def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
-        """What lets tied candidates reply themselves: by default on a GPU or by a server.
+        """Judge that lets tied candidates reply themselves: by default on a GPU or by a server.
 
         None where no reward function tells right replies from wrong ones.
         """
         is_fast = self.live.device.type != "cpu" or settings.server is not None
-        asks = is_fast if settings.generate is None else settings.generate
-        if not asks or not prompts.settings.reward or self.replies.least is None:
+        must_generate = is_fast if settings.generate is None else settings.generate
+        if not must_generate or not prompts.settings.reward or self.replies.least is None:
             return None
         return OwnReplies(
             self.live,
@@ -151,11 +151,11 @@ def usual_space(recipe: Document, *, adapters: bool, by_prompts: bool) -> dict[s
     name, values = _own(recipe)
     space = spaces.setdefault(name, {})
     for key, value in values.items():
-        listed = space.get(key, [])
+        axis_values = space.get(key, [])
         if isinstance(value, dict):
             space[key] = _each_alone(value)
-        elif value not in listed:
-            space[key] = [*listed, value]
+        elif value not in axis_values:
+            space[key] = [*axis_values, value]
     return {"method": {name: {"parameters": inner} if inner else None for name, inner in spaces.items()}}
 
 
@@ -163,13 +163,14 @@ def _own(recipe: Document) -> tuple[str, dict[str, Any]]:
     """The method of a recipe, and those of its parameters that count, with those of its preset."""
     name = str(recipe.method)
     method = METHODS[name]
-    stated = dict(complete(method, recipe.stated("preset"), recipe.stated("parameters") or {}))
+    own_parameters = dict(complete(method, recipe.stated("preset"), recipe.stated("parameters") or {}))
     fields = method.parameters.model_fields
     return name, {
         key: value
-        for key, value in stated.items()
+        for key, value in own_parameters.items()
         if all(
-            stated.get(on, fields[on].default) == needed for on, needed in conditions(method.parameters, key).items()
+            own_parameters.get(on, fields[on].default) == condition
+            for on, condition in conditions(method.parameters, key).items()
         )
     }
 
@@ -189,7 +190,7 @@ def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], lis
 
     A method that the recipe names is in both, with its parameters.
     """
-    _sum, *others = space.listed()
+    _sum, *others = space.points()
     name, parameters = _own(recipe)
     values = {"method": name, **dict(_flat(parameters, "parameters"))} if recipe.stated("method") is not None else None
     own = [point for point in others if values is not None and values.items() <= point.items()]
@@ -225,7 +226,7 @@ class AgentPrompts:
         base_of(models)
         return cls(models, prompts_of(models.agents, models.prompts, settings), settings)
 
-    def described(self) -> dict[str, object]:
+    def description(self) -> dict[str, object]:
         """The prompts and settings, as far as they decide what is gathered and which replies are right."""
         settings = {key: value for key, value in asdict(self.settings).items() if key not in _HOW}
         if self.settings.reward:
@@ -244,13 +245,13 @@ class AgentPrompts:
         return with_inputs(recipe, self.prompts, out / CALIBRATION)
 
 
-def prompted(
+def prompt_measures(
     prompts: AgentPrompts,
     out: Path,
     stack: ExitStack,
     options: Options,
     listen: Listener,
-) -> Prompted:
+) -> PromptMeasures:
     """Gather what a search by prompts needs, in its folder; the model stays in memory until the stack closes.
 
     Args:
@@ -278,4 +279,4 @@ def prompted(
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(prompts.prompts), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    return Prompted(replies, live, fingerprints, notes)
+    return PromptMeasures(replies, live, fingerprints, notes)

@@ -135,17 +135,19 @@ def rank(
         )
         contest.run(ListedPoints([{_MERGE: name} for name in recipes]))
     failures = [f"{trial.point[_MERGE]}: {trial.failure}" for trial in contest.trials if trial.failure is not None]
-    ranked = sorted(contest.complete(), key=contest.gains, reverse=True)
-    if not ranked:
+    by_gain = sorted(contest.complete(), key=contest.gains, reverse=True)
+    if not by_gain:
         raise EvaluationError(failures)
-    best = contest.figures(ranked[0])
-    behind = {trial.point[_MERGE]: evidence.difference(objective, contest.figures(trial), best) for trial in ranked[1:]}
+    best = contest.figures(by_gain[0])
+    behind = {
+        trial.point[_MERGE]: evidence.difference(objective, contest.figures(trial), best) for trial in by_gain[1:]
+    }
     return Ranking(
         {
             trial.point[_MERGE]: {name: figure.value for name, figure in contest.figures(trial).items()}
-            for trial in ranked
+            for trial in by_gain
         },
-        {trial.point[_MERGE]: nll_of(trial.measured) for trial in ranked},
+        {trial.point[_MERGE]: nll_of(trial.scores) for trial in by_gain},
         {name: len(exchanges) for name, exchanges in replies.exchanges.items()},
         replies.rewarded,
         (*notes, *replies.notes, *(f"could not be merged, and is left out: {brief(text, 300)}" for text in failures)),

@@ -21,7 +21,7 @@ from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.calibration.rewards import reward_of
 from ramerge.core.foundation.signals import raise_dropped
-from ramerge.scoring.serving import SERVED, KeptServer, ModelServer, RunningServer
+from ramerge.scoring.serving import SERVED_NAME, KeptServer, ModelServer, RunningServer
 from ramerge.sdk.text import shown
 from ramerge.searches.folder import Folder
 
@@ -122,7 +122,7 @@ class ServedReplier(Replier):
         self._prompts, self._kind, self._folder = prompts, server.kind, folder
         self._seconds = server.timeout
         self._connections = 1 if server.is_sequential else concurrency
-        self._server = KeptServer(server, folder.root / SERVED, folder.root / "server.log")
+        self._server = KeptServer(server, folder.root / SERVED_NAME, folder.root / "server.log")
         self._requests: dict[tuple[str, str], _Request] = {}
         self._running: RunningServer | None = None
         self._tokenizer: Any = None
@@ -130,14 +130,14 @@ class ServedReplier(Replier):
     @override
     def put(self, plan: Plan) -> None:
         if not self._requests:
-            self._requests = self._encoded()
+            self._requests = self._encode()
             self.live.unload()
         plan.merge(self._folder.candidate)
         module: Any = import_module("ramerge.calibration.live")
         self._tokenizer = module.load_tokenizer(self._folder.candidate)
         self._running = self._server.load(self._folder.candidate)
 
-    def _encoded(self) -> dict[tuple[str, str], _Request]:
+    def _encode(self) -> dict[tuple[str, str], _Request]:
         """The requests by agent and key of the prompt."""
         speakers = {agent: self._speaker(agent) for agent in self._prompts}
         return {
@@ -209,10 +209,10 @@ class ServedReplier(Replier):
 
 def _request(speaker: Speaker, prompt: Prompt) -> _Request:
     """A prompt as an agent is asked."""
-    encoded = speaker.question(prompt)
-    if isinstance(encoded, str):
-        raise InputError(f"{prompt.place}: {encoded}")
-    ids, is_cut = encoded
+    question = speaker.question(prompt)
+    if isinstance(question, str):
+        raise InputError(f"{prompt.place}: {question}")
+    ids, is_cut = question
     return _Request(ids, is_cut, speaker.most_for(ids), speaker.ends, speaker.pad)
 
 

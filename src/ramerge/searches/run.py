@@ -17,7 +17,7 @@ from ramerge.scoring.scores import (
     Scorer,
     Scores,
     check_names,
-    joined,
+    join,
     objectives_of,
 )
 from ramerge.sdk.options import missing
@@ -137,16 +137,16 @@ class PlannedPoints:
             place = self.out / "candidate" if self.out is not None else None
             plan = ramerge.plan(document_of(self.recipe, point), place, options=options)
             state = state_of(plan.details.inputs.files)
-            if changed := [path for path in state if self._state.get(path, state[path]) != state[path]]:
+            if changes := [path for path in state if self._state.get(path, state[path]) != state[path]]:
                 raise ChangedInputsError(
-                    f"{changed[0]}: has changed while the search ran, so its merges cannot be compared; name another "
+                    f"{changes[0]}: has changed while the search ran, so its merges cannot be compared; name another "
                     "folder, and search again"
                 )
             self._state |= state
             self._plans[key] = plan
         return self._plans[key]
 
-    def described(self, space: Space) -> dict[str, object]:
+    def content(self, space: Space) -> dict[str, object]:
         """The description of a search of these points, as far as it is known before anything is read."""
         return {**(self.description or {"recipe": self.recipe.as_dict()}), "space": space.as_dict()}
 
@@ -188,12 +188,12 @@ def search(
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
         inputs = candidates.state_of_first(space, space.methods)
-        required = required_trials(settings, space)
-        loading = SearchProgress(0, required, None, 0, is_loading=True)
+        required_count = required_trials(settings, space)
+        loading = SearchProgress(0, required_count, None, 0, is_loading=True)
         scorer = stack.enter_context(closing(make_scorer(folder, lambda: on_progress(loading))))
         outside = {path: state for path, state in sorted(inputs.items()) if not is_inside(path, folder.root)}
         folder.check_description(
-            {**candidates.described(space), "inputs": outside, "score": dict(scorer.about())}, objectives
+            {**candidates.content(space), "inputs": outside, "score": dict(scorer.about())}, objectives
         )
         stack.callback(folder.clear)
         contest = Contest(
@@ -207,12 +207,12 @@ def search(
             _trials_of(folder, space),
         )
         agents = _scores_of_agents(contest, folder, branches) if branches is not None else {}
-        _try_points(contest, _strategy(settings, space, branches, folder, agents), required, folder, on_progress)
+        _try_points(contest, _strategy(settings, space, branches, folder, agents), required_count, folder, on_progress)
 
-        def replied(done: int, count: int) -> None:
-            on_progress(SearchProgress(done, count, None, 0, is_generating=True))
+        def on_reply(count_so_far: int, count: int) -> None:
+            on_progress(SearchProgress(count_so_far, count, None, 0, is_generating=True))
 
-        best, shares = judge.choose(contest, replied) if judge is not None else (contest.best(), {})
+        best, shares = judge.choose(contest, on_reply) if judge is not None else (contest.best(), {})
         if best is None:
             failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
@@ -222,8 +222,8 @@ def search(
 def required_trials(settings: SearchSettings, space: Space) -> int:
     """The number of points to try."""
     most = space.size if settings.sampler == "grid" and space.size is not None else TRIALS
-    required = most if settings.trials is None else settings.trials
-    return required if space.size is None else min(required, space.size)
+    required_count = most if settings.trials is None else settings.trials
+    return required_count if space.size is None else min(required_count, space.size)
 
 
 def strategy_of(settings: SearchSettings, space: Space) -> StrategyKind:
@@ -263,21 +263,23 @@ def _strategy(
     agents: Mapping[str, Mapping[str, float]],
 ) -> Strategy:
     if branches is not None:
-        return SumFirst(list(space.listed()), fmean(_best_of_each(agents).values()), branches.good, branches.poor)
+        return SumFirst(list(space.points()), fmean(_best_of_each(agents).values()), branches.good, branches.poor)
     question = Question(space, objectives_of(settings.objectives), settings.seed, folder.journal)
     return strategy_of(settings, space).start(question)
 
 
-def _try_points(contest: Contest, strategy: Strategy, required: int, folder: Folder, on_progress: Listener) -> None:
+def _try_points(
+    contest: Contest, strategy: Strategy, required_count: int, folder: Folder, on_progress: Listener
+) -> None:
     def report() -> None:
         count = strategy.count(contest.standings())
         best = contest.best() if len(contest.objectives) == 1 else None
-        failed = sum(trial.state == "failed" for trial in contest.trials)
-        total = max(required if count is None else min(required, count), len(contest.trials))
-        on_progress(SearchProgress(len(contest.trials), total, contest.values(best)[0] if best else None, failed))
+        failures = sum(trial.state == "failed" for trial in contest.trials)
+        total = max(required_count if count is None else min(required_count, count), len(contest.trials))
+        on_progress(SearchProgress(len(contest.trials), total, contest.values(best)[0] if best else None, failures))
 
     try:
-        contest.run(strategy, required, report)
+        contest.run(strategy, required_count, report)
     except TooManyFailuresError as error:
         raise EvaluationError(
             [
@@ -297,7 +299,7 @@ def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches) -> d
         contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge()
         try:
             with closing(contest.scorer.parts(contest.candidate, "validation")) as parts:
-                scores = split_of(contest.scorer, joined(parts), "validation")
+                scores = split_of(contest.scorer, join(parts), "validation")
         except ScoreFailedError as error:
             raise EvaluationError(f"agent {name} got no score: {error}") from error
         agents[name] = {figure: measure.value for figure, measure in scores.items()}
@@ -360,7 +362,7 @@ class _Report:
         scorer = self.contest.scorer
         if not isinstance(scorer, MassScorer):
             return dict(scorer.about())
-        temper = scorer.temper([trial.measured for trial in self.contest.complete()])
+        temper = scorer.temper([trial.scores for trial in self.contest.complete()])
         return {**scorer.about(), TEMPER: round(temper, 3)}
 
     def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
@@ -376,7 +378,7 @@ class _Report:
             objectives=tuple(evidence.estimate(each, scores) for each in objectives),
             behind=behind,
             scores={name: measure.value for name, measure in scores.items()},
-            nll=nll_of(trial.measured) if isinstance(self.contest.scorer, MassScorer) else None,
+            nll=nll_of(trial.scores) if isinstance(self.contest.scorer, MassScorer) else None,
             right=self.shares.get(trial.number, {}),
         )
 
@@ -399,7 +401,7 @@ class _Report:
             return apart, test, []
         try:
             with closing(scorer.parts(self.folder.best, "test")) as parts:
-                test = joined(parts)
+                test = join(parts)
             check_names(test, list(validation))
             for each in self.contest.objectives:
                 finite(each, test)

@@ -25,7 +25,7 @@ from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
 from ramerge.searches.points import unused
-from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompted, usual_space
+from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompt_measures, usual_space
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Branches, Listener, MakeScorer, PlannedPoints, SearchProgress, strategy_of
 from ramerge.searches.settings import SearchSettings
@@ -109,8 +109,8 @@ def search(
         document = document.without("method")  # the space has methods, or there is the default
     is_usual = not vary and space is None
     whole = prompts.with_inputs(document, place) if prompts is not None else document
-    dropped = ("parameters", "preset") if is_usual else ()
-    points_from = whole.without(*dropped)
+    unused_keys = ("parameters", "preset") if is_usual else ()
+    points_from = whole.without(*unused_keys)
     points = _space_of(document, whole, points_from, vary, space, options)
     if settings.sampler is None and (space is None or (by_mass and points.is_listed)):
         settings = replace(settings, sampler="grid")
@@ -120,8 +120,8 @@ def search(
         good, poor = branches_after_sum(points, document)
         branches = Branches(tuple(document.agents), tuple(good), tuple(poor))
     description = {
-        "recipe": document.without(*dropped).as_dict(),
-        **(prompts.described() if prompts is not None else {}),
+        "recipe": document.without(*unused_keys).as_dict(),
+        **(prompts.description() if prompts is not None else {}),
     }
     candidates = PlannedPoints(points_from, options, None if by_mass else place, description)
     make_scorer = scorer_of(score, settings.score_timeout) if score is not None else None
@@ -132,20 +132,20 @@ def search(
             if by_mass:  # the figures of mass are those of agents
                 check_objectives(objectives, {name: Measure(0.0) for name in prompts.prompts})
             _check_before_asking(candidates, points, settings, place, make_scorer)
-            gathered = prompted(
+            measures = prompt_measures(
                 prompts,
                 place,
                 stack,
                 options,
                 lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
             )
-            notes = gathered.notes
+            notes = measures.notes
             if make_scorer is None:
-                make_scorer = gathered.make_scorer
-                judge = gathered.judge(prompts, Folder(place), settings) if len(objectives) == 1 else None
+                make_scorer = measures.make_scorer
+                judge = measures.judge(prompts, Folder(place), settings) if len(objectives) == 1 else None
             else:
-                notes = [note for note in notes if note not in gathered.replies.notes]  # the score chooses, not replies
-                points = gathered.ordered(points, candidates, place) if points.is_listed else points
+                notes = [note for note in notes if note not in measures.replies.notes]  # the score chooses, not replies
+                points = measures.in_order(points, candidates, place) if points.is_listed else points
                 stack.close()  # a server or function that scores needs the memory
         assert make_scorer is not None  # else there are prompts
         result = run.search(
@@ -203,7 +203,7 @@ def _check_before_asking(
     # inputs are gathered later
     candidates.state_of_first(space, [name for name, side in sides.items() if side is None or side.key != "inputs"])
     with search_folder(out) as folder:
-        folder.refuse_other(candidates.described(space))
+        folder.refuse_other(candidates.content(space))
         if make_scorer is not None:
             make_scorer(folder, lambda: None).close()
 
@@ -222,7 +222,7 @@ def _check_arguments(
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | CustomScore) or callable(score), _A_SCORE, score),
-        vary=(not vary or _varies(vary), "a mapping from keys to lists of values", vary),
+        vary=(not vary or _has_variation(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
@@ -234,7 +234,7 @@ def no_page() -> str | None:
     return f"no page search.html was written, because {lacking[0]}" if lacking else None
 
 
-def _varies(vary: object) -> bool:
+def _has_variation(vary: object) -> bool:
     return isinstance(vary, Mapping) and all(
         isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
     )

@@ -28,7 +28,7 @@ class Choices:
 
     values: tuple[Any, ...]
 
-    def listed(self) -> tuple[Any, ...]:
+    def enumeration(self) -> tuple[Any, ...]:
         return self.values
 
     def has(self, value: object) -> bool:
@@ -55,7 +55,7 @@ class ValueRange:
         """Whether only whole numbers are meant: those are written without a point."""
         return all(isinstance(value, int) for value in (self.low, self.high, self.step) if value is not None)
 
-    def listed(self) -> tuple[Any, ...] | None:
+    def enumeration(self) -> tuple[Any, ...] | None:
         """All values of the range; None where there is no end of them."""
         step = self.step or (1 if self.is_whole and not self.log else None)
         if step is None:
@@ -103,10 +103,10 @@ class Axis:
 
     def counts(self, method: str) -> bool:
         """Whether the axis counts at points with this method."""
-        return self.method == method or (self.method is None and takes(method, self.key))
+        return self.method == method or (self.method is None and has_parameter(method, self.key))
 
 
-def takes(method: str, key: str) -> bool:
+def has_parameter(method: str, key: str) -> bool:
     """Whether a method has the parameter of a key; every method takes keys that are no parameters."""
     name = parameter_of(key)
     return name is None or (method in METHODS and name in METHODS[method].parameters.model_fields)
@@ -187,17 +187,17 @@ class Space:
             domain = domains.get(f"parameters.{name}")
             if domain is None:
                 return self.own_parameters.get(name, _default(method, name)) == value
-            listed = domain.listed()
-            return listed is None or value in listed
+            values = domain.enumeration()
+            return values is None or value in values
 
         return all(can_be(name, value) for name, value in _conditions(method, axis.key).items())
 
     @property
     def is_listed(self) -> bool:
         """Whether the points of the space can be counted."""
-        return all(axis.domain.listed() is not None for axis in self.axes)
+        return all(axis.domain.enumeration() is not None for axis in self.axes)
 
-    def listed(self) -> Iterator[Point]:
+    def points(self) -> Iterator[Point]:
         """All points of the space, in their order or the last axis varying fastest; only where they can be counted."""
         if self.order:
             yield from self.order
@@ -211,13 +211,13 @@ class Space:
         elif not self._matters(axes[0], method, point):
             yield from self._below(point, method, axes[1:])
         else:
-            for value in axes[0].domain.listed() or ():
+            for value in axes[0].domain.enumeration() or ():
                 yield from self._below({**point, axes[0].key: value}, method, axes[1:])
 
     @cached_property
     def size(self) -> int | None:
         """The number of points, at most `MOST_POINTS` + 1; None where there is no end of them."""
-        return sum(1 for _ in islice(self.listed(), MOST_POINTS + 1)) if self.is_listed else None
+        return sum(1 for _ in islice(self.points(), MOST_POINTS + 1)) if self.is_listed else None
 
     @property
     def ranges(self) -> list[Axis]:
@@ -243,7 +243,7 @@ def label(key: str) -> str:
     return key.removeprefix("parameters.")
 
 
-def spelled(point: Mapping[str, Any], *, short: bool = False) -> str:
+def spelling(point: Mapping[str, Any], *, short: bool = False) -> str:
     """A point as text in one line; `short` begins with the method's name alone."""
     if short and "method" in point:
         return " ".join(

@@ -22,7 +22,7 @@ from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document, read_document
 from ramerge.sdk.text import quoted, unknown
 from ramerge.searches.points import check_point
-from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
+from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, has_parameter, parameter_of
 
 _FEW = 3
 """Methods with a parameter that a message names."""
@@ -72,8 +72,8 @@ class _Reader:
             raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
         if space.size is not None and space.size > MOST_POINTS:
             raise RecipeError(f"{self._source}: spans more than {MOST_POINTS:,} points; give fewer values, or ranges")
-        for axis, needed in space.idle():
-            only = ", ".join(f"{name}: {value}" for name, value in needed.items())
+        for axis, conditions in space.idle():
+            only = ", ".join(f"{name}: {value}" for name, value in conditions.items())
             self._problems.append(f"{self._source}: {axis.key}: changes nothing; only {only} uses it")
         self._check_values(space)
         self._refuse()
@@ -92,28 +92,28 @@ class _Reader:
 
     def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
         """The methods, and the axes that belong to one of them."""
-        given = self._document.stated("method")
-        if given is None:
+        method = self._document.stated("method")
+        if method is None:
             own = self._recipe.method
             if not isinstance(own, str) or own not in METHODS:
                 self._problems.append(self._recipe.unknown(("method",), "method", own, list(METHODS)))
                 self._refuse()
             return (str(own),), []
-        named = list(given) if isinstance(given, dict | list) else [given]
-        for name in named:
+        names = list(method) if isinstance(method, dict | list) else [method]
+        for name in names:
             if not isinstance(name, str) or name not in METHODS:
-                key = ("method", str(name)) if isinstance(given, dict) else ("method",)
+                key = ("method", str(name)) if isinstance(method, dict) else ("method",)
                 self._problems.append(self._document.unknown(key, "method", name, list(METHODS)))
-        if not named or any(name in named[:index] for index, name in enumerate(named)):
+        if not names or any(name in names[:index] for index, name in enumerate(names)):
             self._say(("method",), "must name methods, each of them once")
         axes: list[Axis] = []
-        for name, inner in given.items() if isinstance(given, dict) else ():
+        for name, inner in method.items() if isinstance(method, dict) else ():
             if isinstance(inner, dict):
                 axes += self._axes(inner, ("method", name), name)
             elif inner is not None:
                 text = "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing"
                 self._say(("method", name), text)
-        return tuple(map(str, named)), axes
+        return tuple(map(str, names)), axes
 
     def _axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
         """The axes of a mapping, whatever the depth at which they stand."""
@@ -140,7 +140,7 @@ class _Reader:
         if name is None:
             return False
         methods = [method] if method is not None else METHODS
-        kinds = (METHODS[each].parameters.model_fields[name].annotation for each in methods if takes(each, key))
+        kinds = (METHODS[each].parameters.model_fields[name].annotation for each in methods if has_parameter(each, key))
         return any("float" in str(kind) for kind in kinds)
 
     def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
@@ -152,7 +152,9 @@ class _Reader:
                 self._problems.append(f"{axis.where}: unknown key {quoted(axis.key)}; did you mean 'parameters.{top}'?")
             elif parameter is None and axis.key not in _KEYS[:3]:
                 self._problems.append(f"{axis.where}: {unknown('key', axis.key, _KEYS)}; only these can vary")
-            elif parameter is not None and not any(takes(method, axis.key) for method in _meant(axis, methods)):
+            elif parameter is not None and not any(
+                has_parameter(method, axis.key) for method in _methods_of(axis, methods)
+            ):
                 if axis.method is None and not self._names_method and (others := _methods_with(axis.key)):
                     own, few = methods[0], ", ".join(others[:_FEW])
                     which = "the default method, " if self._recipe.stated("method") is None else ""
@@ -161,8 +163,8 @@ class _Reader:
                         f"({few}{', ...' if len(others) > _FEW else ''}): --vary method={others[0]}"
                     )
                     continue
-                names = [f"parameters.{name}" for method in _meant(axis, methods) for name in _parameters(method)]
-                whose = f"of {', '.join(_meant(axis, methods))}"
+                names = [f"parameters.{name}" for method in _methods_of(axis, methods) for name in _parameters(method)]
+                whose = f"of {', '.join(_methods_of(axis, methods))}"
                 problem = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
                 self._problems.append(f"{axis.where}: {problem}")
         for axis in axes:
@@ -183,7 +185,7 @@ class _Reader:
 
 
 def _methods_with(key: str) -> list[str]:
-    return [method for method in METHODS if takes(method, key)]
+    return [method for method in METHODS if has_parameter(method, key)]
 
 
 def _plain(value: Any) -> Any:
@@ -244,7 +246,7 @@ def _label(axes: Sequence[Axis]) -> Callable[[str, object], str]:
     return label
 
 
-def _meant(axis: Axis, methods: Sequence[str]) -> Sequence[str]:
+def _methods_of(axis: Axis, methods: Sequence[str]) -> Sequence[str]:
     return methods if axis.method is None else [axis.method]
 
 

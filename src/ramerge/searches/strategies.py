@@ -66,8 +66,8 @@ class ListedPoints:
         self._points = points
 
     def ask(self, trials: Sequence[Standing]) -> Point | None:
-        tried = {key_of(trial.point) for trial in trials}
-        return next((point for point in self._points if key_of(point) not in tried), None)
+        past = {key_of(trial.point) for trial in trials}
+        return next((point for point in self._points if key_of(point) not in past), None)
 
     def count(self, trials: Sequence[Standing]) -> int:
         del trials
@@ -78,11 +78,11 @@ class GridStrategy(StrategyKind):
     """All points of a space, in their order."""
 
     def problems(self, space: Space) -> list[str]:
-        endless = [axis.where for axis in space.axes if axis.domain.listed() is None]
+        endless = [axis.where for axis in space.axes if axis.domain.enumeration() is None]
         return [f"{where}: a grid needs values, or a range with a step; or take --sampler tpe" for where in endless]
 
     def start(self, question: Question) -> Strategy:
-        return ListedPoints(list(question.space.listed()))
+        return ListedPoints(list(question.space.points()))
 
 
 GRID = GridStrategy()

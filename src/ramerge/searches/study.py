@@ -67,7 +67,7 @@ class Study:
 
     def __init__(self, kind: OptunaKind, question: Question) -> None:
         self._kind, self._question = kind, question
-        self._told: dict[str, Standing] = {}
+        self._standings: dict[str, Standing] = {}
         self._pending: tuple[Point, optuna.Trial] | None = None
         for left in (question.journal, question.journal.with_name(f"{question.journal.name}.lock")):
             left.unlink(missing_ok=True)
@@ -91,22 +91,22 @@ class Study:
         Where the sampler draws a point again, it is told the result that is there. Where it does so many times in a
         row, the first point that is left comes next.
         """
-        tried = {key_of(trial.point): trial for trial in trials}
+        past = {key_of(trial.point): trial for trial in trials}
         repeats = 0
         with _quiet():
             while True:
-                point, trial = self._pending or self._drawn()
-                standing = tried.get(key_of(point))
+                point, trial = self._pending or self._draw()
+                standing = past.get(key_of(point))
                 if standing is None:
                     self._pending = (point, trial)
                     return point
                 self._pending = None
-                repeats = repeats + 1 if key_of(point) in self._told else 0
+                repeats = repeats + 1 if key_of(point) in self._standings else 0
                 self._tell(trial, standing)
                 if repeats < _MOST_REPEATS:
                     continue
-                listed = list(self._question.space.listed()) if self._question.space.is_listed else []
-                left = ListedPoints(listed).ask(trials)
+                points = list(self._question.space.points()) if self._question.space.is_listed else []
+                left = ListedPoints(points).ask(trials)
                 if left is None:
                     return None
                 self._enqueue(left)
@@ -116,16 +116,16 @@ class Study:
         del trials
         return self._question.space.size
 
-    def _drawn(self) -> tuple[Point, optuna.Trial]:
+    def _draw(self) -> tuple[Point, optuna.Trial]:
         seed = int(np.random.SeedSequence((self._question.seed, self._draws)).generate_state(1)[0])
         self._draws += 1
         make: Any = getattr(self._optuna.samplers, self._kind.sampler)
         self._study.sampler = make(seed=seed, **dict(self._kind.settings))
         trial = self._study.ask()
-        return self._question.space.draw(lambda axis: _suggested(trial, axis)), trial
+        return self._question.space.draw(lambda axis: _suggestion(trial, axis)), trial
 
     def _tell(self, trial: optuna.Trial, standing: Standing) -> None:
-        self._told[key_of(standing.point)] = standing
+        self._standings[key_of(standing.point)] = standing
         states = self._optuna.trial.TrialState
         if standing.state == "complete":
             self._study.tell(trial, list(standing.values))
@@ -148,7 +148,7 @@ class Study:
         )
 
 
-def _suggested(trial: optuna.Trial, axis: Axis) -> object:
+def _suggestion(trial: optuna.Trial, axis: Axis) -> object:
     domain = axis.domain
     if isinstance(domain, Choices):
         labels = {_label(value): value for value in domain.values}

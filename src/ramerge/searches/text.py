@@ -11,7 +11,7 @@ from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, TEMPER, SearchResult, counts
-from ramerge.searches.space import label, spelled
+from ramerge.searches.space import label, spelling
 
 _MOST_ROWS = 20
 _MOST_CANDIDATES = 12
@@ -31,12 +31,12 @@ def summary(result: SearchResult, out: Path) -> list[str]:
             f"{out}: checkpoint in best, recipe in recipe.yaml",
         ]
     states = counts(result.points)
-    tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
-    tried += [f"{states['pruned']:,} given up early"] if states["pruned"] else []
-    tried += [f"{states['failed']:,} failed"] if states["failed"] else []
+    clauses = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    clauses += [f"{states['pruned']:,} given up early"] if states["pruned"] else []
+    clauses += [f"{states['failed']:,} failed"] if states["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
     where = (
-        f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
+        f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
         "recipe in recipe.yaml"
     )
     return [*_ranking(result), *findings(result), *failures(result), where]
@@ -65,7 +65,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
         right = [f"{fmean(point.right.values()):.3f}" if point.right else ""] if has_replied else []
         rows.append(
             [
-                spelled(point.point, short=True),
+                spelling(point.point, short=True),
                 *(
                     f"{estimate.value:.3f}"
                     for each, estimate in zip(result.objectives, point.objectives, strict=True)
@@ -134,25 +134,25 @@ def findings(result: SearchResult) -> list[str]:
     best = result.winner
     if _by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
-        tied = f"; {others}" if result.level else ""
+        ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
-            tied = f", the most balanced of the {_count(len(result.front), 'candidate')} on the Pareto front"
+            ties = f", the most balanced of the {_count(len(result.front), 'candidate')} on the Pareto front"
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
         which = f"right replies ({right})" if right else "replies, right or wrong"
         temper = float(result.score.get(TEMPER, 1.0))
-        tempered = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
+        temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
         own = "of its own replies, asked where mass does not separate merges; the best has the greatest mean of both"
-        replied = f"; right: the share that is right {own}" if best.right else ""
+        reply_note = f"; right: the share that is right {own}" if best.right else ""
         return [
-            f"mass: how likely the merge is to give the agents' own {which}{tempered}; higher is better. NLL: negative "
-            f"log-likelihood per token{replied}",
-            f"best: {spelled(best.point, short=True)}{tied}{_doubt(result)}. Mass compares the merge with the agents: "
+            f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
+            f"negative log-likelihood per token{reply_note}",
+            f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}. Mass compares the merge with the agents: "
             "evaluate the best few on your own tasks",
             *_untried(result),
         ]
-    lines = [f"best: point {best.number}: {spelled(best.point)}"]
+    lines = [f"best: point {best.number}: {spelling(best.point)}"]
     if result.agents:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
@@ -206,9 +206,12 @@ def _untried(result: SearchResult) -> list[str]:
 
 def failures(result: SearchResult) -> list[str]:
     """Sentences on the first points that failed, and why."""
-    failed = [point for point in result.points if point.state == "failed"]
-    lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
-    return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
+    failures = [point for point in result.points if point.state == "failed"]
+    lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failures[:_MOST_FAILURES]]
+    return [
+        *lines,
+        *([f"and {len(failures) - _MOST_FAILURES:,} more failed"] if len(failures) > _MOST_FAILURES else []),
+    ]
 
 
 def _points(count: int) -> str:

@@ -33,7 +33,7 @@ class Trial:
         number: by which it and its files are called, counted from 1.
         point: what it is made of.
         state: `complete`, `pruned` (given up early) or `failed`.
-        measured: what its scorer measured, with items; of a pruned trial a part; empty where it failed.
+        scores: what its scorer measured, with items; of a pruned trial a part; empty where it failed.
         failure: why it has no score.
         merge_seconds, score_seconds: what it took.
     """
@@ -41,7 +41,7 @@ class Trial:
     number: int
     point: Point
     state: State
-    measured: Scores = field(default_factory=dict)
+    scores: Scores = field(default_factory=dict)
     failure: str | None = None
     merge_seconds: float = 0.0
     score_seconds: float = 0.0
@@ -53,7 +53,7 @@ class _Items(TypedDict):
     items: list[tuple[float, float]]
 
 
-_Stored = dict[str, float | _Items]
+_Figures = dict[str, float | _Items]
 
 
 class _TrialFile(TypedDict):
@@ -63,8 +63,8 @@ class _TrialFile(TypedDict):
     state: State
     failure: str | None
     seconds: dict[str, float]
-    scores: _Stored
-    test: NotRequired[_Stored]
+    scores: _Figures
+    test: NotRequired[_Figures]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class TrialFiles:
             "state": trial.state,
             "failure": trial.failure,
             "seconds": {"merging": trial.merge_seconds, "scoring": trial.score_seconds},
-            "scores": _stored(trial.measured),
+            "scores": _figures_of(trial.scores),
         }
         write_file(self._path(trial.number), dumped(content, indent=None))
 
@@ -102,7 +102,7 @@ class TrialFiles:
         return [self._trial(number) for number in numbers]
 
     def _trial(self, number: int) -> Trial:
-        content = checked(self._path(number), read(self._path(number)), _TrialFile)
+        content = validate(self._path(number), read(self._path(number)), _TrialFile)
         if (content["state"] == "failed") == bool(content["scores"]):
             raise EvaluationError(
                 f"{self._path(number)}: has {content['state']} as its state and {len(content['scores'])} scores; "
@@ -134,11 +134,11 @@ class TrialFiles:
 
     def keep_test(self, number: int, scores: Scores) -> None:
         """Keep the scores of a trial on items kept apart."""
-        write_file(self._path(number), dumped(read(self._path(number)) | {"test": _stored(scores)}, indent=None))
+        write_file(self._path(number), dumped(read(self._path(number)) | {"test": _figures_of(scores)}, indent=None))
 
     def test(self, number: int) -> Scores | None:
         """The scores of a trial on items kept apart; None where there are none."""
-        content = checked(self._path(number), read(self._path(number)), _TrialFile).get("test")
+        content = validate(self._path(number), read(self._path(number)), _TrialFile).get("test")
         return _scores(content) if content else None
 
     def _path(self, number: int) -> Path:
@@ -150,7 +150,7 @@ def _is_finite(content: float | _Items) -> bool:
     return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 
 
-def _stored(scores: Scores) -> dict[str, object]:
+def _figures_of(scores: Scores) -> dict[str, object]:
     return {
         name: measure.value if measure.items is None else {"items": measure.items.tolist()}
         for name, measure in scores.items()
@@ -178,7 +178,7 @@ def read(path: Path) -> dict[str, Any]:
         raise EvaluationError(f"{path}: {error}") from error
 
 
-def checked(path: Path, values: dict[str, Any], kind: type[T]) -> T:
+def validate(path: Path, values: dict[str, Any], kind: type[T]) -> T:
     """The values of a file as a search writes them.
 
     Raises:

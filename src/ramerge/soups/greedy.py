@@ -226,7 +226,7 @@ def _result(contest: Contest, strategy: GreedySoup, folder: Folder) -> GreedyRes
 def _soup_trial(contest: Contest, trial: Trial, step: _SoupStep) -> SoupTrial:
     if trial.failure is not None:
         return SoupTrial(step.members, None, None, False, trial.failure)
-    splits = not contest.scorer.splits and all(measure.items is not None for measure in trial.measured.values())
+    splits = not contest.scorer.splits and all(measure.items is not None for measure in trial.scores.values())
     value, held_out = (contest.objectives[0].value(contest.figures(trial, split)) for split in _SPLITS)
     return SoupTrial(step.members, value, held_out if splits else None, step.kept)
 

@@ -134,15 +134,15 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
             stop.kept = "nothing was scored yet"
         raise
     names = {target.name for target in targets}
-    scored = [model for model in read(logs) if model.name in names]
+    members = [model for model in read(logs) if model.name in names]
     if as_json:
-        click.echo(dumped({model.name: _scores(model) for model in scored}), nl=False)
+        click.echo(dumped({model.name: _scores(model) for model in members}), nl=False)
     elif not quiet:
-        say(render(build(scored), "text", intervals=True).splitlines())
+        say(render(build(members), "text", intervals=True).splitlines())
     if not complete:
         failures = [
             f"{model.name} {'/'.join(task)}: {samples.failure}; the same command asks them again"
-            for model in scored
+            for model in members
             for task, samples in model.tasks.items()
             if samples.failures
         ]
@@ -168,7 +168,7 @@ def _scores(model: Model) -> dict[str, object]:
     return {
         "/".join(task): {
             "samples": len(samples.keys),
-            "asked": samples.asked,
+            "asked": samples.item_count,
             "failed": len(samples.failures),
             "failure": samples.failure or None,
             "output_tokens": samples.tokens,
@@ -246,12 +246,12 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, o
             raise EvaluationError(f"--compare {options['compare']}: must be two names, such as --compare ram+,ram")
         table = compare(results, first, second, layout)
     else:
-        given = GivenRoles(options["base"], named("--specialist", options["specialists"], _FORM), options["merged"])
+        roles = GivenRoles(options["base"], named("--specialist", options["specialists"], _FORM), options["merged"])
         if layout == merging.NAME:
-            table = merging.retention(build.selected(results, names), given)
+            table = merging.retention(build.selection(results, names), roles)
         else:
             reference = options["reference"] is not None
-            table = build.build(results, layout, models=names, given=given, reference=reference)
+            table = build.build(results, layout, models=names, explicit_roles=roles, reference=reference)
     width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
     text = render(table, form, intervals=intervals, width=width)
     if out is None:

@@ -35,17 +35,17 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
 
 def refuse(problems: Iterable[str]) -> None:
     """Raise `EvaluationError` with the first ten problems of a data file and the number of the others, if any."""
-    found = list(problems)
-    if found:
-        raise EvaluationError(first_of(found))
+    texts = list(problems)
+    if texts:
+        raise EvaluationError(first_of(texts))
 
 
 def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
     """Raise `EvaluationError` where two records of a data file have one key."""
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
-        shown = ", ".join(repr(key) for key in twice[:10])
-        raise EvaluationError(f"{path}: {len(twice):,} ids occur more than once: {shown}")
+        examples = ", ".join(repr(key) for key in twice[:10])
+        raise EvaluationError(f"{path}: {len(twice):,} ids occur more than once: {examples}")
 
 
 def from_hub(repository: str, pattern: str, *, task: str, instead: str) -> Path:
@@ -119,5 +119,5 @@ def _problems(record: Any, fields: Mapping[str, type | tuple[type, ...]]) -> Ite
         yield f"lacks {', '.join(absent)}; has {shown(', '.join(record)) or 'nothing'}"
     for name, types in fields.items():
         if name in record and not isinstance(record[name], types):
-            allowed = types if isinstance(types, tuple) else (types,)
-            yield f"{name}: must be {' or '.join(each.__name__ for each in allowed)}, not {type(record[name]).__name__}"
+            kinds = types if isinstance(types, tuple) else (types,)
+            yield f"{name}: must be {' or '.join(each.__name__ for each in kinds)}, not {type(record[name]).__name__}"

@@ -37,7 +37,7 @@ def read(folder: Path) -> list[Model]:
     logs = [path for path in folder.rglob("*") if path.suffix in (".eval", ".json")]
     if strange := [path for path in logs if not path.is_file() and not path.is_dir()]:
         raise EvaluationError(f"{path}: is not a regular file, so it is no log; remove it" for path in strange)
-    found: dict[str, dict[TaskName, dict[str, EvalSampleSummary]]] = {}
+    by_model: dict[str, dict[TaskName, dict[str, EvalSampleSummary]]] = {}
     latest: dict[str, EvalLog] = {}
     of_task: dict[tuple[str, TaskName], EvalLog] = {}
     for info in sorted(list_eval_logs(str(folder), recursive=True), key=lambda info: info.name):
@@ -53,7 +53,7 @@ def read(folder: Path) -> list[Model]:
             is_ours = package == OURS and subset
             task = (task_name, str(subset)) if is_ours else (package or "task", task_name)
             of_task[name, task] = log
-            samples = found.setdefault(name, {}).setdefault(task, {})
+            samples = by_model.setdefault(name, {}).setdefault(task, {})
             key = f"{sample.id}" if sample.epoch == 1 else f"{sample.id} ({sample.epoch})"
             if key not in samples or sample.error is None or samples[key].error is not None:
                 samples[key] = sample
@@ -62,7 +62,7 @@ def read(folder: Path) -> list[Model]:
     models = []
     for name, log in sorted(latest.items()):
         about = about_model(log)
-        tasks = {task: _samples(samples, of_task[name, task], task) for task, samples in found.get(name, {}).items()}
+        tasks = {task: _samples(samples, of_task[name, task], task) for task, samples in by_model.get(name, {}).items()}
         tasks = {task: samples for task, samples in tasks.items() if samples.metrics or samples.failures}
         # of each task its parameters, and the generation
         settings = {
@@ -81,22 +81,22 @@ def about_model(log: EvalLog) -> dict[str, Any]:
     return {"name": log.eval.model.rpartition("/")[2]}
 
 
-def _samples(found: Mapping[str, EvalSampleSummary], log: EvalLog, task: TaskName) -> Samples:
+def _samples(summaries: Mapping[str, EvalSampleSummary], log: EvalLog, task: TaskName) -> Samples:
     ids = [str(each) for each in log.eval.dataset.sample_ids or []]
-    asked = [each for each in ids if each.startswith(f"{task[1]}/")] or ids  # ours begin with the subset
-    keys = tuple(sorted(found))
-    scored = {key: _pairs(found[key]) for key in keys}
-    names = list(dict.fromkeys(name for pairs in scored.values() for name in pairs))
+    own_ids = [each for each in ids if each.startswith(f"{task[1]}/")] or ids  # ours begin with the subset
+    keys = tuple(sorted(summaries))
+    pairs_by_key = {key: _pairs(summaries[key]) for key in keys}
+    names = list(dict.fromkeys(name for pairs in pairs_by_key.values() for name in pairs))
     weightless: dict[str, Pair] = dict.fromkeys(names, (0.0, 1.0))  # failed, and no scorer has seen it
-    rows = [scored[key] or weightless for key in keys]
-    about = [[score.metadata or {} for score in (sample.scores or {}).values()] for sample in found.values()]
+    rows = [pairs_by_key[key] or weightless for key in keys]
+    about = [[score.metadata or {} for score in (sample.scores or {}).values()] for sample in summaries.values()]
     return Samples(
         keys=keys,
         metrics={name: np.array([row.get(name, (0.0, 0.0)) for row in rows], dtype=np.float64) for name in names},
-        failures={key: shown(found[key].error)[:500] for key in keys if found[key].error},
+        failures={key: shown(summaries[key].error)[:500] for key in keys if summaries[key].error},
         cut=sum(any(metadata.get(CUT) for metadata in each) for each in about),
-        asked=max(len(asked) * (log.eval.config.epochs or 1), len(keys)),
-        tokens=sum(usage.output_tokens for sample in found.values() for usage in sample.model_usage.values()),
+        item_count=max(len(own_ids) * (log.eval.config.epochs or 1), len(keys)),
+        tokens=sum(usage.output_tokens for sample in summaries.values() for usage in sample.model_usage.values()),
     )
 
 

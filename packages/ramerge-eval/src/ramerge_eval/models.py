@@ -142,7 +142,7 @@ def _keep_texts(api: object) -> None:
     """Have a provider keep texts with `<think>`, which it cuts from them: rewards and protocols read it."""
     from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 
-    from ramerge_eval.tasks.common import AS_SENT
+    from ramerge_eval.tasks.common import ORIGINAL_TEXT
 
     if not isinstance(api, OpenAICompatibleAPI):
         return
@@ -150,9 +150,9 @@ def _keep_texts(api: object) -> None:
 
     def keeping(completion: ChatCompletion, tools: list[ToolInfo]) -> list[ChatCompletionChoice]:
         choices = choices_of(completion, tools)
-        for choice, sent in zip(choices, completion.choices, strict=True):
-            if "<think" in (sent.message.content or ""):
-                choice.message.metadata = {**(choice.message.metadata or {}), AS_SENT: sent.message.content}
+        for choice, original in zip(choices, completion.choices, strict=True):
+            if "<think" in (original.message.content or ""):
+                choice.message.metadata = {**(choice.message.metadata or {}), ORIGINAL_TEXT: original.message.content}
         return choices
 
     vars(api)["chat_choices_from_completion"] = keeping
@@ -171,26 +171,26 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     """
     problems = [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
     pairs = [text.partition("=")[::2] for text in models]
-    served = {}
+    model_names = {}
     for text in served_names:
         # the name of an endpoint is often a path or a hub id: its last part names the logs
         last = _NO_NAME.sub("-", text.rstrip("/").rpartition("/")[2]).lstrip("-._+")
-        name, asked = text.partition("=")[::2] if "=" in text else (last, text)
-        served[name] = asked
-    if serve and served:
+        name, model_text = text.partition("=")[::2] if "=" in text else (last, text)
+        model_names[name] = model_text
+    if serve and model_names:
         problems.append("--served-name: needs --endpoint; with --serve, models are served under their own names")
     if serve and not models:
         problems.append("--serve: say which models, with --model NAME=FOLDER")
-    if not serve and not models and not served:
+    if not serve and not models and not model_names:
         problems.append("--endpoint: say which model, with --served-name NAME")
     if not serve and len(pairs) == 1 and len(served_names) == 1 and "=" not in served_names[0]:
-        served = {pairs[0][0]: served_names[0]}  # the one model has the one name
-    elif not serve and pairs and (strangers := [name for name in served if name not in dict(pairs)]):
+        model_names = {pairs[0][0]: served_names[0]}  # the one model has the one name
+    elif not serve and pairs and (strangers := [name for name in model_names if name not in dict(pairs)]):
         problems.append(
             f"--served-name {', '.join(strangers)}: is none of the models; give NAME=SERVED, with a NAME of --model"
         )
-    targets = [EvaluationTarget(name, served.pop(name, name), model) for name, model in pairs]
-    targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
+    targets = [EvaluationTarget(name, model_names.pop(name, name), model) for name, model in pairs]
+    targets += [EvaluationTarget(name, model_text) for name, model_text in model_names.items()]
     names = [target.name for target in targets]
     problems += [f"model name {name!r}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
     for target in targets:

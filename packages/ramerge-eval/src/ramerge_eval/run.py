@@ -72,20 +72,24 @@ class EvaluationRequest:
         Args:
             is_sequential: whether the server answers one request after another.
         """
-        known = _parameters_of(task)
+        task_parameters = _parameters_of(task)
         everywhere = {key: value for key, value in self.settings.items() if "." not in key}
-        own = {} if known is None else {key: value for key, value in self._own(task).items() if key not in known}
+        own = (
+            {}
+            if task_parameters is None
+            else {key: value for key, value in self._own(task).items() if key not in task_parameters}
+        )
         connections = 1 if is_sequential else _CONNECTIONS
         return {"max_retries": RETRIES, "max_connections": connections, **everywhere, **own}
 
     def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
         """Parameters of a task: settings, files of the user, and the model's tokenizer where it takes one."""
-        known = _parameters_of(task)
-        if known is None:
+        names = _parameters_of(task)
+        if names is None:
             return self._own(task)
-        found = {"tokenizer": target.tokenizer} if target.tokenizer else {}
-        found |= {key: str(Path(path).absolute()) for key, path in self.data.items()}
-        return {key: value for key, value in (found | self._own(task)).items() if key in known}
+        values = {"tokenizer": target.tokenizer} if target.tokenizer else {}
+        values |= {key: str(Path(path).absolute()) for key, path in self.data.items()}
+        return {key: value for key, value in (values | self._own(task)).items() if key in names}
 
     def check(self) -> None:
         """Raise `EvaluationError` for settings and data that none of the tasks takes."""
@@ -93,20 +97,20 @@ class EvaluationRequest:
         from pydantic import ValidationError
 
         fields = list(GenerateConfig.model_fields)
-        known = {_short_name(task): _parameters_of(task) for task in self.tasks}
+        parameters_by_task = {_short_name(task): _parameters_of(task) for task in self.tasks}
         problems = []
         for setting in self.settings:
             name, of_task, key = setting.partition(".")
-            taken = known.get(name)
+            parameters = parameters_by_task.get(name)
             if not of_task and name not in fields:
                 problems.append(
                     f"--task-set {name}: {unknown('setting', name, fields)}; a task's parameter is TASK.KEY"
                 )
-            elif of_task and name not in known:
+            elif of_task and name not in parameters_by_task:
                 problems.append(f"--task-set {setting}: none of the tasks is called {name}")
-            elif taken is not None and key not in (*taken, *fields):
-                problems.append(f"--task-set {setting}: {unknown(f'parameter of {name}', key, taken)}")
-        files = list(dict.fromkeys(key for taken in known.values() for key in taken or ()))
+            elif parameters is not None and key not in (*parameters, *fields):
+                problems.append(f"--task-set {setting}: {unknown(f'parameter of {name}', key, parameters)}")
+        files = list(dict.fromkeys(key for parameters in parameters_by_task.values() for key in parameters or ()))
         problems += [f"--data {name}: {unknown('data set', name, files)}" for name in self.data if name not in files]
         problems += [
             f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
@@ -224,10 +228,10 @@ def _run(
     from inspect_ai._util.error import PrerequisiteError
 
     # on standard output Inspect says that a finished run is complete, also where it is to display nothing
-    said = io.StringIO() if request.display == "none" else sys.stderr
+    output = io.StringIO() if request.display == "none" else sys.stderr
     try:
-        with _canceled_by_signals(), redirect_stdout(said):
-            complete, made = eval_set(
+        with _canceled_by_signals(), redirect_stdout(output):
+            complete, logs = eval_set(
                 task,
                 log_dir=str(folder / _NO_FOLDER.sub("-", task)),
                 model=model,
@@ -248,7 +252,7 @@ def _run(
             )
     except PrerequisiteError as error:
         raise EvaluationError(shown(error)) from error
-    if not made:  # what Inspect calls a success is a run that was canceled
+    if not logs:  # what Inspect calls a success is a run that was canceled
         raise StoppedError(signal.SIGINT)
     return complete
 
@@ -262,10 +266,10 @@ def _canceled_by_signals() -> Iterator[None]:
     Raises:
         StoppedError: another signal than SIGINT came, or SIGINT outside the event loop.
     """
-    came: list[int] = []
+    signals: list[int] = []
 
     def cancel(number: int, _frame: FrameType | None) -> None:
-        came.append(number)
+        signals.append(number)
         signal.raise_signal(signal.SIGINT)
 
     handlers = {number: signal.getsignal(number) for number in _STOPPING}
@@ -279,12 +283,12 @@ def _canceled_by_signals() -> Iterator[None]:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else cancel)
         yield
     except KeyboardInterrupt as error:
-        raise StoppedError(came[0] if came else signal.SIGINT) from error
+        raise StoppedError(signals[0] if signals else signal.SIGINT) from error
     finally:
         for number in own:
             signal.signal(number, handlers[number])
-    if came:
-        raise StoppedError(came[0])
+    if signals:
+        raise StoppedError(signals[0])
 
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
@@ -297,5 +301,5 @@ def _samples(task: str, target: EvaluationTarget, request: EvaluationRequest) ->
     """The samples of a task, up to the request's limit."""
     from inspect_ai._eval.loader import load_tasks
 
-    [loaded] = load_tasks([task], request.parameters(task, target))
-    return list(loaded.dataset)[: request.limit]
+    [whole_task] = load_tasks([task], request.parameters(task, target))
+    return list(whole_task.dataset)[: request.limit]

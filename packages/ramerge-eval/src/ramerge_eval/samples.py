@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ramerge.scoring import intervals
 
-NOT_ASKED = "not asked"
+NO_REQUEST = "not asked"
 """In the failure of a sample whose request was not sent, because those before it failed."""
 
 TaskName = tuple[str, str]
@@ -28,7 +28,7 @@ class Samples:
             metric stands for the task.
         failures: of samples without a usable answer, by key: why there is none.
         cut: how many have an answer that ended at the limit of tokens.
-        asked: items that the log is for.
+        item_count: items that the log is for.
         tokens: written by the model, of all samples together.
     """
 
@@ -36,7 +36,7 @@ class Samples:
     metrics: Mapping[str, NDArray[np.float64]]
     failures: Mapping[str, str] = field(default_factory=dict)
     cut: int = 0
-    asked: int = 0
+    item_count: int = 0
     tokens: int = 0
 
     def value(self, metric: str) -> float | None:
@@ -52,8 +52,8 @@ class Samples:
         """The number of failed samples with the reason of one; empty where none failed."""
         if not self.failures:
             return ""
-        reason = min(self.failures.values(), key=lambda text: NOT_ASKED in text)
-        return f"{len(self.failures):,} of {self.asked:,} samples failed: {reason}"
+        reason = min(self.failures.values(), key=lambda text: NO_REQUEST in text)
+        return f"{len(self.failures):,} of {self.item_count:,} samples failed: {reason}"
 
     @property
     def main(self) -> str:

@@ -18,13 +18,13 @@ from openai import APIStatusError
 from ramerge import EndpointError, EvaluationError
 from ramerge.scoring.serving import RunningServer
 from ramerge.sdk.text import shown
-from ramerge_eval.samples import NOT_ASKED
+from ramerge_eval.samples import NO_REQUEST
 
 MOST_ALIKE = 5
 """Requests in a row that fail for one reason: no further ones are sent."""
 
 _VARIABLE = re.compile(r"[0-9a-f]{8,}|\d+")
-_MOST_SHOWN = 1000
+_MOST_CHARACTERS = 1000
 _SERVER_ERROR = 500
 
 
@@ -75,7 +75,7 @@ class ServedModel(Model):
             EvaluationError: the model has no chat template, and the prompt is a chat.
         """
         if self._alike >= MOST_ALIKE:
-            raise EndpointError(f"{NOT_ASKED}, because {self._alike} requests in a row failed: {self._failure}")
+            raise EndpointError(f"{NO_REQUEST}, because {self._alike} requests in a row failed: {self._failure}")
         try:
             if self._is_raw and not (isinstance(input, str) or is_text(input)):
                 raise EvaluationError(no_template(self._target, [each.role for each in input]))
@@ -88,7 +88,7 @@ class ServedModel(Model):
             raise
         except Exception as error:  # whatever a provider raises after its retries
             cause = error.__cause__ or error  # Inspect puts the whole request in front of it
-            text = f"{type(cause).__name__}: {shown(str(cause), _MOST_SHOWN)}"
+            text = f"{type(cause).__name__}: {shown(str(cause), _MOST_CHARACTERS)}"
             self._count(text)
             server = self._server
             # the cause first, because summaries of logs cut long texts
@@ -98,8 +98,8 @@ class ServedModel(Model):
 
     def should_retry(self, ex: BaseException) -> bool:
         """Whether a failed request is sent again: not where our own server has ended, or its program failed."""
-        server_failed = isinstance(ex, APIStatusError) and ex.status_code == _SERVER_ERROR
-        if self._server is not None and (server_failed or self._server.process.poll() is not None):
+        is_server_error = isinstance(ex, APIStatusError) and ex.status_code == _SERVER_ERROR
+        if self._server is not None and (is_server_error or self._server.process.poll() is not None):
             return False
         return super().should_retry(ex)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ramerge import EndpointError, EvaluationError, ModelAccess, ModelServer, RecipeError
 from ramerge.scoring.scores import CustomScore, Measure, ScoreFailedError, Scorer, Scores, Split, of_items
-from ramerge.scoring.serving import SERVED, KeptServer
+from ramerge.scoring.serving import SERVED_NAME, KeptServer
 from ramerge.sdk.options import check_settings
 from ramerge.sdk.text import quoted
 from ramerge_eval.models import EvaluationTarget
@@ -84,7 +84,7 @@ class TaskScorer(Scorer):
             request, most_failures=_MOST_FAILURES, settings={"max_connections": connections, **request.settings}
         )
         self._logs = folder / "evaluation"
-        self._server = KeptServer(server, folder / SERVED, folder / "server.log")
+        self._server = KeptServer(server, folder / SERVED_NAME, folder / "server.log")
         self._kind = server.kind
         self._ids: dict[str, list[str]] | None = None
 

@@ -27,7 +27,9 @@ class CheckerStoppedError(BaseException):
     """The checker took too long. Not an `Exception`, which checkers catch for themselves."""
 
 
-def guarded(function: Callable[..., T], *arguments: object, seconds: float = SECONDS) -> tuple[T | None, str | None]:
+def call_within_limit(
+    function: Callable[..., T], *arguments: object, seconds: float = SECONDS
+) -> tuple[T | None, str | None]:
     """Run a checker under a time limit: its result, or None and why there is none. No exception of it comes through."""
     try:
         with _alarm(seconds):

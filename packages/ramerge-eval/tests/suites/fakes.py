@@ -134,7 +134,7 @@ _FAKES = {
         """,
     "speaks instead": """
         import json, os
-        said = [b"passed", b'["value", true, [null]]', b"[" * 99999, json.dumps(["raised", "Failed"]).encode()]
+        said = [b"passed", b'["value", true, [null]]', b"[" * 99999, json.dumps(["raised", "DialogueFailure"]).encode()]
         def weights(n):
             for number in range(3, 64):
                 for each in said:

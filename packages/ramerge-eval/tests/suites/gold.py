@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramerge_eval.tasks.coding.problems import Case
-from ramerge_eval.tasks.harness import _boxed
+from ramerge_eval.tasks.harness import _boxed_answer
 from suites import bfcl_calls
 from suites.chats import Item, Reply, Suite, scorer_of, solver_arguments
 
@@ -36,13 +36,13 @@ def _coding(suite: Suite, subset: str, item: Item) -> Sequence[Reply]:
 
 def _answering_program(cases: Sequence[Case]) -> str:
     """A program that looks up the output of each test: what passes where the data has no solution."""
-    answers = {case.stdin: case.expected for case in cases}
+    answers = {case.stdin: case.output for case in cases}
     return f"import sys\n\nanswers = {answers!r}\nprint(answers[sys.stdin.read()])"
 
 
 def _shown(case: Case) -> str:
     """An answer that holds this test."""
-    stdin, expected = (text if text.endswith("\n") else f"{text}\n" for text in (case.stdin, case.expected))
+    stdin, expected = (text if text.endswith("\n") else f"{text}\n" for text in (case.stdin, case.output))
     return f"**Test Input:**\n```\n{stdin}```\n\n**Test Output:**\n```\n{expected}```\n\n**Explanation:**\n\nOne."
 
 
@@ -80,7 +80,7 @@ def _rewards(suite: Suite, subset: str, item: Item) -> Sequence[Reply]:
 def _math(suite: Suite, subset: str, item: Item) -> Sequence[Reply]:
     document = document_of(suite, subset, item)
     if subset == "math500":
-        return (Reply(f"\\boxed{{{_boxed(document['solution'])}}}"),)
+        return (Reply(f"\\boxed{{{_boxed_answer(document['solution'])}}}"),)
     number = document["answer"].split("####")[-1].strip()
     # the first is how gsm8k's examples end, the second how gsm8k_cot's do
     drawn = "gsm8k_train" in suite.arguments or "gsm8k" not in suite.arguments

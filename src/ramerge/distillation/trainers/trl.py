@@ -18,7 +18,7 @@ def _rows(lesson: Lesson) -> str:
     return json_lines({"prompt": task.messages, "teacher_id": task.teacher} for task in lesson.tasks)
 
 
-def _shared(lesson: Lesson) -> dict[str, object]:
+def _common_settings(lesson: Lesson) -> dict[str, object]:
     """Settings of both trainers."""
     template = {"chat_template": lesson.template} if lesson.template is not None else {}
     return {
@@ -41,7 +41,7 @@ def _shared(lesson: Lesson) -> dict[str, object]:
 
 def _local(lesson: Lesson) -> Mapping[str, str]:
     config = {
-        **_shared(lesson),
+        **_common_settings(lesson),
         "teachers": dict(lesson.teachers),
         "teacher_model_init_kwargs": {"dtype": "auto"},
         "beta": 1.0,
@@ -50,9 +50,9 @@ def _local(lesson: Lesson) -> Mapping[str, str]:
     return {"prompts.jsonl": _rows(lesson), "config.yaml": as_yaml(config, text), "train.py": script("trl_train.py")}
 
 
-def _served(lesson: Lesson) -> Mapping[str, str]:
+def _server_settings(lesson: Lesson) -> Mapping[str, str]:
     urls = {name: f"http://localhost:{port}" for port, name in enumerate(lesson.teachers, _FIRST_PORT)}
-    config = {**_shared(lesson), "teacher_server_urls": urls, "teacher_top_k": 16, "beta": 0.0}
+    config = {**_common_settings(lesson), "teacher_server_urls": urls, "teacher_top_k": 16, "beta": 0.0}
     text = (
         "AsyncDistillationConfig of TRL 1.16, and student and prompts of train.py. beta 0: forward KL over each\n"
         "teacher's 16 likeliest tokens; at 1, TRL compares the sampled token only.\n"
@@ -87,7 +87,7 @@ TRL = Trainer(
 )
 TRL_ASYNC = Trainer(
     "TRL 1.16 (AsyncDistillationTrainer)",
-    _served,
+    _server_settings,
     "python {out}/train.py --config {out}/config.yaml",
     "pip install 'trl==1.16.*' vllm; bash serve.sh in the folder, in another terminal",
 )

@@ -106,10 +106,12 @@ def ways() -> list[Bubblewrap]:
         system_calls = seccomp_filter(machine)
     except KeyError:
         raise EvaluationError(f"there is no filter of system calls for {machine}; {INSTEAD}") from None
-    said = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False)
-    version = re.search(r"(\d+)\.(\d+)[.\d]*", said.stdout)
+    answer = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False)
+    version = re.search(r"(\d+)\.(\d+)[.\d]*", answer.stdout)
     if version is None:
-        raise EvaluationError(f"{executable} --version says {(said.stdout + said.stderr).strip()[:200]!r}; {INSTEAD}")
+        raise EvaluationError(
+            f"{executable} --version says {(answer.stdout + answer.stderr).strip()[:200]!r}; {INSTEAD}"
+        )
     if (int(version[1]), int(version[2])) < _OLDEST:
         raise EvaluationError(f"bubblewrap {version[0]} is too old, 0.7.0 or later is needed; {INSTEAD}")
     as_root = [True, False] if os.geteuid() == 0 else [False]
@@ -124,25 +126,27 @@ def _mounts() -> tuple[str, ...]:
     libraries = [Path(folder, architecture if Path(folder, architecture).is_dir() else "") for folder in _LIBRARIES]
     prefix = Path(sys.base_prefix).resolve()
     own = [] if prefix == Path("/usr") else [prefix / "lib", prefix / "lib64"]
-    needed = [*libraries, *map(Path, _MORE), *own, Path(os.__file__).resolve().parent, interpreter()]
+    paths = [*libraries, *map(Path, _MORE), *own, Path(os.__file__).resolve().parent, interpreter()]
     links = [path for path in map(Path, _LIBRARIES) if path.is_symlink()]
-    covered = {*links, *needed}
-    shown = {path: path for path in needed if path.exists() and path not in links and covered.isdisjoint(path.parents)}
-    hidden = [
-        path for folder in shown for pattern in ("*-packages", "python*/*-packages") for path in folder.glob(pattern)
+    all_paths = {*links, *paths}
+    mounts = {
+        path: path for path in paths if path.exists() and path not in links and all_paths.isdisjoint(path.parents)
+    }
+    masks = [
+        path for folder in mounts for pattern in ("*-packages", "python*/*-packages") for path in folder.glob(pattern)
     ]
     numpy = find_spec("numpy")
     if numpy and numpy.origin:
         packages = Path(numpy.origin).parent.parent
         names = [name for name in ("numpy", "numpy.libs") if (packages / name).is_dir()]
-        shown |= {packages / name: Path(PACKAGES, name) for name in names}
+        mounts |= {packages / name: Path(PACKAGES, name) for name in names}
     # bubblewrap makes missing parents that only their owner may enter
-    parents = dict.fromkeys(path for target in shown.values() for path in reversed(target.parents[:-1]))
+    parents = dict.fromkeys(path for target in mounts.values() for path in reversed(target.parents[:-1]))
     return (
         *(part for path in parents for part in ("--perms", "0755", "--dir", str(path))),
         *(part for link in links for part in ("--symlink", str(link.readlink()), str(link))),
-        *(part for source, target in shown.items() for part in ("--ro-bind", str(source), str(target))),
-        *(part for path in hidden for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
+        *(part for source, target in mounts.items() for part in ("--ro-bind", str(source), str(target))),
+        *(part for path in masks for part in ("--tmpfs", str(path), "--remount-ro", str(path))),
         *("--proc", "/proc", "--perms", "0755", "--dir", "/dev", "--symlink", "/tmp", "/dev/shm"),
         *(part for name in _DEVICES for part in ("--dev-bind", f"/dev/{name}", f"/dev/{name}")),
         *(part for name, target in _LINKS.items() for part in ("--symlink", f"/proc/self/{target}", f"/dev/{name}")),

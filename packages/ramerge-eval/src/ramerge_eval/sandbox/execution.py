@@ -84,7 +84,7 @@ class Execution:
     Attributes:
         stdin: what it reads, or the end of a pipe, which the run closes.
         stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
-        canceled: kills the program when it is set; what the call then returns means nothing.
+        cancellation: kills the program when it is set; what the call then returns means nothing.
     """
 
     way: Bubblewrap
@@ -92,13 +92,13 @@ class Execution:
     stdin: str | bytes | IO[bytes]
     limits: Limits
     stdout: IO[bytes] | None = None
-    canceled: threading.Event = field(default_factory=threading.Event)
+    cancellation: threading.Event = field(default_factory=threading.Event)
     _inside: Inside | None = None
-    _began: float | None = None
+    _start_time: float | None = None
 
     def __call__(self) -> Outcome:
         """Run the program. Raises `EvaluationError` where the sandbox itself fails."""
-        if self.canceled.is_set():
+        if self.cancellation.is_set():
             return Outcome("error", None, "", "")
         try:
             with ExitStack() as resources:
@@ -120,14 +120,14 @@ class Execution:
                 pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
                 for pipe in pipes:
                     os.fchown(pipe.fileno(), user, -1)  # so that the program can open /dev/stdout
-                printed = [threads.submit(pipe.read, most + 1) for pipe in pipes]
-                limit = self._follow(process, ours, printed)
+                outputs = [threads.submit(pipe.read, most + 1) for pipe in pipes]
+                limit = self._follow(process, ours, outputs)
             finally:
                 files = self._end(process)
-        *stdout, stderr = (each.result()[:most].decode("utf-8", errors="replace") for each in printed)
-        if self._began is None and not self.canceled.is_set():
+        *stdout, stderr = (each.result()[:most].decode("utf-8", errors="replace") for each in outputs)
+        if self._start_time is None and not self.cancellation.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
-        if limit is None and any(len(each.result()) > most for each in printed):
+        if limit is None and any(len(each.result()) > most for each in outputs):
             limit = "output"
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
@@ -156,12 +156,12 @@ class Execution:
         }
         stdin = self.stdin.encode("utf-8", errors="surrogatepass") if isinstance(self.stdin, str) else self.stdin
         source, system_calls = (
-            resources.enter_context(_sealed(content)) for content in (marshal.dumps(job), self.way.system_calls)
+            resources.enter_context(_memory_file(content)) for content in (marshal.dumps(job), self.way.system_calls)
         )
         sandbox = self.way.command(self.limits.disk_bytes, system_calls.fileno())
         return subprocess.Popen(
             [*sandbox, str(bubblewrap.interpreter()), *_PYTHON, str(source.fileno()), str(channel)],
-            stdin=resources.enter_context(_sealed(stdin)) if isinstance(stdin, bytes) else stdin,
+            stdin=resources.enter_context(_memory_file(stdin)) if isinstance(stdin, bytes) else stdin,
             stdout=self.stdout or subprocess.PIPE,
             stderr=subprocess.PIPE,
             pass_fds=[source.fileno(), channel, system_calls.fileno()],
@@ -171,14 +171,14 @@ class Execution:
         )
 
     def _follow(
-        self, process: subprocess.Popen[bytes], channel: socket.socket, printed: Sequence[Future[bytes]]
+        self, process: subprocess.Popen[bytes], channel: socket.socket, outputs: Sequence[Future[bytes]]
     ) -> Status | None:
         """Wait until the program ends (None), or meets the limit that is returned."""
         waiting_until = time.monotonic() + _START_SECONDS
-        ended = os.pidfd_open(process.pid)
+        exit_descriptor = os.pidfd_open(process.pid)
         try:
             with selectors.DefaultSelector() as selector:
-                selector.register(ended, selectors.EVENT_READ)
+                selector.register(exit_descriptor, selectors.EVENT_READ)
                 selector.register(channel, selectors.EVENT_READ)
                 while True:
                     ready = {key.fileobj for key, _ in selector.select(_TICK)}
@@ -191,23 +191,23 @@ class Execution:
                             raise EvaluationError("the sandbox did not start: too many files are open here")
                         if message:
                             self._inside = Inside(*descriptors)
-                            self._began = time.monotonic()
-                    if ended in ready:
+                            self._start_time = time.monotonic()
+                    if exit_descriptor in ready:
                         return None
-                    if self.canceled.is_set():
+                    if self.cancellation.is_set():
                         return "error"
-                    if self._began is None:
+                    if self._start_time is None:
                         if time.monotonic() > waiting_until:
                             return "time"
-                    elif limit := self._limit_met(self._began, printed):
+                    elif limit := self._limit(self._start_time, outputs):
                         return limit
         finally:
-            os.close(ended)
+            os.close(exit_descriptor)
 
-    def _limit_met(self, began: float, printed: Sequence[Future[bytes]]) -> Status | None:
-        if any(each.done() and len(each.result()) > self.limits.output_bytes for each in printed):
+    def _limit(self, start: float, outputs: Sequence[Future[bytes]]) -> Status | None:
+        if any(each.done() and len(each.result()) > self.limits.output_bytes for each in outputs):
             return "output"
-        if time.monotonic() - began > self.limits.seconds:
+        if time.monotonic() - start > self.limits.seconds:
             return "time"
         if self._inside and self._inside.memory_bytes(self.limits.memory_bytes) > self.limits.memory_bytes:
             return "memory"
@@ -238,8 +238,8 @@ async def run(
     Raises:
         EvaluationError: the sandbox itself failed; the program did not run.
     """
-    canceled = threading.Event()
-    return await _in_thread(Execution(way, program, stdin, limits or Limits(), canceled=canceled), canceled)
+    cancellation = threading.Event()
+    return await _in_thread(Execution(way, program, stdin, limits or Limits(), cancellation=cancellation), cancellation)
 
 
 async def converse(
@@ -253,22 +253,22 @@ async def converse(
     Returns:
         How they ended, in this order. Their standard output is not kept.
     """
-    canceled, limits = threading.Event(), limits or Limits()
+    cancellation, limits = threading.Event(), limits or Limits()
     questions, answers = _pipe(), _pipe()
     patient = limits.model_copy(update={"seconds": limits.seconds + _START_SECONDS})  # the other one starts, too
-    asker = Execution(way, asking, answers[0], patient, questions[1], canceled)
-    answerer = Execution(way, answering, questions[0], limits, answers[1], canceled)
+    asker = Execution(way, asking, answers[0], patient, questions[1], cancellation)
+    answerer = Execution(way, answering, questions[0], limits, answers[1], cancellation)
 
     def both() -> tuple[Outcome, Outcome]:
         with ThreadPoolExecutor(1, thread_name_prefix="sandbox") as thread:
-            answered = thread.submit(answerer)
+            answer = thread.submit(answerer)
             try:
-                asked = asker()
+                question = asker()
             finally:
-                canceled.set()  # no request can come any more
-            return asked, answered.result()
+                cancellation.set()  # no request can come any more
+            return question, answer.result()
 
-    return await _in_thread(both, canceled)
+    return await _in_thread(both, cancellation)
 
 
 @cache
@@ -277,16 +277,16 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(processors(), thread_name_prefix="sandbox")
 
 
-async def _in_thread(job: Callable[[], T], canceled: threading.Event) -> T:
+async def _in_thread(job: Callable[[], T], cancellation: threading.Event) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(_threads(), job)
     except asyncio.CancelledError:
-        canceled.set()
+        cancellation.set()
         raise
 
 
 @cache
-def opened() -> Bubblewrap:
+def open_sandbox() -> Bubblewrap:
     """The way to start sandboxes in which a program has run here.
 
     Raises:
@@ -323,7 +323,7 @@ def problem_of(way: Bubblewrap) -> str | None:
     return None
 
 
-def _sealed(content: bytes) -> IO[bytes]:
+def _memory_file(content: bytes) -> IO[bytes]:
     """A file to inherit: a program that does not read it blocks nothing, and none can write to it."""
     file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
     file.write(content)

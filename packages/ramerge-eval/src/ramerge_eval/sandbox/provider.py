@@ -17,11 +17,11 @@ from pydantic import BaseModel
 
 from ramerge import EvaluationError
 from ramerge_eval.sandbox import execution
-from ramerge_eval.sandbox.execution import Command, Outcome, opened
+from ramerge_eval.sandbox.execution import Command, Outcome, open_sandbox
 from ramerge_eval.sandbox.watch import Limits
 
 _FOLDER = PurePosixPath("/tmp")
-_KILLED = 137
+_KILL_CODE = 137
 
 
 @sandboxenv(name="bubblewrap")
@@ -38,11 +38,11 @@ class BubblewrapSandbox(SandboxEnvironment):
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
         """Run a Python program that shares nothing with others, not even /tmp; see `execution.run`."""
-        return await execution.run(opened(), program, stdin, limits or self.limits)
+        return await execution.run(open_sandbox(), program, stdin, limits or self.limits)
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
         """Run two programs, each of which reads what the other one prints; see `execution.converse`."""
-        return await execution.converse(opened(), asking, answering, limits or self.limits)
+        return await execution.converse(open_sandbox(), asking, answering, limits or self.limits)
 
     @classmethod
     def config_deserialize(cls, config: dict[str, object]) -> BaseModel:
@@ -52,7 +52,7 @@ class BubblewrapSandbox(SandboxEnvironment):
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
         """Raise `EvaluationError` where no sandbox can be had; say what is missing."""
-        await asyncio.to_thread(opened)
+        await asyncio.to_thread(open_sandbox)
 
     @classmethod
     async def sample_init(
@@ -95,13 +95,13 @@ class BubblewrapSandbox(SandboxEnvironment):
             raise PermissionError(f"user {user!r}: programs in bubblewrap run as a user that nothing else is")
         folder = str(_FOLDER / _inside(cwd or "."))
         limits = self.limits if timeout is None else self.limits.model_copy(update={"seconds": timeout})
-        outcome = await execution.run(opened(), Command(cmd, env or {}, folder, self._files), input or "", limits)
+        outcome = await execution.run(open_sandbox(), Command(cmd, env or {}, folder, self._files), input or "", limits)
         self._files = dict(outcome.files)
         if outcome.status == "time":
             raise TimeoutError(f"the command ran for more than {limits.seconds:g} seconds")
         if outcome.status == "output":
             raise OutputLimitExceededError(f"{limits.output_bytes:,} bytes", outcome.stdout)
-        code = _KILLED if outcome.code is None else outcome.code
+        code = _KILL_CODE if outcome.code is None else outcome.code
         beyond = f"\nended beyond {limits.memory_bytes:,} bytes of memory\n" if outcome.status == "memory" else ""
         return ExecResult(code == 0, code, outcome.stdout, outcome.stderr + beyond)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # by name, its number on x86_64 and on aarch64 (asm/unistd_64.h, asm-generic/unistd.h)
-_REFUSED = {
+_DENIALS = {
     # memory that no process is charged for
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
@@ -44,7 +44,7 @@ _REFUSED = {
     "io_uring_setup": (425, 425),
 }
 _CLONE, _CLONE3, _MMAP, _SOCKET, _SETSOCKOPT = (56, 220), (435, 435), (9, 222), (41, 198), (54, 208)
-_SHARED, _ANONYMOUS = 0x01, 0x20  # bits of MAP_SHARED and MAP_SHARED_VALIDATE, of MAP_ANONYMOUS
+_SHARING, _ANONYMOUS = 0x01, 0x20  # bits of MAP_SHARED and MAP_SHARED_VALIDATE, of MAP_ANONYMOUS
 # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE: `watch` counts sockets by their default
 _BUFFERS = (7, 8, 32, 33)
 _NEW_NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
@@ -73,14 +73,14 @@ def seccomp_filter(machine: str) -> bytes:
         (_LOAD, 0, 0, _NUMBER),
         *_when(_AT_LEAST, _X32, [refuse]),
     ]
-    for numbers in _REFUSED.values():
+    for numbers in _DENIALS.values():
         program += _when(_EQUAL, numbers[column], [refuse])
     # its flags are in memory, out of a filter's reach; the C library falls back on clone
     program += _when(_EQUAL, _CLONE3[column], [_answer(_FAIL | errno.ENOSYS)])
     # its pages stay when they are unmapped or given back (MADV_DONTNEED), and then count for no process
     flags = (_LOAD, 0, 0, _FOURTH_ARGUMENT)
-    shared = _when(_ANY_BIT, _ANONYMOUS, _when(_ANY_BIT, _SHARED, [refuse]))
-    program += _when(_EQUAL, _MMAP[column], [flags, *shared, _answer(_ALLOW)])
+    sharing = _when(_ANY_BIT, _ANONYMOUS, _when(_ANY_BIT, _SHARING, [refuse]))
+    program += _when(_EQUAL, _MMAP[column], [flags, *sharing, _answer(_ALLOW)])
     argument = (_LOAD, 0, 0, _FIRST_ARGUMENT)
     program += _when(_EQUAL, _CLONE[column], [argument, *_when(_ANY_BIT, _NEW_NAMESPACES, [refuse]), _answer(_ALLOW)])
     program += _when(

@@ -65,13 +65,13 @@ class Inside:
         disk = os.fstatvfs(self.disk)
         sockets = self._lines("1/net/sockstat").get(b"sockets:", [b"used", b"0"])[1]
         kernel = (disk.f_files - disk.f_ffree) * _INODE_BYTES + int(sockets) * _SOCKET_BYTES
-        held = kernel + sum(map(self._held, processes))
-        if held <= enough:
-            return held
+        total = kernel + sum(map(self._memory_of, processes))
+        if total <= enough:
+            return total
         names = (b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
-        return kernel + sum(self._kib(f"{one}/smaps_rollup", *names) or self._held(one) for one in processes)
+        return kernel + sum(self._kib(f"{one}/smaps_rollup", *names) or self._memory_of(one) for one in processes)
 
-    def _held(self, process: str) -> int:
+    def _memory_of(self, process: str) -> int:
         return self._kib(f"{process}/status", b"VmRSS:", b"VmSwap:", b"HugetlbPages:")
 
     def _kib(self, path: str, *names: bytes) -> int:
@@ -93,7 +93,7 @@ def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
     Links, and what cannot be read, are left out; so is everything beyond `most_bytes`, as sparse files hold more than
     they take.
     """
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for path, folders, names, here in os.fwalk(".", dir_fd=folder):
         folders.sort()
         if path.count("/") == _DEEPEST:  # each level holds a descriptor of ours
@@ -104,7 +104,7 @@ def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
                 whole.encode()
                 with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here), "rb") as file:
                     about = os.fstat(file.fileno())
-                    if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes and len(found) < _MOST_FILES:
-                        found[whole] = file.read()
+                    if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes and len(contents) < _MOST_FILES:
+                        contents[whole] = file.read()
                         most_bytes -= about.st_size
-    return found
+    return contents

@@ -22,7 +22,7 @@ def build(
     layout: str = layouts.MAIN,
     *,
     models: Sequence[str] = (),
-    given: GivenRoles | None = None,
+    explicit_roles: GivenRoles | None = None,
     reference: bool = False,
     seed: int = 0,
 ) -> Table:
@@ -34,7 +34,7 @@ def build(
     Args:
         layout: see `layouts.layout_of`.
         models: those to show, in this order, after base models and agents; all if empty.
-        given: who is base, agent and merge, where merge records and names do not say it.
+        explicit_roles: who is base, agent and merge, where merge records and names do not say it.
         reference: whether the rows of the paper's table are added.
 
     Raises:
@@ -42,29 +42,31 @@ def build(
     """
     if not results:
         raise EvaluationError("there are no results to show")
-    chosen = selected(results, models)
-    plan = layouts.layout_of(layout, chosen)
-    require_columns(plan, chosen)
-    who = roles.roles_of(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
-    families = list(dict.fromkeys(who.families[model.name] for model in chosen))
+    members = selection(results, models)
+    plan = layouts.layout_of(layout, members)
+    require_columns(plan, members)
+    who = roles.roles_of(
+        members, explicit_roles or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns))
+    )
+    families = list(dict.fromkeys(who.families[model.name] for model in members))
     order = list(_SECTIONS)
-    ordered = sorted(
-        chosen, key=lambda model: (families.index(who.families[model.name]), order.index(who.role(model.name)))
+    in_order = sorted(
+        members, key=lambda model: (families.index(who.families[model.name]), order.index(who.role(model.name)))
     )
     rows: list[tuple[Line, Sequence[Line]]] = []
-    for model in ordered:
+    for model in in_order:
         family, role = who.families[model.name], who.role(model.name)
         section = _section(role, family if len(families) > 1 else None)
         row = {"row": model.name, "section": section, "role": role, "family": family or ""}
         rows.append((row, scores.cells(model, plan.columns, seed)))
-    cells = _ranked(scores.cell_frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
-    notes = [*_notes(ordered, plan, cells, who)]
+    cells = _with_ranks(scores.cell_frame(rows + (_quotations(plan) if reference else [])), plan.columns, who)
+    notes = [*_notes(in_order, plan, cells, who)]
     if reference:
         notes += [
             "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B.",
             f"Rows marked (paper) are quoted from {layouts.source(plan.name)}; averages by domain are made from their "
             "cells.",
-            *(f"On the paper's table: {text}" for text in layouts.printed(plan.name)["inconsistencies"]),
+            *(f"On the paper's table: {text}" for text in layouts.paper_table(plan.name)["inconsistencies"]),
         ]
     if plan.differences:  # to the base of their family, of quoted ones to the quoted base
         keys = ["family", "quoted", "place"]
@@ -74,12 +76,12 @@ def build(
     return Table(plan.title, "Model", plan.columns, cells, tuple(notes))
 
 
-def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
+def selection(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
     """The models of these names, or all; raises `EvaluationError` where there are no results of a name."""
-    known = {model.name: model for model in results}
-    if unknown := [name for name in names if name not in known]:
-        raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
-    return [known[name] for name in names] if names else list(results)
+    by_name = {model.name: model for model in results}
+    if unknown := [name for name in names if name not in by_name]:
+        raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(by_name)}")
+    return [by_name[name] for name in names] if names else list(results)
 
 
 def require_columns(layout: Layout, results: Sequence[Model]) -> None:
@@ -91,49 +93,49 @@ def require_columns(layout: Layout, results: Sequence[Model]) -> None:
         for metric in (*samples.metrics, *([] if samples.metrics else [""]))
     }
     if not any((column.suite, column.task, column.metric) in run for column in layout.columns):
-        found = ", ".join(sorted({f"{suite}/{task}" for suite, task, _ in run})) or "nothing"
-        raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {found}")
+        names = ", ".join(sorted({f"{suite}/{task}" for suite, task, _ in run})) or "nothing"
+        raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {names}")
 
 
 def _section(role: str, family: str | None) -> str:
     return f"{f'{family}: ' if family else ''}{_SECTIONS[role]}"
 
 
-def _quoted(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
+def _quotations(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
     """The rows of a table that the paper printed."""
     rows: list[tuple[Line, Sequence[Line]]] = []
-    for printed in layouts.printed(plan.name)["rows"]:
-        values = dict(zip((column for column in plan.columns if column.task), printed["values"], strict=True))
+    for paper_row in layouts.paper_table(plan.name)["rows"]:
+        values = dict(zip((column for column in plan.columns if column.task), paper_row["values"], strict=True))
         values |= {
-            column: fmean(values[each] for each in column.over) if column.suite else printed.get("average")
+            column: fmean(values[each] for each in column.over) if column.suite else paper_row.get("average")
             for column in plan.columns
             if column.over
         }
-        family = printed.get("family")
-        section = f"{_section(printed['role'], family)} ({layouts.source(plan.name)})"
-        row = {"row": f"{printed['name']} (paper)", "role": printed["role"], "family": family or "", "quoted": True}
+        family = paper_row.get("family")
+        section = f"{_section(paper_row['role'], family)} ({layouts.source(plan.name)})"
+        row = {"row": f"{paper_row['name']} (paper)", "role": paper_row["role"], "family": family or "", "quoted": True}
         rows.append((row | {"section": section}, [scores.cell(values[column]) for column in plan.columns]))
     return rows
 
 
-def _ranked(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> pd.DataFrame:
+def _with_ranks(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> pd.DataFrame:
     """Cells with their rank among the merges of their base, and whether they beat the specialist.
 
     Values count as they are shown, so that equal figures share a rank.
     """
-    shown = pd.Series(
+    values = pd.Series(
         [round(value, columns[place].decimals) for value, place in zip(cells.value, cells.place, strict=True)],
         dtype="float64",
     )
-    merged = (cells.role == "merged") & ~cells.quoted
-    among = shown.where(merged).groupby([cells.family, cells.place])
+    is_merge = (cells.role == "merged") & ~cells.quoted
+    among = values.where(is_merge).groupby([cells.family, cells.place])
     ranks = among.rank("dense", ascending=False).where(among.transform("nunique") > 1)  # where all are equal, none is
-    of_row = dict(zip(zip(cells.row, cells.place, strict=True), shown, strict=True))
+    of_row = dict(zip(zip(cells.row, cells.place, strict=True), values, strict=True))
     to_beat = [
         of_row.get((who.specialist(family or None, (columns[place].suite, columns[place].task)), place), float("nan"))
         for family, place in zip(cells.family, cells.place, strict=True)
     ]
-    return cells.assign(rank=ranks.where(ranks <= 2).fillna(0).astype("int64"), beats=merged & (shown > to_beat))
+    return cells.assign(rank=ranks.where(ranks <= 2).fillna(0).astype("int64"), beats=is_merge & (values > to_beat))
 
 
 # --- sentences below a table ------------------------------------------------------------------------------------------
@@ -145,12 +147,12 @@ def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Role
     yield from refusals(plan)
     if any(column.titles[-1] == "UT" for column in plan.columns):
         yield "UT is the metric accumulated; the paper does not say which figure its UT is."
-    if 0 < sum(model.name in who.merged for model in models) < len(models):
+    if 0 < sum(model.name in who.merges for model in models) < len(models):
         suites = list(dict.fromkeys(c.suite for c in plan.columns if c.suite not in ("", layouts.GENERAL)))
-        named = {suite: name for (_, suite), name in who.specialists.items() if suite in suites}
-        if named:
-            yield f"Specialists: {', '.join(f'{name} ({suite})' for suite, name in named.items())}."
-        if absent := [suite for suite in suites if suite not in named]:
+        by_suite = {suite: name for (_, suite), name in who.specialists.items() if suite in suites}
+        if by_suite:
+            yield f"Specialists: {', '.join(f'{name} ({suite})' for suite, name in by_suite.items())}."
+        if absent := [suite for suite in suites if suite not in by_suite]:
             yield f"No specialist is known for {', '.join(absent)}."
     if plan.differences:
         with_base = {who.families[model.name] for model in models if who.role(model.name) == "base"}
@@ -189,31 +191,31 @@ def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterat
             "mean over the tokens of a reply, averaged over replies; Avg leaves it out."
         )
     counts = {
-        task: max(found) for task in tasks if (found := [len(m.tasks[task].keys) for m in models if task in m.tasks])
+        task: max(sizes) for task in tasks if (sizes := [len(m.tasks[task].keys) for m in models if task in m.tasks])
     }
-    listed = [f"{'/'.join(task)} {count:,}" for task, count in counts.items()]
-    yield f"Samples: {', '.join(listed)}."
+    parts = [f"{'/'.join(task)} {count:,}" for task, count in counts.items()]
+    yield f"Samples: {', '.join(parts)}."
     figures: dict[str, Callable[[Model, TaskName], int]] = {
         "Fewer samples than others": lambda model, task: counts[task] - len(model.tasks[task].keys),
-        "Not finished": lambda model, task: model.tasks[task].asked - len(model.tasks[task].keys),
+        "Not finished": lambda model, task: model.tasks[task].item_count - len(model.tasks[task].keys),
         "Cut off at the limit of tokens": lambda model, task: model.tasks[task].cut,
     }
     for what, figure in figures.items():
-        noted = [
+        texts = [
             f"{model.name} {number:,} in {'/'.join(task)}"
             for model in models
             for task in tasks
             if task in model.tasks and (number := figure(model, task)) > 0
         ]
-        if noted:
-            yield f"{what}: {', '.join(noted)}."
+        if texts:
+            yield f"{what}: {', '.join(texts)}."
     yield from failures(models, tasks)
     for task in tasks:
-        ran = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
-        for key in dict.fromkeys(key for recorded in ran.values() for key in recorded):
+        settings = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
+        for key in dict.fromkeys(key for record in settings.values() for key in record):
             having: dict[str, list[str]] = {}
-            for name, recorded in ran.items():
-                having.setdefault(repr(recorded[key]) if key in recorded else "not recorded", []).append(name)
+            for name, record in settings.items():
+                having.setdefault(repr(record[key]) if key in record else "not recorded", []).append(name)
             if len(having) > 1:
                 which = "; ".join(f"{value} for {', '.join(names)}" for value, names in having.items())
                 yield f"Different settings of {'/'.join(task)}: {key} is {which}."

@@ -26,7 +26,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     """
     if first == second:
         raise EvaluationError(f"{first!r} cannot be compared with itself")
-    models = build.selected(results, [first, second])
+    models = build.selection(results, [first, second])
     plan = layouts.layout_of(layout, models)
     build.require_columns(plan, models)
     columns = [column for column in plan.columns if column.task]
@@ -41,9 +41,9 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         raise EvaluationError(problems)
     pair = scores.common(*models)
     failures = {task for model in pair for task, samples in model.tasks.items() if samples.failures}
-    drawn = scores.replicates(pair, columns, seed)
+    draws = scores.replicates(pair, columns, seed)
     rows = [
-        ({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn, failures))
+        ({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, draws, failures))
     ]
     if not rows:
         raise EvaluationError(f"{first!r} and {second!r} have no two items in common in a column of {plan.name}")
@@ -56,11 +56,11 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         *build.refusals(plan),
         *_left_out(models, pair, tasks),
         *build.run_notes(
-            pair, [column for column in columns if column in drawn or (column.suite, column.task) in failures]
+            pair, [column for column in columns if column in draws or (column.suite, column.task) in failures]
         ),
     ]
-    shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
-    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.cell_frame(rows), tuple(notes))
+    headings = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
+    return Table(f"{first} and {second}: {plan.title}", "Benchmark", headings, scores.cell_frame(rows), tuple(notes))
 
 
 def _files(settings: Mapping[str, object]) -> dict[str, object]:
@@ -73,18 +73,20 @@ def _files(settings: Mapping[str, object]) -> dict[str, object]:
 
 
 def _cells(
-    column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats], failures: Collection[TaskName]
+    column: TableColumn, pair: Sequence[Model], draws: Mapping[TableColumn, Floats], failures: Collection[TaskName]
 ) -> list[Line]:
     over = column.over or (column,)
     values = [scores.mean(model, over) for model in pair]
     if (column.suite, column.task) in failures:
         return [scores.cell(each) for each in (*values, *[None] * 5)]
-    if values[0] is None or values[1] is None or not all(each in drawn for each in over):
+    if values[0] is None or values[1] is None or not all(each in draws for each in over):
         return []
-    replicates = np.mean([drawn[each] for each in over], axis=0)
-    found = intervals.difference(values[0] - values[1], replicates[:, 0] - replicates[:, 1])
+    replicates = np.mean([draws[each] for each in over], axis=0)
+    difference = intervals.difference(values[0] - values[1], replicates[:, 0] - replicates[:, 1])
     items = float(len(pair[0].tasks[column.suite, column.task].keys)) if column.task else None
-    return [scores.cell(each) for each in (*values, found.value, found.low, found.high, found.p, items)]
+    return [
+        scores.cell(each) for each in (*values, difference.value, difference.low, difference.high, difference.p, items)
+    ]
 
 
 def _left_out(models: Sequence[Model], pair: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> list[str]:

@@ -20,7 +20,7 @@ from ramerge_eval.samples import Model
 MAIN, ALL = "main", "all"
 AVERAGE = "Avg"
 GENERAL = "ifeval"
-"""What no agent is trained for, so that it has no specialist."""
+"""Suite that no agent is trained for; it has no specialist."""
 
 RETENTION = "Retention"
 """The title above the columns of retentions."""
@@ -102,7 +102,7 @@ def layout_of(name: str, results: Sequence[Model]) -> Layout:
         return Layout(name, "All tasks, main metrics", _with_averages(columns, REFUSALS))
     if name not in names():
         raise EvaluationError(f"there is no table {name!r}; there are {', '.join(names())}")
-    table = printed(name)
+    table = paper_table(name)
     columns = []
     for title, what in table["columns"].items():
         suite, task, metric = what.split("/")
@@ -112,7 +112,7 @@ def layout_of(name: str, results: Sequence[Model]) -> Layout:
     return Layout(name, table["title"], tuple(columns) if differences else _with_averages(columns), differences)
 
 
-def printed(table: str) -> dict[str, Any]:
+def paper_table(table: str) -> dict[str, Any]:
     """A table of the paper: its columns, its `rows`, and its `inconsistencies`, what does not fit in it.
 
     A row has name, role (base, agent or merged), values in per cent, and the average and the family (the base model)
@@ -140,22 +140,22 @@ def _paper() -> dict[str, Any]:
 def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:
     """Domains in their order, and numbers in the names of tasks by their size."""
     suite, task = name
-    known = list(DOMAINS)
+    suites = list(DOMAINS)
     parts = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.findall(r"\d+|\D+", task)]
-    return known.index(suite) if suite in known else len(known), suite, parts
+    return suites.index(suite) if suite in suites else len(suites), suite, parts
 
 
 def _with_averages(columns: Sequence[TableColumn], leave_out: frozenset[str] = frozenset()) -> tuple[TableColumn, ...]:
     """An average behind each domain, if there are several, and one over all columns at the end."""
     suites = list(dict.fromkeys(column.suite for column in columns))
-    found: list[TableColumn] = []
+    all_columns: list[TableColumn] = []
     for suite in suites:
         own = [column for column in columns if column.suite == suite]
-        found += own
+        all_columns += own
         if len(suites) > 1:
-            found += _average((own[0].titles[0], AVERAGE), suite, own, leave_out)
+            all_columns += _average((own[0].titles[0], AVERAGE), suite, own, leave_out)
     skills = [column for column in columns if column.suite != AGREEMENT]
-    return (*found, *_average((AVERAGE,), "", skills, leave_out))
+    return (*all_columns, *_average((AVERAGE,), "", skills, leave_out))
 
 
 def _average(

@@ -44,36 +44,38 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
     "Worst": lambda values: np.asarray(values.min(axis=1)),
     "Imbalance": lambda values: np.asarray(values.std(axis=1)),
 }
-"""Of retentions, of shape (draws, tasks)."""
+"""Figures over retentions of shape (draws, tasks)."""
 
 
 class RetainedScore(NamedTuple):
     """Retention of a merge in one task: its value, bootstrap replicates of it, and its tokens."""
 
     value: float
-    drawn: Floats | None
+    draws: Floats | None
     tokens: float | None
 
 
-def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed: int = 0) -> Table:
-    """Build the table of retention: a row for each merge, with roles from records and names, or as `given` says.
+def retention(results: Sequence[Model], explicit_roles: GivenRoles | None = None, *, seed: int = 0) -> Table:
+    """Build the table of retention: a row for each merge; `explicit_roles` go before those of records and names.
 
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
     """
     results = [
-        replace(model, tasks={task: found for task, found in model.tasks.items() if task[0] != AGREEMENT})
+        replace(model, tasks={task: samples for task, samples in model.tasks.items() if task[0] != AGREEMENT})
         for model in results
     ]
-    scored = dict.fromkeys(task for model in results for task in model.tasks)
-    who = roles.roles_of(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
+    task_names = dict.fromkeys(task for model in results for task in model.tasks)
+    who = roles.roles_of(
+        results, explicit_roles or GivenRoles(), list(dict.fromkeys(suite for suite, _ in task_names)), task_names
+    )
     models = {model.name: model for model in results}
-    merges = [model for model in results if model.name in who.merged]
+    merges = [model for model in results if model.name in who.merges]
     if not merges:
         raise EvaluationError("no model is known to be a merge; name those that have no merge record with --merged")
-    found = {merge.name: _retained(merge, models, who, seed) for merge in merges}
-    failures_of = {merge.name: _failed(merge, models, who) for merge in merges}
-    tasks = list(dict.fromkeys(task for each in (*found.values(), *failures_of.values()) for task in each))
+    by_merge = {merge.name: _retention_by_task(merge, models, who, seed) for merge in merges}
+    failures_of = {merge.name: _failures(merge, models, who) for merge in merges}
+    tasks = list(dict.fromkeys(task for each in (*by_merge.values(), *failures_of.values()) for task in each))
     if not tasks:
         raise EvaluationError(
             "no task has a specialist that was scored too; say which agent was trained for which, such as "
@@ -87,10 +89,12 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     )
     rows = []
     for merge in merges:
-        kept = found[merge.name]
-        ratios = [each.tokens for each in kept.values() if each.tokens is not None]
+        scores_by_task = by_merge[merge.name]
+        ratios = [each.tokens for each in scores_by_task.values() if each.tokens is not None]
         more = [_untrained(merge, models, who), scores.cell(float(np.mean(ratios)) if ratios else None)]
-        rows.append(({"row": merge.name}, [*_cells(kept, tasks, is_whole=not failures_of[merge.name]), *more]))
+        rows.append(
+            ({"row": merge.name}, [*_cells(scores_by_task, tasks, is_whole=not failures_of[merge.name]), *more])
+        )
     notes = [
         "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
         "Composite is the geometric mean, imbalance the standard deviation.",
@@ -98,16 +102,18 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         "specialist's.",
         f"Specialists: {', '.join(f'{name} ({suite})' for (_, suite), name in who.specialists.items())}.",
     ]
-    for name, kept in found.items():
-        if kept:
-            task = min(kept, key=lambda task: kept[task].value)
-            notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
-    notes += failures(results, list(scored))
+    for name, scores_by_task in by_merge.items():
+        if scores_by_task:
+            task = min(scores_by_task, key=lambda task: scores_by_task[task].value)
+            notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * scores_by_task[task].value:.1f} %).")
+    notes += failures(results, list(task_names))
     return Table("What merges have kept", "Model", columns, scores.cell_frame(rows), tuple(notes))
 
 
-def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:
-    found = {}
+def _retention_by_task(
+    merge: Model, models: Mapping[str, Model], who: Roles, seed: int
+) -> dict[TaskName, RetainedScore]:
+    by_task = {}
     for task, samples in merge.tasks.items():
         name = who.specialist(who.families[merge.name], task)
         if name is None or task not in models[name].tasks:
@@ -118,17 +124,17 @@ def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) 
         if samples.failures or models[name].tasks[task].failures or values[0] is None or not values[1]:
             continue
         ratios = None
-        if column in (drawn := scores.replicates(pair, [column], seed)):
-            ours, its = drawn[column].T
+        if column in (draws := scores.replicates(pair, [column], seed)):
+            ours, its = draws[column].T
             ratios = np.divide(ours, its, out=np.full(len(ours), np.nan), where=its > 0)
         specialist = models[name].tasks[task]
         theirs = specialist.tokens / len(specialist.keys)
         tokens = samples.tokens / len(samples.keys) / theirs if theirs else None
-        found[task] = RetainedScore(values[0] / values[1], ratios, tokens)
-    return found
+        by_task[task] = RetainedScore(values[0] / values[1], ratios, tokens)
+    return by_task
 
 
-def _failed(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskName]:
+def _failures(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskName]:
     """Tasks in which a merge has no retention, because samples of it or of the task's specialist failed."""
     return [
         task
@@ -139,21 +145,27 @@ def _failed(merge: Model, models: Mapping[str, Model], who: Roles) -> list[TaskN
     ]
 
 
-def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName], *, is_whole: bool) -> list[Line]:
+def _cells(
+    scores_by_task: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName], *, is_whole: bool
+) -> list[Line]:
     """The row of a merge: each task's retention, and the figures over all, unless samples of a task failed."""
-    by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]
-    if not kept or not is_whole:
+    by_task = [
+        _cell(scores_by_task[task].value, scores_by_task[task].draws) if task in scores_by_task else {}
+        for task in tasks
+    ]
+    if not scores_by_task or not is_whole:
         return [*by_task, *[{}] * len(_FIGURES)]
-    values = np.array([[each.value for each in kept.values()]])
-    draws = [each.drawn for each in kept.values() if each.drawn is not None]
-    drawn = np.stack(draws, axis=1) if len(draws) == len(kept) else None
+    values = np.array([[each.value for each in scores_by_task.values()]])
+    draws = [each.draws for each in scores_by_task.values() if each.draws is not None]
+    replicates = np.stack(draws, axis=1) if len(draws) == len(scores_by_task) else None
     return by_task + [
-        _cell(float(figure(values)[0]), None if drawn is None else figure(drawn)) for figure in _FIGURES.values()
+        _cell(float(figure(values)[0]), None if replicates is None else figure(replicates))
+        for figure in _FIGURES.values()
     ]
 
 
-def _cell(value: float, drawn: Floats | None) -> Line:
-    return scores.cell(100 * value, None if drawn is None else 100 * drawn)
+def _cell(value: float, draws: Floats | None) -> Line:
+    return scores.cell(100 * value, None if draws is None else 100 * draws)
 
 
 def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:

@@ -82,8 +82,8 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
             f"<header><h1>{title}</h1></header>\n<main>{body}</main>\n</body></html>\n"
         )
     title, frame = style.escape(table.title), _frame(table, style, flat=form == "markdown", intervals=intervals)
-    shown = intervals and bool(table.cells.low.notna().any())
-    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *[_INTERVALS] * shown)]
+    has_intervals = intervals and bool(table.cells.low.notna().any())
+    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *[_INTERVALS] * has_intervals)]
     if form == "text":
         lines = [textwrap.fill(note, width, subsequent_indent="  ") if width else note for note in notes]
         return "\n".join([title, "", frame.to_string(line_width=width, index_names=False), "", *lines]) + "\n"
@@ -103,8 +103,10 @@ def table_html(table: Table, *, intervals: bool = False) -> str:
             section = cells[0].section
             rows.append(f'<tr><th scope="colgroup" colspan="{len(titles) + 1}">{style.escape(section)}</th></tr>')
         # the smallest of a row's retentions, if there is more than one
-        kept = [cell for cell in cells if table.columns[cell.place].titles[0] == RETENTION and not pd.isna(cell.value)]
-        worst = min(kept, key=lambda cell: float(cell.value)) if len(kept) > 1 else None
+        retention_cells = [
+            cell for cell in cells if table.columns[cell.place].titles[0] == RETENTION and not pd.isna(cell.value)
+        ]
+        worst = min(retention_cells, key=lambda cell: float(cell.value)) if len(retention_cells) > 1 else None
         figures = ""
         for title, cell in zip(titles, cells, strict=True):
             text = style.cell(cell, table.columns[cell.place], intervals=intervals)
@@ -112,14 +114,14 @@ def table_html(table: Table, *, intervals: bool = False) -> str:
             classes = f' class="{" ".join(names)}"' if names else ""
             figures += f'<td data-label="{title}"{classes}>{text}</td>'
         rows.append(f'<tr><th scope="row">{style.escape(cells[0].row)}</th>{figures}</tr>')
-    told = [_INTERVALS] * (intervals and bool(table.cells.low.notna().any()))
-    told += [_WORST] * any(column.titles[0] == RETENTION for column in table.columns)
-    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *told)]
-    listed = "".join(f"<li>{note}</li>\n" for note in notes)
+    explanations = [_INTERVALS] * (intervals and bool(table.cells.low.notna().any()))
+    explanations += [_WORST] * any(column.titles[0] == RETENTION for column in table.columns)
+    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *explanations)]
+    items = "".join(f"<li>{note}</li>\n" for note in notes)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{style.escape(table.title)}"><table class="plain">'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(rows)}</tbody></table></div>\n"
-        f'<ul class="notes">\n{listed}</ul>'
+        f'<ul class="notes">\n{items}</ul>'
     )
 
 

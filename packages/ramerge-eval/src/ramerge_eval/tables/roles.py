@@ -20,7 +20,7 @@ class GivenRoles:
 
     base: str | None = None
     specialists: Mapping[str, str] = field(default_factory=dict)
-    merged: Sequence[str] = ()
+    merges: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Roles:
     """The roles of all models, by name.
 
     Attributes:
-        merged: models that are merges.
+        merges: models that are merges.
         families: what each model belongs to: the name of its base, or what its record calls it; None if unknown.
         specialists: agents by family, and suite or task.
     """
 
-    merged: frozenset[str]
+    merges: frozenset[str]
     families: Mapping[str, str | None]
     specialists: Mapping[tuple[str | None, str], str]
 
     def role(self, name: str) -> str:
         """The role of a model: `base`, `agent` (or what is none of the others), or `merged`."""
-        return "merged" if name in self.merged else "base" if self.families[name] == name else "agent"
+        return "merged" if name in self.merges else "base" if self.families[name] == name else "agent"
 
     def specialist(self, family: str | None, task: TaskName) -> str | None:
         """The specialist of a task, the agent trained for it: one that is given for it alone, else its suite's."""
@@ -47,7 +47,7 @@ class Roles:
 
 
 def roles_of(
-    models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()
+    models: Sequence[Model], explicit: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()
 ) -> Roles:
     """Find the roles of models; `suites` and `tasks` are those for which specialists are looked for.
 
@@ -58,35 +58,35 @@ def roles_of(
     Raises:
         EvaluationError: a name that no model has.
     """
-    known = [model.name for model in models]
-    named = [*([given.base] if given.base else []), *given.specialists.values(), *given.merged]
-    if unknown := [name for name in dict.fromkeys(named) if name not in known]:
-        raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+    all_names = [model.name for model in models]
+    names = [*([explicit.base] if explicit.base else []), *explicit.specialists.values(), *explicit.merges]
+    if unknown := [name for name in dict.fromkeys(names) if name not in all_names]:
+        raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(all_names)}")
     records = {model.name: model.record for model in models if model.record is not None}
     others = [model for model in models if model.name not in records]
     families: dict[str, str | None] = {}
     texts: dict[str, str] = {}
     for merge, record in records.items():
-        family = families[merge] = given.base or _match(others, record["base"]) or record["base"]
+        family = families[merge] = explicit.base or _match(others, record["base"]) or record["base"]
         for name, path in record["agents"].items():
             if agent := _match(others, path, name):
                 families.setdefault(agent, family)
                 texts.setdefault(agent, f"{agent} {name}")
-    sole = given.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
-    for name in known:
+    sole = explicit.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
+    for name in all_names:
         families.setdefault(name, name if name in families.values() else sole)
-    found: dict[tuple[str | None, str], list[str]] = {}
+    candidates: dict[tuple[str | None, str], list[str]] = {}
     for agent, text in texts.items():
         words = set(re.split(r"[^a-z0-9]+", text.lower()))
         for suite in suites:
             if words & _WORDS.get(suite, {suite}):
-                found.setdefault((families[agent], suite), []).append(agent)
-    specialists = {key: fitting[0] for key, fitting in found.items() if len(fitting) == 1}
+                candidates.setdefault((families[agent], suite), []).append(agent)
+    specialists = {key: fitting[0] for key, fitting in candidates.items() if len(fitting) == 1}
     specialists |= {
-        (families[name], name): name for suite, name in tasks if name in texts and suite not in given.specialists
+        (families[name], name): name for suite, name in tasks if name in texts and suite not in explicit.specialists
     }
-    specialists |= {(families[name], suite): name for suite, name in given.specialists.items()}
-    return Roles(frozenset({*records, *given.merged}), families, specialists)
+    specialists |= {(families[name], suite): name for suite, name in explicit.specialists.items()}
+    return Roles(frozenset({*records, *explicit.merges}), families, specialists)
 
 
 def _match(models: Sequence[Model], path: str | None, name: str | None = None) -> str | None:

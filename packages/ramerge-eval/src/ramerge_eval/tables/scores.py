@@ -56,36 +56,36 @@ def cell_frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=list(_FIELDS), dtype=object).astype(_FIELDS)
 
 
-def cell(value: float | None, drawn: Floats | None = None) -> Line:
+def cell(value: float | None, draws: Floats | None = None) -> Line:
     """A cell: a number, with its interval if there are replicates of it."""
-    if drawn is None or np.isnan(drawn).all():
+    if draws is None or np.isnan(draws).all():
         return {"value": value}
-    low, high = intervals.percentiles(drawn)
+    low, high = intervals.percentiles(draws)
     return {"value": value, "low": low, "high": high}
 
 
 def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]:
     """The cells of a model. An average has no value unless all of its columns have one."""
-    drawn = replicates([model], [column for column in columns if column.task], seed)
-    found = []
+    by_column = replicates([model], [column for column in columns if column.task], seed)
+    row = []
     for column in columns:
         over = column.over or (column,)
         value = mean(model, over)
-        draws = [drawn[each][:, 0] for each in over if each in drawn]
+        draws = [by_column[each][:, 0] for each in over if each in by_column]
         here = cell(value, np.mean(draws, axis=0) if value is not None and len(draws) == len(over) else None)
         samples = model.tasks.get((column.suite, column.task))
         if samples is not None and (value is not None or samples.failures):
             here |= {"samples": len(samples.keys), "failed": len(samples.failures), "failure": samples.failure}
-        found.append(here)
-    return found
+        row.append(here)
+    return row
 
 
 def mean(model: Model, columns: Sequence[TableColumn]) -> float | None:
     """The mean of a model over columns in per cent, if it has a value in all of them."""
-    found = [model.tasks.get((column.suite, column.task)) for column in columns]
-    values = [samples and samples.value(column.metric) for samples, column in zip(found, columns, strict=True)]
-    known = [value for value in values if isinstance(value, float)]
-    return fmean(known) if len(known) == len(values) else None
+    per_column = [model.tasks.get((column.suite, column.task)) for column in columns]
+    values = [samples and samples.value(column.metric) for samples, column in zip(per_column, columns, strict=True)]
+    numbers = [value for value in values if isinstance(value, float)]
+    return fmean(numbers) if len(numbers) == len(values) else None
 
 
 def replicates(models: Sequence[Model], columns: Sequence[TableColumn], seed: int) -> dict[TableColumn, Floats]:
@@ -99,32 +99,32 @@ def replicates(models: Sequence[Model], columns: Sequence[TableColumn], seed: in
         tasks = [model.tasks.get((column.suite, column.task)) for model in models]
         if all(samples and samples.value(column.metric) is not None and len(samples.keys) > 1 for samples in tasks):
             by_task.setdefault((column.suite, column.task), []).append(column)
-    found: dict[TableColumn, Floats] = {}
+    by_column: dict[TableColumn, Floats] = {}
     for name, own in by_task.items():
-        stacked = [_PER_CENT * model.tasks[name].metrics[column.metric] for column in own for model in models]
+        pairs = [_PER_CENT * model.tasks[name].metrics[column.metric] for column in own for model in models]
         task = crc32("/".join(name).encode(errors="backslashreplace"))
-        values = intervals.replicates(np.stack(stacked, axis=1), seed=(seed, task))
+        values = intervals.replicates(np.stack(pairs, axis=1), seed=(seed, task))
         for place, column in enumerate(own):
-            found[column] = values[:, place * len(models) : (place + 1) * len(models)]
-    return found
+            by_column[column] = values[:, place * len(models) : (place + 1) * len(models)]
+    return by_column
 
 
 def common(first: Model, second: Model) -> tuple[Model, Model]:
     """Two models with the tasks that both have, and of these with the items that both have."""
-    shared = {
+    common_keys = {
         name: sorted({*samples.keys} & {*second.tasks[name].keys})
         for name, samples in first.tasks.items()
         if name in second.tasks
     }
-    found: list[Model] = []
+    pair: list[Model] = []
     for model in (first, second):
         tasks = {}
-        for name, keys in shared.items():
+        for name, keys in common_keys.items():
             if keys:
                 samples = model.tasks[name]
-                kept = np.isin(samples.keys, keys)
-                metrics = {metric: pairs[kept] for metric, pairs in samples.metrics.items()}
+                mask = np.isin(samples.keys, keys)
+                metrics = {metric: pairs[mask] for metric, pairs in samples.metrics.items()}
                 failures = {key: text for key, text in samples.failures.items() if key in keys}
-                tasks[name] = Samples(tuple(keys), metrics, failures, asked=len(keys))
-        found.append(replace(model, tasks=tasks))
-    return found[0], found[1]
+                tasks[name] = Samples(tuple(keys), metrics, failures, item_count=len(keys))
+        pair.append(replace(model, tasks=tasks))
+    return pair[0], pair[1]

@@ -23,5 +23,5 @@ def score_tables(logs: Path, specialists: Mapping[str, str]) -> list[tuple[str, 
         EvaluationError: the logs cannot be read, hold no merge, or no task has a specialist.
     """
     models, roles = read(logs), GivenRoles(specialists=specialists)
-    tables = retention(models, roles), build(models, given=roles)
+    tables = retention(models, roles), build(models, explicit_roles=roles)
     return [(each.title, table_html(each, intervals=True)) for each in tables]

@@ -35,7 +35,7 @@ from ramerge.sdk.text import shown
 from ramerge_eval.tasks import common
 
 _IDS, _START, _NLL, _TOKENS = "ids", "start", "nll", "tokens"
-_MOST_SHOWN = 1000
+_MOST_CHARACTERS = 1000
 _ROUNDING = 1e-4  # by which a log-probability may come out above 0
 _NO_ECHO = (
     "the endpoint gives no log-probabilities of a prompt: /v1/completions must support echo with logprobs, as vLLM and "
@@ -44,7 +44,7 @@ _NO_ECHO = (
 
 
 @task
-@common.checked
+@common.with_validation
 def agreement(calibration: Path | None = None, right_at: float | None = None) -> Task:
     """The task `agreement`: how likely a model finds the agents' own replies: agreement with the agents, not skill.
 
@@ -89,21 +89,21 @@ def _reader() -> Solver:
         api: Any = get_model().api
         ids, start = state.metadata[_IDS], state.metadata[_START]
         if isinstance(api, OpenAICompatibleAPI):
-            found = await _asked(api, ids, start)
+            logprobs = await _served_logprobs(api, ids, start)
         elif hasattr(api, "hf_chat"):  # Inspect's provider of transformers, whose class imports torch
-            found = _computed(api.model, ids, start)
+            logprobs = _local_logprobs(api.model, ids, start)
         else:
             raise EvaluationError(f"ramerge/agreement: {type(api).__name__} gives no log-probabilities of a prompt")
-        if not all(isinstance(each, int | float) and -math.inf < each <= _ROUNDING for each in found):
+        if not all(isinstance(each, int | float) and -math.inf < each <= _ROUNDING for each in logprobs):
             raise EndpointError("a log-probability of the reply is no finite number up to 0; are the weights damaged?")
-        state.metadata[_NLL] = -math.fsum(found)
+        state.metadata[_NLL] = -math.fsum(logprobs)
         state.output = ModelOutput.from_content(str(state.model), state.target.text)
         return state
 
     return solve
 
 
-async def _asked(api: Any, ids: Sequence[int], start: int) -> Sequence[Any]:
+async def _served_logprobs(api: Any, ids: Sequence[int], start: int) -> Sequence[Any]:
     """The log-probabilities of the tokens from `start` on, from an endpoint."""
     if (ensure_server := getattr(api, "_ensure_server_started", None)) is not None:  # of vLLM's provider
         await ensure_server()
@@ -114,24 +114,24 @@ async def _asked(api: Any, ids: Sequence[int], start: int) -> Sequence[Any]:
             model=api.service_model_name(), prompt=list(ids), max_tokens=1, temperature=0.0, echo=True, logprobs=1
         )
     except Exception as error:  # whatever the client raises after its retries
-        raise EndpointError(f"{type(error).__name__}: {shown(str(error))}"[:_MOST_SHOWN]) from error
+        raise EndpointError(f"{type(error).__name__}: {shown(str(error))}"[:_MOST_CHARACTERS]) from error
     try:
-        found = answer.choices[0].logprobs.token_logprobs
+        values = answer.choices[0].logprobs.token_logprobs
     except (AttributeError, LookupError, TypeError) as error:
         raise EndpointError(_NO_ECHO) from error
     # of the prompt, whose first token has none, and of the one that an endpoint must add
-    if not isinstance(found, list) or not len(ids) <= len(found) <= len(ids) + 1:
+    if not isinstance(values, list) or not len(ids) <= len(values) <= len(ids) + 1:
         raise EndpointError(_NO_ECHO)
-    return found[start : len(ids)]
+    return values[start : len(ids)]
 
 
-def _computed(model: Any, ids: Sequence[int], start: int) -> Sequence[float]:
+def _local_logprobs(model: Any, ids: Sequence[int], start: int) -> Sequence[float]:
     """The log-probabilities of the tokens from `start` on, from a model of transformers."""
     import torch
 
     labels = torch.tensor(ids[start:], device=model.device)
-    keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
-    more = {"logits_to_keep": len(labels)} if keeps else {}  # those of the prompt would take far more memory
+    has_limit = "logits_to_keep" in inspect.signature(model.forward).parameters
+    more = {"logits_to_keep": len(labels)} if has_limit else {}  # those of the prompt would take far more memory
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([ids[:-1]], device=model.device), **more).logits[0, -len(labels) :]
         losses = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="none")
@@ -158,8 +158,8 @@ def _nll() -> Metric:
 def _likelihood() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         if common.is_failed(state):
-            return common.scored(state, {"agreement": (0.0, 1.0)}, problem=common.FAILED)
+            return common.score_of(state, {"agreement": (0.0, 1.0)}, problem=common.FAILURE)
         nll, tokens = state.metadata[_NLL], len(state.metadata[_IDS]) - state.metadata[_START]
-        return common.scored(state, {"agreement": (math.exp(-nll / tokens), 1.0)}, nll=nll, tokens=tokens)
+        return common.score_of(state, {"agreement": (math.exp(-nll / tokens), 1.0)}, nll=nll, tokens=tokens)
 
     return score

@@ -25,10 +25,10 @@ from ramerge.sdk.text import shown, unknown
 
 RATIOS, SUBSET, CUT = "ratios", "subset", "cut"
 STOP, TOOLS = "stop", "tools"
-FAILED = "its requests failed"
-AS_SENT = "ramerge_text"
+FAILURE = "its requests failed"
+ORIGINAL_TEXT = "ramerge_text"
 """In a message's metadata: its text as the server sent it, where Inspect has taken the reasoning out of it."""
-_MOST_SHOWN = 1000
+_MOST_CHARACTERS = 1000
 
 Ratio = tuple[float, float]
 Subsets = str | list[str]
@@ -40,14 +40,14 @@ T = TypeVar("T")
 # --- arguments -------------------------------------------------------------------------------------------------------
 
 
-def checked(make: Callable[..., Task]) -> Callable[..., Task]:
+def with_validation(make: Callable[..., Task]) -> Callable[..., Task]:
     """Check the arguments of a task function by their annotations; wrong ones are an `EvaluationError`."""
-    validated = validate_call(make)
+    call = validate_call(make)
 
     @functools.wraps(make)
     def wrapper(*args: object, **kwargs: object) -> Task:
         try:
-            return validated(*args, **kwargs)
+            return call(*args, **kwargs)
         except ValidationError as error:
             raise EvaluationError(
                 [
@@ -60,43 +60,43 @@ def checked(make: Callable[..., Task]) -> Callable[..., Task]:
     return wrapper
 
 
-def chosen(subsets: Subsets, known: Iterable[str]) -> list[str]:
+def choice(subsets: Subsets, all_names: Iterable[str]) -> list[str]:
     """The names of subsets that a task is asked for: a list, or a text with commas; `all`.
 
     Raises:
         EvaluationError: some are unknown.
     """
-    wanted = subsets.split(",") if isinstance(subsets, str) else subsets
-    if wanted == ["all"]:
-        return list(known)
-    if problems := [unknown("subset", name, list(known)) for name in wanted if name not in known]:
+    names = subsets.split(",") if isinstance(subsets, str) else subsets
+    if names == ["all"]:
+        return list(all_names)
+    if problems := [unknown("subset", name, list(all_names)) for name in names if name not in all_names]:
         raise EvaluationError(problems)
-    return list(dict.fromkeys(wanted))
+    return list(dict.fromkeys(names))
 
 
 def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]:
     """Call a function with each subset's name; one `EvaluationError` with the problems of all where it raised some."""
-    found: dict[str, T] = {}
+    results: dict[str, T] = {}
     problems: dict[str, None] = {}
     for name in names:
         try:
-            found[name] = function(name)
+            results[name] = function(name)
         except EvaluationError as error:
             problems |= dict.fromkeys(error.problems)
     if problems:
         raise EvaluationError(problems)
-    return found
+    return results
 
 
 def sample(
-    subset: str, key: str, asked: str | Sequence[Mapping[str, Any]], target: str | list[str] = "", **metadata: Any
+    subset: str, key: str, content: str | Sequence[Mapping[str, Any]], target: str | list[str] = "", **metadata: Any
 ) -> Sample:
     """Make a sample of a subset. Its question is a text, or a chat of messages with role and content.
 
     Raises:
         ValidationError: they are no such messages.
     """
-    question = asked if isinstance(asked, str) else _MESSAGES.validate_python(asked)
+    question = content if isinstance(content, str) else _MESSAGES.validate_python(content)
     return Sample(id=f"{subset}/{key}", input=question, target=target, metadata={SUBSET: subset, **metadata})
 
 
@@ -132,9 +132,9 @@ async def ask(
         raise
     except Exception as error:  # whatever a provider raises after its retries
         cause = error.__cause__ or error  # Inspect puts the whole request in front of it
-        raise EndpointError(f"{type(cause).__name__}: {shown(str(cause))}"[:_MOST_SHOWN]) from error
+        raise EndpointError(f"{type(cause).__name__}: {shown(str(cause))}"[:_MOST_CHARACTERS]) from error
     if output.error or not output.choices:
-        raise EndpointError(shown(output.error or "the answer holds no choice")[:_MOST_SHOWN])
+        raise EndpointError(shown(output.error or "the answer holds no choice")[:_MOST_CHARACTERS])
     if is_cut(output):
         state.store.set(CUT, state.store.get(CUT, 0) + 1)
     return output
@@ -157,7 +157,7 @@ def text_of(output: ModelOutput) -> str:
         for each in thoughts
         if isinstance(each, ContentReasoning) and each.internal == "think"
     )
-    text = (message.metadata or {}).get(AS_SENT, f"{thought}{output.completion}")
+    text = (message.metadata or {}).get(ORIGINAL_TEXT, f"{thought}{output.completion}")
     return str(text).encode(errors="replace").decode()
 
 
@@ -183,7 +183,7 @@ def is_failed(state: TaskState) -> bool:
     return not state.output.choices
 
 
-def scored(
+def score_of(
     state: TaskState, ratios: Mapping[str, Ratio], parsed: object = None, problem: str | None = None, **details: object
 ) -> Score:
     """The score of a sample: shares to look at, and the ratios that metrics and tables are made of.

@@ -34,13 +34,13 @@ from pydantic import Field
 from ramerge import EvaluationError
 from ramerge_eval.data import read_records, refuse, refuse_duplicates
 from ramerge_eval.tasks import common
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 
 Records = Sequence[Mapping[str, Any]]
 
 _SEED = 1234  # of lm-eval, for the examples in front of a question
 _INVALID = "[invalid]"
-_MOST_SHOWN = 200
+_MOST_CHARACTERS = 200
 _METRICS = {
     "ifeval": {
         f"{level}_{way}": ("none", f"{short}_level_{way}_acc")
@@ -62,7 +62,7 @@ _NEEDS_PUNKT = {"length_constraints:number_sentences", "change_case:capital_word
 
 
 @task
-@common.checked
+@common.with_validation
 def ifeval(ifeval: Path | None = None, seed: common.Seed = 0) -> Task:
     """The task `ifeval`: instructions that a program can check (IFEval, with lm-eval's checkers).
 
@@ -71,15 +71,15 @@ def ifeval(ifeval: Path | None = None, seed: common.Seed = 0) -> Task:
         seed: of sampling.
     """
     # draws samples of the text, without a seed each time others
-    _imported("langdetect").DetectorFactory.seed = 0
+    _import("langdetect").DetectorFactory.seed = 0
     documents = None if ifeval is None else {"train": _ifeval_documents(ifeval)}  # the hub's only split has this name
-    loaded = _load("ifeval", "ifeval", ifeval, documents, {}, f"google/IFEval, {', '.join(_IFEVAL_FIELDS)}")
-    refuse(f"{ifeval or 'google/IFEval'}, {problem}" for problem in _ifeval_problems(loaded))
-    return _task({"ifeval": loaded}, seed, max_tokens=1280)
+    task = _load("ifeval", "ifeval", ifeval, documents, {}, f"google/IFEval, {', '.join(_IFEVAL_FIELDS)}")
+    refuse(f"{ifeval or 'google/IFEval'}, {problem}" for problem in _ifeval_problems(task))
+    return _task({"ifeval": task}, seed, max_tokens=1280)
 
 
 @task
-@common.checked
+@common.with_validation
 def math(
     subsets: common.Subsets = "gsm8k,math500",
     gsm8k: Path | None = None,
@@ -100,7 +100,7 @@ def math(
             data has whole prompts.
         seed: of sampling.
     """
-    names = common.chosen(subsets, ("gsm8k", "math500"))
+    names = common.choice(subsets, ("gsm8k", "math500"))
     examples: dict[str, object] = {} if fewshot is None else {"num_fewshot": fewshot}
     if gsm8k_train and not gsm8k:
         raise EvaluationError("ramerge/math: --data gsm8k_train=FILE needs --data gsm8k=FILE too")
@@ -142,17 +142,17 @@ def _ifeval_documents(path: Path) -> Records:
     return [{name: record[name] for name in _IFEVAL_FIELDS} for record in records]
 
 
-def _ifeval_problems(loaded: _LoadedTask) -> Iterator[str]:
-    documents = [document for document, _ in loaded.questions()]
+def _ifeval_problems(task: _LoadedTask) -> Iterator[str]:
+    documents = [document for document, _ in task.questions()]
     for number, document in enumerate(documents, 1):
         instructions, arguments = document["instruction_id_list"], document["kwargs"]
         if len(instructions) != len(arguments):
             yield f"record {number}: has {len(instructions)} instructions and kwargs for {len(arguments)}"
-        elif problem := guarded(loaded.judged, document, "")[1]:  # sets the checkers up and goes no further
+        elif problem := call_within_limit(task.judge, document, "")[1]:  # sets the checkers up and goes no further
             yield f"record {number}: lm-eval knows no such instructions with these kwargs ({problem})"
     counting = sum(not _NEEDS_PUNKT.isdisjoint(document["instruction_id_list"]) for document in documents)
     try:
-        _imported("nltk").data.find("tokenizers/punkt_tab/english/")
+        _import("nltk").data.find("tokenizers/punkt_tab/english/")
     except LookupError:
         if counting:
             yield (
@@ -181,29 +181,29 @@ def _math500_documents(path: Path, text: str) -> Records:
     refuse(
         f"{path}, record {number}: solution, or answer where there is none, holds no complete \\boxed{{}}"
         for number, (record, solution) in enumerate(zip(records, solutions, strict=True), 1)
-        if (boxed := _boxed(solution)) is None or (not record.get("solution") and boxed != record["answer"])
+        if (answer := _boxed_answer(solution)) is None or (not record.get("solution") and answer != record["answer"])
     )
     return [{"problem": record[text], "solution": each} for record, each in zip(records, solutions, strict=True)]
 
 
-def _boxed(solution: str) -> str | None:
+def _boxed_answer(solution: str) -> str | None:
     """Content of a solution's last box, as lm-eval reads it; None where it cannot."""
-    utils = _imported("lm_eval.tasks.hendrycks_math.utils")
+    utils = _import("lm_eval.tasks.hendrycks_math.utils")
     try:
-        found: str = utils.remove_boxed(utils.last_boxed_only_string(solution))
+        answer: str = utils.remove_boxed(utils.last_boxed_only_string(solution))
     except (TypeError, AssertionError, AttributeError, IndexError):
         return None
-    return found
+    return answer
 
 
 def _math_verify(document: Mapping[str, Any], replies: Sequence[str]) -> dict[str, Any]:
     """minerva_math500's `math_verify`, without the `exact_match` next to it, which takes ten times as long."""
-    utils = _imported("lm_eval.tasks.minerva_math.utils")
+    utils = _import("lm_eval.tasks.minerva_math.utils")
     target = utils.parse(replies[0])
-    verified = utils.verify(gold=utils.parse(document["solution"]), target=target)
-    parsed = next((each[:_MOST_SHOWN] for each in target if isinstance(each, str)), None)
+    is_right = utils.verify(gold=utils.parse(document["solution"]), target=target)
+    parsed = next((each[:_MOST_CHARACTERS] for each in target if isinstance(each, str)), None)
     problem = None if target else "holds no expression that math_verify finds"
-    return {"math_verify": int(verified), "parsed": parsed, "problem": problem}
+    return {"math_verify": int(is_right), "parsed": parsed, "problem": problem}
 
 
 # --- lm-eval ---------------------------------------------------------------------------------------------------------
@@ -236,28 +236,28 @@ class _LoadedTask:
         """The documents of a task of lm-eval as samples, by their place in the data where they have no key."""
         stop = self._task.config.generation_kwargs["until"]
         for number, (document, messages) in enumerate(self.questions()):
-            made = common.sample(subset, str(document.get("key", number)), messages, **{common.STOP: stop})
-            self.documents[str(made.id)] = document
-            yield made
+            item = common.sample(subset, str(document.get("key", number)), messages, **{common.STOP: stop})
+            self.documents[str(item.id)] = document
+            yield item
 
-    def judged(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    def judge(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
         """Judge a reply: results of each of the filters of lm-eval's task, with its metrics."""
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
-        with _contained():
+        with _containment():
             for ensemble in self._task._filters:  # noqa: SLF001  # lm-eval has no name for them
                 ensemble.apply([instance])
             return {
-                name: (found, self._task.process_results(document, [found]))
-                for name, found in instance.filtered_resps.items()
+                name: (answer, self._task.process_results(document, [answer]))
+                for name, answer in instance.filtered_resps.items()
             }
 
 
-def _task(loaded: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) -> Task:
+def _task(by_subset: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) -> Task:
     return Task(
-        dataset=[each for subset, one in loaded.items() for each in one.samples(subset)],
+        dataset=[each for subset, one in by_subset.items() for each in one.samples(subset)],
         solver=common.answer(seed),
-        scorer=_judging(functools.partial(_score, loaded)),
+        scorer=_judging(functools.partial(_score, by_subset)),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=max_tokens),
     )
 
@@ -270,27 +270,27 @@ def _judging(score_of: Callable[[TaskState], Score]) -> Scorer:
     return score
 
 
-def _score(loaded: Mapping[str, _LoadedTask], state: TaskState) -> Score:
+def _score(by_subset: Mapping[str, _LoadedTask], state: TaskState) -> Score:
     subset = state.metadata["subset"]
-    document = loaded[subset].documents[str(state.sample_id)]
-    judged, problem = None, common.FAILED
+    document = by_subset[subset].documents[str(state.sample_id)]
+    verdicts, problem = None, common.FAILURE
     if not common.is_failed(state):
-        judged, stopped = guarded(loaded[subset].judged, document, common.text_of(state.output))
-        problem = stopped or ""
-    if judged is None:
+        verdicts, failure = call_within_limit(by_subset[subset].judge, document, common.text_of(state.output))
+        problem = failure or ""
+    if verdicts is None:
         weights = len(document.get("instruction_id_list", [None]))
         nothing = {name: (0.0, weights if name.startswith("instruction") else 1.0) for name in _METRICS[subset]}
-        return common.scored(state, nothing, problem=problem)
-    found = {name: judged[way][1][figure] for name, (way, figure) in _METRICS[subset].items()}
-    details = {name: list(each) for name, each in found.items() if isinstance(each, list)}
-    first, metrics = next(iter(judged.values()))
-    parsed = metrics.get("parsed", {way: each[:_MOST_SHOWN] for way, (each, _) in judged.items()})
+        return common.score_of(state, nothing, problem=problem)
+    figures = {name: verdicts[way][1][figure] for name, (way, figure) in _METRICS[subset].items()}
+    details = {name: list(each) for name, each in figures.items() if isinstance(each, list)}
+    first, metrics = next(iter(verdicts.values()))
+    parsed = metrics.get("parsed", {way: each[:_MOST_CHARACTERS] for way, (each, _) in verdicts.items()})
     unread = metrics.get("problem") or ("holds no number" if first == _INVALID else None)
     ratios = {
         name: (float(sum(each)), float(len(each))) if isinstance(each, list) else (float(each), 1.0)
-        for name, each in found.items()
+        for name, each in figures.items()
     }
-    return common.scored(state, ratios, parsed, unread, **details)
+    return common.score_of(state, ratios, parsed, unread, **details)
 
 
 def _load(
@@ -318,29 +318,29 @@ def _load(
     local = {} if documents is None else {"custom_dataset": functools.partial(_dataset, documents)}
     entry = {"task": name, **changes, **local}
     try:
-        with _contained(), _no_downloads_of_nltk(), _without_logs():
+        with _containment(), _no_downloads_of_nltk(), _without_logs():
             tasks = _tasks()
             manager = tasks.TaskManager(include_path=str(Path(tasks.__file__).parent / folder), include_defaults=False)
             # a group is lm-eval's way to load a task with changes
-            loaded = _LoadedTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name])
-            next(loaded.questions())
+            task = _LoadedTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name])
+            next(task.questions())
     except Exception as error:  # of lm-eval, datasets, pyarrow and the hub, which share no base
         repository, _, fields = about.partition(", ")
         hub = f"could not load {repository} from the hub; give --data {data or name}=FILE, JSON lines with {fields}"
         where = f"{path}: lm-eval cannot use it with these settings" if path else hub
         raise EvaluationError(f"{where}: {f'{type(error).__name__}: {error}'[:500]}") from error
-    return loaded
+    return task
 
 
-def _imported(module: str) -> Any:
+def _import(module: str) -> Any:
     """A module of lm-eval or of its helpers, whose warnings are kept off the terminal."""
-    with _contained(), _no_downloads_of_nltk():
+    with _containment(), _no_downloads_of_nltk():
         return import_module(module)
 
 
 @functools.cache
 def _tasks() -> Any:
-    tasks, templates = _imported("lm_eval.tasks"), _imported("lm_eval.utils").env
+    tasks, templates = _import("lm_eval.tasks"), _import("lm_eval.utils").env
     for module in ("datasets.utils", "huggingface_hub.utils"):
         import_module(module).disable_progress_bars()
     for noisy in ("lm_eval", "math_verify"):  # a line for each answer that they cannot read
@@ -356,7 +356,7 @@ def _dataset(documents: Mapping[str, Records], **_metadata: object) -> Any:
 
 
 @contextmanager
-def _contained() -> Iterator[None]:
+def _containment() -> Iterator[None]:
     """Keep warnings and random numbers of lm-eval in here.
 
     Some checkers draw at random what a document leaves open; with the same seed each time, an answer's score does not

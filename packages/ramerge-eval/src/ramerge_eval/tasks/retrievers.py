@@ -68,11 +68,11 @@ class BM25:
         words = self._tokenizer.tokenize([query], update_vocab=False, allow_empty=False, show_progress=False)
         if not words[0]:
             return []
-        found, scores = self._index.retrieve(words, k=min(k, len(self._documents)), show_progress=False)
-        return [self._documents[index] for index, score in zip(found[0], scores[0], strict=True) if score > 0]
+        places, scores = self._index.retrieve(words, k=min(k, len(self._documents)), show_progress=False)
+        return [self._documents[index] for index, score in zip(places[0], scores[0], strict=True) if score > 0]
 
 
-def opened(engine: str, documents: Path | None) -> Retriever:
+def open_retriever(engine: str, documents: Path | None) -> Retriever:
     """Open the search tool: `bm25` over a file of documents, or a server at an address, which is asked once.
 
     Raises:
@@ -100,7 +100,7 @@ def opened(engine: str, documents: Path | None) -> Retriever:
 
 
 @lru_cache(maxsize=1)  # each model and each step of a search asks for the same one
-def _indexed(documents: Path, _changed: int) -> BM25:
+def _indexed(documents: Path, _mtime: int) -> BM25:
     return BM25(read_documents(documents))
 
 
@@ -183,7 +183,7 @@ class RetrievalServer:
             kind = _PassingError if answer.is_server_error else EndpointError
             raise kind(f"{self._url}: answered a search with status {answer.status_code}")
         try:
-            return [_document(found["document"]) for found in answer.json()["result"][0]][:k]
+            return [_document(entry["document"]) for entry in answer.json()["result"][0]][:k]
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise EndpointError(
                 f"{self._url}: answered a search with something else than Search-R1's format, "

@@ -25,11 +25,11 @@ from ramerge.scoring.functions import in_words, load
 from ramerge.sdk.text import shown
 from ramerge_eval.data import read_records, refuse
 from ramerge_eval.tasks import common
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 
 
 @task
-@common.checked
+@common.with_validation
 def rewards(
     prompts: Path | None = None,
     function: str = "",
@@ -65,25 +65,25 @@ def rewards(
 def _reward(function: Callable[..., object], seconds: float) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         if common.is_failed(state):
-            return common.scored(state, {"reward": (0.0, 1.0)}, problem=common.FAILED)
-        said = common.text_of(state.output)
-        found, problem = guarded(_called, function, state.metadata, said, seconds=seconds)
-        reward, details = found if found is not None else (0.0, {})
-        return common.scored(state, {"reward": (reward, 1.0)}, said, problem, **details)
+            return common.score_of(state, {"reward": (0.0, 1.0)}, problem=common.FAILURE)
+        text = common.text_of(state.output)
+        result, problem = call_within_limit(_call, function, state.metadata, text, seconds=seconds)
+        reward, details = result if result is not None else (0.0, {})
+        return common.score_of(state, {"reward": (reward, 1.0)}, text, problem, **details)
 
     return score
 
 
-def _called(function: Callable[..., Any], prompt: Mapping[str, Any], said: str) -> tuple[float, Mapping[str, Any]]:
+def _call(function: Callable[..., Any], prompt: Mapping[str, Any], text: str) -> tuple[float, Mapping[str, Any]]:
     """Call the reward function: the reward, and what else it says."""
-    returned = function(
+    result = function(
         data_source=prompt["data_source"],
-        solution_str=said,
+        solution_str=text,
         ground_truth=prompt["ground_truth"],
         extra_info=dict(prompt["extra_info"]),
     )
-    details = dict(returned) if isinstance(returned, Mapping) else {}
-    value: Any = details.get("score", details.get("reward")) if details else returned
+    details = dict(result) if isinstance(result, Mapping) else {}
+    value: Any = details.get("score", details.get("reward")) if details else result
     reward = float(value)
     if not math.isfinite(reward):
         raise ValueError(f"the reward is {reward}")

@@ -33,7 +33,7 @@ from pydantic import Field
 
 from ramerge_eval.data import from_hub, read_records, refuse, refuse_duplicates
 from ramerge_eval.tasks import common, short_answers
-from ramerge_eval.tasks.retrievers import Retriever, opened
+from ramerge_eval.tasks.retrievers import Retriever, open_retriever
 
 PROMPT = (
     "Answer the given question. "
@@ -49,7 +49,7 @@ INVALID = (
     "If I want to search, I should put the query between <search> and </search>. "
     "If I want to give the final answer, I should put the answer between <answer> and </answer>. Let me try again.\n"
 )
-NOTHING_FOUND = "No information available"
+NO_DOCUMENTS = "No information available"
 
 _HUB = "RUC-NLPIR/FlashRAG_datasets"
 _HUB_FILES = {"nq": "nq/test.jsonl", "2wiki": "2wikimultihopqa/dev.jsonl"}
@@ -60,7 +60,7 @@ _LONGEST_QUERY = 2000  # characters; about what a turn of 500 tokens holds
 
 
 @task
-@common.checked
+@common.with_validation
 def search(
     subsets: common.Subsets = "nq,2wiki",
     nq: Path | None = None,
@@ -90,11 +90,11 @@ def search(
         seed: of sampling.
     """
     files = {"nq": nq, "2wiki": wiki}
-    names = common.chosen(subsets, files)
-    retriever = opened(engine, documents)
+    names = common.choice(subsets, files)
+    retriever = open_retriever(engine, documents)
     samples = common.for_each(names, lambda name: _samples(name, files[name]))
     return Task(
-        dataset=[each for found in samples.values() for each in found],
+        dataset=[each for group in samples.values() for each in group],
         solver=_converse(retriever, max_turns, topk, max_information, continuation, seed),
         scorer=_answers(match),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=500),
@@ -124,15 +124,15 @@ def _converse(
                 return state
             response = INVALID
             if action == "search":  # the reply is worded as in the original
-                found = await retriever.search(content[:_LONGEST_QUERY], topk) if content else ()
-                lines = (" ".join(f"{each.title} {each.text}".split()) for each in found)
+                results = await retriever.search(content[:_LONGEST_QUERY], topk) if content else ()
+                lines = (" ".join(f"{each.title} {each.text}".split()) for each in results)
                 documents = "\n".join(f"Doc {number}: {line}" for number, line in enumerate(lines, 1))
-                response = f"\n\n<information>{documents[:max_information] or NOTHING_FOUND}</information>\n\n"
+                response = f"\n\n<information>{documents[:max_information] or NO_DOCUMENTS}</information>\n\n"
             if continuation == "turn":
                 messages += [ChatMessageAssistant(content=turns[-1]), ChatMessageUser(content=response.strip())]
             else:
-                written = "".join(message.text for message in messages[1:])
-                messages = [messages[0], ChatMessageAssistant(content=written + turns[-1] + response)]
+                text = "".join(message.text for message in messages[1:])
+                messages = [messages[0], ChatMessageAssistant(content=text + turns[-1] + response)]
 
     return solve
 
@@ -142,16 +142,16 @@ def _answers(match: str) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         nothing = dict.fromkeys(("em", "f1"), (0.0, 1.0))
         if common.is_failed(state):
-            return common.scored(state, nothing, problem=common.FAILED)
+            return common.score_of(state, nothing, problem=common.FAILURE)
         actions = state.store.get("actions")
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
-        given = [each for turn in state.store.get("turns") for each in _answers_in(turn)]
-        if not given:
-            return common.scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
-        said = given[-1].strip()
-        right = any(matches(said, gold, contains=match == "contains") for gold in target)
-        overlap = max(short_answers.f1(comparable(said), comparable(gold)) for gold in target)
-        return common.scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
+        answers = [each for turn in state.store.get("turns") for each in _answers_in(turn)]
+        if not answers:
+            return common.score_of(state, nothing, problem="the model gave no answer between <answer> tags", **details)
+        answer = answers[-1].strip()
+        right = any(matches(answer, gold, is_partial=match == "contains") for gold in target)
+        overlap = max(short_answers.f1(comparable(answer), comparable(gold)) for gold in target)
+        return common.score_of(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, answer, **details)
 
     return score
 
@@ -161,9 +161,9 @@ def comparable(text: str) -> str:
     return short_answers.normalized(text) or text.strip().lower()
 
 
-def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
+def matches(answer: str, gold: str, *, is_partial: bool = False) -> bool:
     """Whether the answer of the task `search` is the gold one, or contains it, both normalized."""
-    return comparable(gold) in comparable(answer) if contains else comparable(gold) == comparable(answer)
+    return comparable(gold) in comparable(answer) if is_partial else comparable(gold) == comparable(answer)
 
 
 def _cut(output: ModelOutput) -> str:
@@ -186,19 +186,19 @@ def _action(turn: str) -> tuple[str | None, str]:
 
     The same as a search for `<(search|answer)>(.*?)</\\1>`, which takes quadratic time where many tags stay open.
     """
-    found = []
+    actions = []
     for name in ("search", "answer"):
         start = turn.find(f"<{name}>")
         end = turn.find(f"</{name}>", start)
         if 0 <= start < end:
-            found.append((start, name, turn[start + len(name) + 2 : end].strip()))
-    return min(found)[1:] if found else (None, "")
+            actions.append((start, name, turn[start + len(name) + 2 : end].strip()))
+    return min(actions)[1:] if actions else (None, "")
 
 
 def _answers_in(turn: str) -> list[str]:
     """Text between tags, as `<answer>(.*?)</answer>` finds it, in linear time."""
-    closed = turn.split("</answer>")[:-1]
-    return [part.split("<answer>", 1)[1] for part in closed if "<answer>" in part]
+    parts = turn.split("</answer>")[:-1]
+    return [part.split("<answer>", 1)[1] for part in parts if "<answer>" in part]
 
 
 def _samples(subset: str, path: Path | None) -> list[Sample]:
@@ -230,5 +230,5 @@ def _samples(subset: str, path: Path | None) -> list[Sample]:
 
 
 def _golden(record: Mapping[str, Any]) -> Sequence[Any]:
-    found = record.get("golden_answers", record.get("answer"))
-    return found if isinstance(found, list) else [found]
+    answers = record.get("golden_answers", record.get("answer"))
+    return answers if isinstance(answers, list) else [answers]

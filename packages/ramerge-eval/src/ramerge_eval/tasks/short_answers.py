@@ -18,8 +18,8 @@ def normalized(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
-def f1(said: str, gold: str) -> float:
+def f1(text: str, gold: str) -> float:
     """F1 of the words of two short answers that are normalized already; 0 without any in common."""
-    answered, expected = said.split(), gold.split()
-    common = (Counter(answered) & Counter(expected)).total()
-    return 2 * common / (len(answered) + len(expected)) if common else 0.0
+    words, gold_words = text.split(), gold.split()
+    common = (Counter(words) & Counter(gold_words)).total()
+    return 2 * common / (len(words) + len(gold_words)) if common else 0.0

@@ -31,7 +31,7 @@ from inspect_ai.solver import TaskState
 from ramerge import EvaluationError
 from ramerge_eval.data import read_records, refuse_duplicates
 from ramerge_eval.tasks import bfcl, common
-from ramerge_eval.time_limit import guarded
+from ramerge_eval.time_limit import call_within_limit
 
 Mode = Literal["prompting", "native"]
 
@@ -43,11 +43,11 @@ MOST_CHARACTERS = {"python": 100_000, "java": 4_000, "javascript": 4_000}
 """Longest answer to decode. On deep nesting Python 3.10's parser overflows the stack at 1,000,000 characters, and
 tree-sitter at 16,000, or takes ten seconds; at twice these limits neither does."""
 
-_MOST_SHOWN = 10_000
+_MOST_CHARACTERS = 10_000
 
 
 @task
-@common.checked
+@common.with_validation
 def tool(
     subsets: common.Subsets = "live_parallel,live_parallel_multiple,parallel,parallel_multiple",
     bfcl: Path | None = None,
@@ -62,9 +62,9 @@ def tool(
         mode: functions in the system prompt and calls in the text, or through the API's tools and tool_calls.
         seed: of sampling.
     """
-    found = common.for_each(common.chosen(subsets, SUBSETS), lambda subset: _samples(subset, bfcl, mode))
+    by_subset = common.for_each(common.choice(subsets, SUBSETS), lambda subset: _samples(subset, bfcl, mode))
     return Task(
-        dataset=[each for samples in found.values() for each in samples],
+        dataset=[each for samples in by_subset.values() for each in samples],
         solver=common.answer(seed),
         scorer=_calls(mode),
         # bfcl-eval's own, the length for models that it serves
@@ -81,17 +81,17 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
     answers: dict[str, list[dict[str, object]]] = {}
     if "relevance" not in subset:
         possible = path.parent / "possible_answer" / path.name
-        known = read_records(possible, {"id": str, "ground_truth": list})
-        refuse_duplicates(possible, [each["id"] for each in known])
-        answers = {each["id"]: each["ground_truth"] for each in known}
+        solutions = read_records(possible, {"id": str, "ground_truth": list})
+        refuse_duplicates(possible, [each["id"] for each in solutions])
+        answers = {each["id"]: each["ground_truth"] for each in solutions}
         if unanswered := [record["id"] for record in records if not answers.get(record["id"])]:
             raise EvaluationError(f"{possible}: lacks possible answers to {', '.join(unanswered[:10])}")
     samples = []
     for record in records:
-        made, problem = guarded(_sample, subset, record, answers.get(record["id"]), mode)
-        if made is None:
+        item, problem = call_within_limit(_sample, subset, record, answers.get(record["id"]), mode)
+        if item is None:
             raise EvaluationError(f"{path}, {record['id']}: is not a question of BFCL ({problem})")
-        samples.append(made)
+        samples.append(item)
     return samples
 
 
@@ -102,15 +102,15 @@ def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] 
     for each in truth or ():  # some of BFCL's own answers have arguments that their function does not take
         for name, values in each.items():
             parameters[name].keys(), values.keys()
-    asked = copy.deepcopy({key: record[key] for key in ("id", "question", "function")})
-    [asked] = package.utils.add_language_specific_hint_to_function_doc([asked])
-    messages, functions = asked["question"][0], asked["function"]
+    question = copy.deepcopy({key: record[key] for key in ("id", "question", "function")})
+    [question] = package.utils.add_language_specific_hint_to_function_doc([question])
+    messages, functions = question["question"][0], question["function"]
     tools = []
     if mode == "native":
         style = package.enums.ModelStyle.OPENAI_COMPLETIONS
         tools = package.handler.convert_to_tool(functions, package.types.GORILLA_TO_OPENAPI, style)
     else:
-        messages = package.handler.system_prompt_pre_processing_chat_model(messages, functions, asked["id"])
+        messages = package.handler.system_prompt_pre_processing_chat_model(messages, functions, question["id"])
     about = {"functions": record["function"], "possible_answers": truth, common.TOOLS: tools}
     return common.sample(subset, record["id"], messages, json.dumps(truth), **about)
 
@@ -119,14 +119,14 @@ def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] 
 def _calls(mode: Mode) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         if common.is_failed(state):
-            return _verdict(state, False, None, common.FAILED)
+            return _verdict(state, False, None, common.FAILURE)
         # parsing a model's output warns of its escapes, and the package prints what it cannot convert
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             if state.metadata["possible_answers"] is not None:
                 return _score_calls(state, mode)
             # right where a function is called, or where none is; the package reads these answers as Python
-            calls, problem = guarded(_decoded, state.output, "python", mode)
+            calls, problem = call_within_limit(_decoded, state.output, "python", mode)
             is_call = problem is None and not bfcl.load().utils.is_empty_output(calls)
             is_right = is_call is not ("irrelevance" in state.metadata["subset"])
             return _verdict(state, is_right, calls, None if is_right else problem)
@@ -137,12 +137,12 @@ def _calls(mode: Mode) -> Scorer:
 def _score_calls(state: TaskState, mode: Mode) -> Score:
     package, subset = bfcl.load(), state.metadata["subset"]
     language = subset.removeprefix("simple_") if subset in ("simple_java", "simple_javascript") else "python"
-    calls, problem = guarded(_decoded, state.output, language, mode)
+    calls, problem = call_within_limit(_decoded, state.output, language, mode)
     if problem is not None:
         return _verdict(state, False, None, problem)
     if not package.utils.is_function_calling_format_output(calls):
         return _verdict(state, False, calls, "the answer holds no list of calls")
-    found, problem = guarded(
+    verdict, problem = call_within_limit(
         package.checker.ast_checker,
         state.metadata["functions"],
         calls,
@@ -151,10 +151,10 @@ def _score_calls(state: TaskState, mode: Mode) -> Score:
         subset,
         bfcl.NATIVE if mode == "native" else bfcl.PROMPTING,
     )
-    if found is None:
+    if verdict is None:
         return _verdict(state, False, calls, problem)
-    about = {} if found["valid"] else {"error_type": found["error_type"], "error": _text(found["error"])}
-    return _verdict(state, found["valid"], calls, **about)
+    about = {} if verdict["valid"] else {"error_type": verdict["error_type"], "error": _text(verdict["error"])}
+    return _verdict(state, verdict["valid"], calls, **about)
 
 
 def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
@@ -174,12 +174,12 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
 
 def _verdict(state: TaskState, is_right: bool, calls: object, problem: str | None = None, **about: object) -> Score:
     """The score of an answer. `calls` are shown as they are, or cut where they hold what JSON does not, or much."""
-    text, unwritable = guarded(partial(json.dumps, allow_nan=False), calls)
-    is_long = unwritable is not None or len(text or "") > _MOST_SHOWN
-    shown = _text(calls) if is_long else calls
-    return common.scored(state, {"accuracy": (float(is_right), 1.0)}, shown, problem, **about)
+    text, unwritable = call_within_limit(partial(json.dumps, allow_nan=False), calls)
+    is_long = unwritable is not None or len(text or "") > _MOST_CHARACTERS
+    short_text = _text(calls) if is_long else calls
+    return common.score_of(state, {"accuracy": (float(is_right), 1.0)}, short_text, problem, **about)
 
 
 def _text(value: object) -> str:
-    shown, problem = guarded(repr, value)  # fails on integers beyond Python's limit of digits
-    return (shown or f"cannot be shown ({problem})")[:_MOST_SHOWN]
+    text, problem = call_within_limit(repr, value)  # fails on integers beyond Python's limit of digits
+    return (text or f"cannot be shown ({problem})")[:_MOST_CHARACTERS]

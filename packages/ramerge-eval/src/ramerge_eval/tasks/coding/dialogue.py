@@ -48,13 +48,13 @@ _HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
     "dict": (dict.items, dict),
     "range": (lambda value: (value.start, value.stop, value.step), lambda bounds: range(*bounds)),
 }
-_DERIVED: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_BASES: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 # StopIteration would end `all(map(f, values))` early and in favor of the program; the last three need more than a text
-_NOT_RAISED = (StopIteration, StopAsyncIteration, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
+_EXCLUSIONS = (StopIteration, StopAsyncIteration, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _EXCEPTIONS = {
     name: kind
     for name, kind in vars(builtins).items()
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NOT_RAISED)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _EXCLUSIONS)
 }
 
 
@@ -62,7 +62,7 @@ class UncrossableError(Exception):
     """Error about a value that is nested too deeply or too large to cross, `deep` or `large`."""
 
 
-class Failed(BaseException):
+class DialogueFailure(BaseException):
     """Error that the program has failed the test; no assertion may catch this."""
 
 
@@ -114,8 +114,8 @@ def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
     return other(value)
 
 
-def decode(message: Any, held: Callable[[str | int], Any]) -> Any:
-    """Decode a value; `held` gives what a target stands for.
+def decode(message: Any, lookup: Callable[[str | int], Any]) -> Any:
+    """Decode a value; `lookup` gives what a target stands for.
 
     Raises:
         ValueError, TypeError, OverflowError, RecursionError: the message is malformed.
@@ -126,18 +126,18 @@ def decode(message: Any, held: Callable[[str | int], Any]) -> Any:
         case [str(kind), str(text)] if kind in _SCALARS:
             return _SCALARS[kind][1](text)
         case [str(kind), [*items]] if kind in _HOLDERS:
-            return _HOLDERS[kind][1]([decode(each, held) for each in items])
+            return _HOLDERS[kind][1]([decode(each, lookup) for each in items])
         case ["iterator", [*items], bool(are_all)]:
-            return _items([decode(each, held) for each in items], are_all)
+            return _items([decode(each, lookup) for each in items], are_all)
         case ["object", str() | int() as target]:
-            return held(target)
+            return lookup(target)
     raise ValueError("an unknown form")
 
 
 def _items(items: list[Any], are_all: bool) -> Iterator[Any]:
     yield from items
     if not are_all:
-        raise Failed(f"the program's iterator has more than {MOST_ITEMS:,} items")
+        raise DialogueFailure(f"the program's iterator has more than {MOST_ITEMS:,} items")
 
 
 # where the assertions run
@@ -153,19 +153,19 @@ class RemoteProgram:
         object.__setattr__(self, "_target", target)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        sent = {name: _encoded(each) for name, each in keywords.items()}
-        result, after = self._ask("call", list(map(_encoded, arguments)), sent)
-        for argument, changed in zip([*arguments, *keywords.values()], after, strict=True):
-            if changed is None:
+        named_values = {name: _encode(each) for name, each in keywords.items()}
+        result, after = self._ask("call", list(map(_encode, arguments)), named_values)
+        for argument, update in zip([*arguments, *keywords.values()], after, strict=True):
+            if update is None:
                 continue
-            match argument, self._decoded(changed):  # the argument becomes what the program made of it
+            match argument, self._decoded(update):  # the argument becomes what the program made of it
                 case list(), list(new):
                     argument[:] = new
                 case (dict(), dict(new)) | (set(), set(new)):
                     argument.clear()
                     argument.update(new)
                 case _:
-                    raise Failed("the program's answer is malformed")
+                    raise DialogueFailure("the program's answer is malformed")
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -174,75 +174,75 @@ class RemoteProgram:
         return self._ask("get", name)[0]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._ask("set", name, _encoded(value))
+        self._ask("set", name, _encode(value))
 
     def _ask(self, what: str, *about: Any) -> tuple[Any, list[Any]]:
         try:
             self._channel.send([what, self._target, *about])
-            answered = self._channel.receive()
+            reply = self._channel.receive()
         except UncrossableError as error:
-            raise Failed(f"the arguments of a call are too {error}") from None
+            raise DialogueFailure(f"the arguments of a call are too {error}") from None
         except (EOFError, OSError):
-            raise Failed("the program ended before it answered") from None
+            raise DialogueFailure("the program ended before it answered") from None
         except (ValueError, RecursionError):
-            raise Failed("the program's answer is malformed") from None
-        match answered:
+            raise DialogueFailure("the program's answer is malformed") from None
+        match reply:
             case ["value", result, [*after]]:
                 return self._decoded(result), after
             case ["raised", str(name)] if name in _EXCEPTIONS:
-                raise _EXCEPTIONS[name](_RAISED)
+                raise _EXCEPTIONS[name](_MARK)
             case ["missing", _]:
-                raise Failed(f"the program has no {self._target!r}")
+                raise DialogueFailure(f"the program has no {self._target!r}")
             case ["too", "deep" | "large" as how]:
-                raise Failed(f"the program's result is too {how}")
-        raise Failed("the program's answer is malformed")
+                raise DialogueFailure(f"the program's result is too {how}")
+        raise DialogueFailure("the program's answer is malformed")
 
     def _decoded(self, message: Any) -> Any:
         try:
             return decode(message, lambda target: RemoteProgram(self._channel, target))
         except (ValueError, TypeError, OverflowError, RecursionError):
-            raise Failed("the program's answer is malformed") from None
+            raise DialogueFailure("the program's answer is malformed") from None
 
     def _refuse(self, *_others: Any) -> NoReturn:
-        raise Failed("the program's result is no plain value, and cannot be compared")
+        raise DialogueFailure("the program's result is no plain value, and cannot be compared")
 
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __len__ = __iter__ = __contains__ = _refuse
     __hash__ = object.__hash__
 
 
-_RAISED = "by the program"
+_MARK = "by the program"
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     return encode(value, _of_the_program)
 
 
 def _of_the_program(value: Any) -> Any:
     if type(value) is not RemoteProgram:
-        raise Failed(f"an argument is no plain value but of type {type(value).__name__}")
+        raise DialogueFailure(f"an argument is no plain value but of type {type(value).__name__}")
     return ["object", object.__getattribute__(value, "_target")]
 
 
-def judge(given: str, assertions: str, function: str) -> NoReturn:
+def judge(code: str, assertions: str, function: str) -> NoReturn:
     """Run the assertions, and end this process: with 0 if all hold, otherwise with 1 and the reason as its last line.
 
     Args:
-        given: code that the question gives.
+        code: code that the question gives.
         assertions: code.
         function: the program's function that they test, whatever else has that name.
     """
     try:
         channel = Channel()
         namespace: dict[str, Any] = {"__name__": "__main__"}
-        run(given, "given.py", namespace)
-        named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
-        for name in named - namespace.keys() - vars(builtins).keys() | {function}:
+        run(code, "given.py", namespace)
+        names = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
+        for name in names - namespace.keys() - vars(builtins).keys() | {function}:
             namespace[name] = RemoteProgram(channel, name)
         run(assertions, "assertions.py", namespace)
-    except Failed as error:
+    except DialogueFailure as error:
         reason = str(error)
     except BaseException as error:  # whatever it is, the assertions have not come to their end
-        is_theirs = error.args[:1] != () and error.args[0] is _RAISED
+        is_theirs = error.args[:1] != () and error.args[0] is _MARK
         reason = f"the {'program' if is_theirs else 'test'} raised {type(error).__name__}"
         if type(error) is AssertionError and not is_theirs:
             reason = "an assertion does not hold"
@@ -256,17 +256,17 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
 # where the program runs
 
 
-def answer(given: str, program: str, function: str) -> None:
+def answer(code: str, program: str, function: str) -> None:
     """Run the program, and do what the assertions' process asks until no request can come any more.
 
     Args:
-        given: code that the question gives, which programs need not repeat.
+        code: code that the question gives, which programs need not repeat.
         program: code.
         function: what it must define; a stub of it that is given counts for nothing.
     """
     channel = Channel()
     module = sys.modules["__main__"] = ModuleType("__main__")
-    run(given, "given.py", module.__dict__)
+    run(code, "given.py", module.__dict__)
     module.__dict__.pop(function, None)
     run(program, "program.py", module.__dict__)
     _Answers(channel, module.__dict__).give()
@@ -276,16 +276,16 @@ class _Answers:
     def __init__(self, channel: Channel, namespace: Mapping[str, Any]) -> None:
         self._channel = channel
         self._namespace = namespace
-        self._held: list[Any] = []
+        self._objects: list[Any] = []
 
     def give(self) -> None:
         while True:
             try:
-                asked = self._channel.receive()
+                request = self._channel.receive()
             except EOFError:
                 return
             try:
-                self._channel.send(self._answer(*asked))
+                self._channel.send(self._answer(*request))
             except UncrossableError as error:
                 self._channel.send(["too", str(error)])
 
@@ -297,15 +297,15 @@ class _Answers:
             match what, about:
                 case "call", (arguments, keywords):
                     positional = list(map(self._decoded, arguments))
-                    named = {name: self._decoded(each) for name, each in keywords.items()}
-                    given = [*positional, *named.values()]
-                    before = list(map(self._encoded, given))
-                    result = self._encoded(it(*positional, **named))
-                    after = list(map(self._encoded, given))
-                    changed = [new if new != old else None for old, new in zip(before, after, strict=True)]
-                    return ["value", result, changed]
+                    named_values = {name: self._decoded(each) for name, each in keywords.items()}
+                    all_arguments = [*positional, *named_values.values()]
+                    before = list(map(self._encode, all_arguments))
+                    result = self._encode(it(*positional, **named_values))
+                    after = list(map(self._encode, all_arguments))
+                    changes = [new if new != old else None for old, new in zip(before, after, strict=True)]
+                    return ["value", result, changes]
                 case "get", (name,):
-                    return ["value", self._encoded(getattr(it, name)), []]
+                    return ["value", self._encode(getattr(it, name)), []]
                 case "set", (name, value):
                     setattr(it, name, self._decoded(value))
             return ["value", None, []]
@@ -319,23 +319,23 @@ class _Answers:
         return decode(message, self._find)
 
     def _find(self, target: str | int) -> Any:
-        return self._namespace[target] if isinstance(target, str) else self._held[target]
+        return self._namespace[target] if isinstance(target, str) else self._objects[target]
 
-    def _encoded(self, value: Any) -> Any:
+    def _encode(self, value: Any) -> Any:
         return encode(value, self._other)
 
     def _other(self, value: Any) -> Any:
-        for kind in _DERIVED:
+        for kind in _BASES:
             if isinstance(value, kind):
-                return self._encoded(str.__str__(value) if kind is str else kind(value))
+                return self._encode(str.__str__(value) if kind is str else kind(value))
         if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", ()):
-            return self._encoded(value.item())
+            return self._encode(value.item())
         if isinstance(value, Iterator):
             items = list(itertools.islice(value, MOST_ITEMS + 1))
-            return ["iterator", list(map(self._encoded, items[:MOST_ITEMS])), len(items) <= MOST_ITEMS]
-        if (number := next((n for n, each in enumerate(self._held) if each is value), None)) is None:
-            number = len(self._held)
-            self._held.append(value)
+            return ["iterator", list(map(self._encode, items[:MOST_ITEMS])), len(items) <= MOST_ITEMS]
+        if (number := next((n for n, each in enumerate(self._objects) if each is value), None)) is None:
+            number = len(self._objects)
+            self._objects.append(value)
         return ["object", number]
 
 

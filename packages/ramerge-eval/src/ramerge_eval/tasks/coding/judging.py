@@ -26,7 +26,7 @@ _IMPORT = "from typing import List, Optional, Tuple\n"
 _DIALOGUE, _PAIR = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("dialogue.py", "pair.py"))
 _LONGEST_REASON = 200
 _LIMITS = ("time", "memory", "output")
-_NOT_STARTED = 125  # of `pair`
+_NO_START = 125  # of `pair`
 
 
 class Programs(Protocol):
@@ -82,32 +82,32 @@ class Judge:
             for case in cases:
                 if program is not None and case is not None:
                     runs.setdefault(_Run(program, case.assertions, case.stdin), set()).add(case)
-        passed = dict(zip(runs, await asyncio.gather(*(self._passed(*run) for run in runs.items())), strict=True))
+        passes = dict(zip(runs, await asyncio.gather(*(self._passes(*run) for run in runs.items())), strict=True))
         return [
             [
-                program is not None and case is not None and case in passed[_Run(program, case.assertions, case.stdin)]
+                program is not None and case is not None and case in passes[_Run(program, case.assertions, case.stdin)]
                 for case in cases
             ]
             for program in programs
         ]
 
-    async def _passed(self, run: _Run, cases: set[Case]) -> set[Case]:
+    async def _passes(self, run: _Run, cases: set[Case]) -> set[Case]:
         """The cases, all of one run, that a program passes. Its output may be large and is not kept."""
         if not run.assertions:
             outcome = await self.sandbox.run(run.text(), run.stdin, limits=self.limits)
             self.outcomes[outcome.status] += 1
-            printed = outcome.stdout.split()  # only the words count, as in CURE
-            return {case for case in cases if outcome.status == "ok" and case.expected.split() == printed}
+            words = outcome.stdout.split()  # only the words count, as in CURE
+            return {case for case in cases if outcome.status == "ok" and case.output.split() == words}
         # whether assertions hold, another process says than the one that runs the program
-        given, function = self.problem.given, self.problem.function
-        asking = f"{_DIALOGUE}\n\njudge({given!r}, {run.assertions!r}, {function!r})\n"
-        answering = f"{_DIALOGUE}\n\nanswer({given!r}, {run.text()!r}, {function!r})\n"
-        asked, answered = await self.sandbox.converse(asking, answering, limits=self.limits)
-        met = [each.status for each in (answered, asked) if each.status in _LIMITS]
-        status = "ok" if asked.status == "ok" else met[0] if met else "error"
+        preamble, function = self.problem.preamble, self.problem.function
+        asking = f"{_DIALOGUE}\n\njudge({preamble!r}, {run.assertions!r}, {function!r})\n"
+        answering = f"{_DIALOGUE}\n\nanswer({preamble!r}, {run.text()!r}, {function!r})\n"
+        asker, answerer = await self.sandbox.converse(asking, answering, limits=self.limits)
+        limits = [each.status for each in (answerer, asker) if each.status in _LIMITS]
+        status = "ok" if asker.status == "ok" else limits[0] if limits else "error"
         self.outcomes[status] += 1
         if status == "error":
-            self.reasons[asked.stderr.rstrip().rpartition("\n")[2][:_LONGEST_REASON]] += 1
+            self.reasons[asker.stderr.rstrip().rpartition("\n")[2][:_LONGEST_REASON]] += 1
         return cases if status == "ok" else set()
 
 
@@ -118,25 +118,25 @@ class _OtherSandbox:
         self._environment = environment
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
-        return await self._executed([program], stdin, limits or Limits())
+        return await self._execute([program], stdin, limits or Limits())
 
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
         # both are in one container; where that is root's, the second one becomes another user
-        outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
-        if outcome.code == _NOT_STARTED:
+        outcome = await self._execute([_PAIR, asking, answering], "", limits or Limits())
+        if outcome.code == _NO_START:
             raise EvaluationError(
                 "the sandbox's python3 cannot be run by an unprivileged user, who runs the function where root runs "
                 "the assertions; choose another image, or --sandbox bubblewrap"
             )
         return outcome, Outcome("ok", 0, "", "")
 
-    async def _executed(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
+    async def _execute(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
         """How the first program ended, whose arguments are the files of the others."""
         files = [f"{uuid.uuid4().hex}.py" for _ in programs]
         for file, program in zip(files, programs, strict=True):
             await self._environment.write_file(file, program.encode("utf-8", errors="surrogatepass"))
         try:
-            done = await self._environment.exec(
+            result = await self._environment.exec(
                 ["python3", *files], input=stdin, timeout=max(1, round(limits.seconds)), timeout_retry=False
             )
         except TimeoutError:
@@ -145,4 +145,4 @@ class _OtherSandbox:
             return Outcome("output", None, "", "")
         except UnicodeDecodeError as error:
             return Outcome("error", None, "", str(error))
-        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr)
+        return Outcome("ok" if result.success else "error", result.returncode, result.stdout, result.stderr)

@@ -10,20 +10,20 @@ import sys
 from typing import Any
 
 _NOBODY = 65534
-_NOT_STARTED = 125
+_NO_START = 125
 
 
 def main() -> None:
     """Run both programs, and kill the second one when the first ends."""
-    asking, answering = (taken(path) for path in sys.argv[1:3])
+    asking, answering = (take(path) for path in sys.argv[1:3])
     questions, answers = os.pipe(), os.pipe()
-    first = started(asking, stdin=answers[0], stdout=questions[1])
+    first = start(asking, stdin=answers[0], stdout=questions[1])
     other = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
     try:
-        second = started(answering, stdin=questions[0], stdout=answers[1], start_new_session=True, **other)
+        second = start(answering, stdin=questions[0], stdout=answers[1], start_new_session=True, **other)
     except PermissionError:
         first.kill()
-        os._exit(_NOT_STARTED)
+        os._exit(_NO_START)
     for end in (*questions, *answers):
         os.close(end)
     code = first.wait()
@@ -31,16 +31,16 @@ def main() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def taken(path: str) -> int:
+def take(path: str) -> int:
     """A program in memory; its file is removed."""
-    held = os.memfd_create("program")
+    descriptor = os.memfd_create("program")
     with open(path, "rb") as file:  # noqa: PTH123 - as little as possible is imported
-        os.write(held, file.read())
+        os.write(descriptor, file.read())
     os.unlink(path)  # noqa: PTH108
-    return held
+    return descriptor
 
 
-def started(program: int, **options: Any) -> subprocess.Popen[bytes]:
+def start(program: int, **options: Any) -> subprocess.Popen[bytes]:
     """Start a process that runs a program."""
     return subprocess.Popen([sys.executable, f"/proc/self/fd/{program}"], pass_fds=[program], **options)
 

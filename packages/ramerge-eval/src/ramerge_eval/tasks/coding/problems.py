@@ -28,7 +28,7 @@ from ramerge_eval.data import read_records, refuse, refuse_duplicates
 _CURE_FIELDS = {"question": str, "test_input": list, "test_output": list}
 _MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_list": list}
 _MBPP_TEST_SPLIT = range(11, 511)
-_SHOWN = 100
+_MOST_CHARACTERS = 100
 MOST_SECONDS = 3600
 """A limit on the time of a run that is none any more."""
 
@@ -41,7 +41,7 @@ class Case:
     """
 
     stdin: str
-    expected: str
+    output: str
     assertions: str = ""
 
 
@@ -56,7 +56,7 @@ class Problem:
         seconds: limit on the time of a run; None where the data has none.
         examples: public tests.
         function: name, where a function is asked for and not a program.
-        given: code of the question, which assertions and the function may use.
+        preamble: code of the question, which assertions and the function may use.
         solution: a program, or function, that passes; None where the data has none.
     """
 
@@ -66,7 +66,7 @@ class Problem:
     seconds: float | None = None
     examples: tuple[Case, ...] = ()
     function: str | None = None
-    given: str = ""
+    preamble: str = ""
     solution: str | None = None
 
 
@@ -78,8 +78,8 @@ def read_cure(path: Path) -> list[Problem]:
     """
     records = read_records(path, _CURE_FIELDS)
     refuse(f"{path}, record {number}: {each}" for number, record in enumerate(records, 1) for each in _wrong(record))
-    named = all("task_id" in record for record in records)
-    keys = [str(record["task_id"] if named else number) for number, record in enumerate(records, 1)]
+    has_ids = all("task_id" in record for record in records)
+    keys = [str(record["task_id"] if has_ids else number) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
     return [
         Problem(
@@ -107,16 +107,16 @@ def read_mbpp(path: Path) -> list[Problem]:
     if not records:
         raise EvaluationError(f"{path}: holds no record of MBPP's test split (task_id 11 to 510)")
     refuse_duplicates(path, [str(record["task_id"]) for record in records])
-    found, problems = [], []
+    questions, problems = [], []
     for record in records:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of odd escapes in MBPP's own code
-                found.append(_from_mbpp(record))
+                questions.append(_from_mbpp(record))
         except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
             problems.append(f"{path}, task_id {record['task_id']}: test_list must hold assertions ({error})")
     refuse(problems)
-    return found
+    return questions
 
 
 def human_eval_problems() -> list[Problem]:
@@ -129,7 +129,7 @@ def human_eval_problems() -> list[Problem]:
             question=f"Complete this Python function:\n```python\n{record['prompt'].strip()}\n```",
             cases=(Case("", "", assertions=f"{record['test']}\ncheck({record['entry_point']})"),),
             function=record["entry_point"],
-            given=record["prompt"],
+            preamble=record["prompt"],
             solution=record["prompt"] + record["canonical_solution"],
         )
         for record in read_problems().values()
@@ -149,7 +149,10 @@ def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
         yield "question is not valid Unicode"
     seconds = record.get("test_time_limit")
     if seconds is not None and not (type(seconds) in (int, float) and 0 < seconds <= MOST_SECONDS):
-        yield f"test_time_limit must be a number of seconds, not {seconds!r:.{_SHOWN}}, and at most {MOST_SECONDS:,}"
+        yield (
+            f"test_time_limit must be a number of seconds, not {seconds!r:.{_MOST_CHARACTERS}}, and at most "
+            f"{MOST_SECONDS:,}"
+        )
 
 
 def _is_text(value: object) -> bool:
@@ -163,14 +166,14 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
         raise ValueError("it holds none, or something else")
     setup = (record.get("test_setup_code") or "").replace("\r\n", "\n").strip()
     # the first function of the solution that the tests call
-    called = {
+    calls = {
         node.func.id
         for statement in statements
         for node in ast.walk(statement)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
-    if (name := next((each for each in defined if each in called), None)) is None:
+    definitions = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
+    if (name := next((each for each in definitions if each in calls), None)) is None:
         raise ValueError("they call no function that code defines")
     tests = [f"{setup}\n{test}".strip() for test in record["test_list"]]
     return Problem(

@@ -70,17 +70,17 @@ the explanation"""
 
 def program_messages(problem: Problem) -> list[ChatMessage]:
     """The chat that asks for a program, or for a function where the problem tests one."""
-    wanted = _WRITE_FUNCTION if problem.function else _WRITE_PROGRAM
-    return _chat(_CODER, wanted.format(question=problem.question))
+    template = _WRITE_FUNCTION if problem.function else _WRITE_PROGRAM
+    return _chat(_CODER, template.format(question=problem.question))
 
 
 def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
     """The chat that asks for a test. `examples` shows the problem's public tests."""
-    shown = ""
+    section = ""
     if examples and problem.examples:
-        listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in problem.examples)
-        shown = f"\nThere are these test examples already:\n{listed}\n"
-    return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=shown))
+        lines = "\n".join(f"input {case.stdin!r}, output {case.output!r}" for case in problem.examples)
+        section = f"\nThere are these test examples already:\n{lines}\n"
+    return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=section))
 
 
 def read_program(answer: str) -> str | None:
@@ -105,13 +105,13 @@ def read_test(answer: str) -> Case | None:
     else:
         return None
     if fenced := _FENCED_OUTPUT.findall(answer):
-        expected = _unfenced(fenced[-1])
+        output = _unfenced(fenced[-1])
     elif heading:
-        expected = rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip()
+        output = rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip()
     else:
         return None
-    case = Case(_tidied(stdin), _tidied(expected))
-    return case if is_unicode(case.stdin + case.expected) else None
+    case = Case(_tidied(stdin), _tidied(output))
+    return case if is_unicode(case.stdin + case.output) else None
 
 
 def _chat(system: str, user: str) -> list[ChatMessage]:

@@ -29,39 +29,39 @@ Table = Sequence[Sequence[bool]]
 """Programs by tests: whether one passes the other."""
 
 
-def figures(truth: Table, generated: Table, bon: tuple[int, int]) -> dict[str, Ratio]:
+def figures(truth: Table, own_tests: Table, bon: tuple[int, int]) -> dict[str, Ratio]:
     """All metrics of one problem, from which programs pass which tests.
 
     Args:
         truth: programs by ground-truth tests.
-        generated: programs by generated tests, of which there may be none.
+        own_tests: programs by generated tests, of which there may be none.
         bon: n and m' of BoN.
     """
-    correct = [row for row, passed in zip(generated, truth, strict=True) if all(passed)]
-    chosen = truth[best(generated, bon)]
-    asked, weight = len(generated[0]), 1.0 if generated[0] else 0.0
+    correct = [row for row, results in zip(own_tests, truth, strict=True) if all(results)]
+    choice = truth[best(own_tests, bon)]
+    count, weight = len(own_tests[0]), 1.0 if own_tests[0] else 0.0
     return {
         "acc": (len(correct), len(truth)),
-        "accumulated": (_count(truth), len(truth) * len(chosen)),
-        "ut": (sum(map(all, zip(*correct, strict=True))), asked if correct else 0),
-        "ut_accumulated": (_count(correct), len(correct) * asked),
-        "bon_acc": (all(chosen) * weight, weight),
-        "bon_accumulated": (sum(chosen) * weight, len(chosen) * weight),
+        "accumulated": (_count(truth), len(truth) * len(choice)),
+        "ut": (sum(map(all, zip(*correct, strict=True))), count if correct else 0),
+        "ut_accumulated": (_count(correct), len(correct) * count),
+        "bon_acc": (all(choice) * weight, weight),
+        "bon_accumulated": (sum(choice) * weight, len(choice) * weight),
     }
 
 
-def nothing(programs: int, truth: int, generated: int) -> dict[str, Ratio]:
+def nothing(programs: int, truth: int, own_tests: int) -> dict[str, Ratio]:
     """The metrics of a problem whose requests all failed: as if all programs had been right and no test."""
-    weight = 1.0 if generated else 0.0
-    whole = (programs, programs * truth, generated, programs * generated, weight, truth * weight)
+    weight = 1.0 if own_tests else 0.0
+    whole = (programs, programs * truth, own_tests, programs * own_tests, weight, truth * weight)
     return {name: (0.0, float(each)) for name, each in zip(METRICS, whole, strict=True)}
 
 
-def best(generated: Table, bon: tuple[int, int]) -> int:
+def best(own_tests: Table, bon: tuple[int, int]) -> int:
     """The program that BoN takes: the first with the most generated tests passed."""
     programs, tests = bon
-    passed = [sum(row[:tests]) for row in generated[:programs]]
-    return passed.index(max(passed))
+    counts = [sum(row[:tests]) for row in own_tests[:programs]]
+    return counts.index(max(counts))
 
 
 def _count(table: Table) -> int:

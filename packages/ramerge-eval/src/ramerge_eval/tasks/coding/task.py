@@ -37,7 +37,7 @@ _ANSWERS = "answers"
 
 
 @task
-@common.checked
+@common.with_validation
 def coding(
     subsets: common.Subsets = "livebench,livecodebench",
     livebench: Path | None = None,
@@ -85,10 +85,10 @@ def coding(
             f"ramerge/coding: bon: {best[0]}, {best[1]} must lie between 1, {min(1, tests)} and programs, tests, which "
             f"are {programs}, {tests}"
         )
-    loaded = common.for_each(common.chosen(subsets, files), lambda subset: _load(subset, files[subset], max_tests))
-    by_id = MappingProxyType({f"{name}/{each.key}": each for name, found in loaded.items() for each in found})
+    by_subset = common.for_each(common.choice(subsets, files), lambda subset: _load(subset, files[subset], max_tests))
+    by_id = MappingProxyType({f"{name}/{each.key}": each for name, group in by_subset.items() for each in group})
     return Task(
-        dataset=[common.sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
+        dataset=[common.sample(name, each.key, each.question) for name, group in by_subset.items() for each in group],
         solver=_write(by_id, programs, tests, examples, seed),
         scorer=_run(by_id, programs, tests, best, time_limit),
         sandbox=sandbox,
@@ -106,7 +106,7 @@ def _load(subset: str, path: Path | None, max_tests: int) -> list[Problem]:
     return [replace(problem, cases=problem.cases[:max_tests]) for problem in read(path)]
 
 
-def _asked(problem: Problem, tests: int) -> int:
+def _test_requests(problem: Problem, tests: int) -> int:
     """How many tests to ask for. A function that only its assertions can test has no input to write one for."""
     return 0 if problem.function else tests
 
@@ -127,13 +127,13 @@ def _write(problems: Problems, programs: int, tests: int, examples: bool, seed: 
                 return None
 
         chats = [protocol.program_messages(problem)] * programs
-        chats += [protocol.test_messages(problem, examples=examples)] * _asked(problem, tests)
+        chats += [protocol.test_messages(problem, examples=examples)] * _test_requests(problem, tests)
         outputs = await asyncio.gather(*(one(number, messages) for number, messages in enumerate(chats)))
-        answered = [(chat, output) for chat, output in zip(chats, outputs, strict=True) if output is not None]
-        if not answered:
+        replies = [(chat, output) for chat, output in zip(chats, outputs, strict=True) if output is not None]
+        if not replies:
             raise failures[0]
         state.store.set(_ANSWERS, [output and common.text_of(output) for output in outputs])
-        chat, state.output = answered[-1]
+        chat, state.output = replies[-1]
         state.messages = [*chat, state.output.message]
         return state
 
@@ -147,25 +147,27 @@ def _run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], ti
     async def score(state: TaskState, target: Target) -> Score:
         problem = problems[str(state.sample_id)]
         if common.is_failed(state):
-            return common.scored(
-                state, scores.nothing(programs, len(problem.cases), _asked(problem, tests)), problem=common.FAILED
+            return common.score_of(
+                state,
+                scores.nothing(programs, len(problem.cases), _test_requests(problem, tests)),
+                problem=common.FAILURE,
             )
         answers: Sequence[str | None] = state.store.get(_ANSWERS)
-        written = [None if each is None else protocol.read_program(each) for each in answers[:programs]]
+        codes = [None if each is None else protocol.read_program(each) for each in answers[:programs]]
         cases = [None if each is None else protocol.read_test(each) for each in answers[programs:]]
         judge = judging.Judge(judging.programs(), problem, Limits(seconds=problem.seconds or time_limit))
-        passed = await judge.table(written, [*problem.cases, *cases])
-        truth = [row[: len(problem.cases)] for row in passed]
-        generated = [row[len(problem.cases) :] for row in passed]
-        failed = answers.count(None)
-        unread = written.count(None) + cases.count(None) - failed
-        missed = [f"{failed} of {len(answers)} requests failed"] if failed else []
-        missed += [f"{unread} of {len(answers)} answers hold no program or test"] if unread else []
-        return common.scored(
+        table = await judge.table(codes, [*problem.cases, *cases])
+        truth = [row[: len(problem.cases)] for row in table]
+        own_tests = [row[len(problem.cases) :] for row in table]
+        failures = answers.count(None)
+        unread = codes.count(None) + cases.count(None) - failures
+        gaps = [f"{failures} of {len(answers)} requests failed"] if failures else []
+        gaps += [f"{unread} of {len(answers)} answers hold no program or test"] if unread else []
+        return common.score_of(
             state,
-            scores.figures(truth, generated, bon),
-            {"passes_ground_truth": truth, "passes_generated": generated},
-            "; ".join(missed) or None,
+            scores.figures(truth, own_tests, bon),
+            {"passes_ground_truth": truth, "passes_generated": own_tests},
+            "; ".join(gaps) or None,
             runs=dict(judge.outcomes),
             **({"reasons": dict(judge.reasons)} if judge.reasons else {}),
         )

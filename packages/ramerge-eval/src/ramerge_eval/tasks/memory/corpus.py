@@ -47,13 +47,13 @@ class Corpus:
     questions: Sequence[ReadingQuestion]
 
 
-def load(name: str, path: Path | None, chosen: Path | None = None) -> Corpus:
+def load(name: str, path: Path | None, selection: Path | None = None) -> Corpus:
     """Load HotpotQA or SQuAD from the user's copy, or from the hub.
 
     Args:
         name: `hotpotqa` or `squad`.
         path: the user's copy.
-        chosen: JSON records with `input`, which chooses among the questions of `hotpotqa` by their text, such as
+        selection: JSON records with `input`, which chooses among the questions of `hotpotqa` by their text, such as
             eval_50.json of the hub's BytedTsinghua-SIA/hotpotqa.
 
     Raises:
@@ -68,13 +68,13 @@ def load(name: str, path: Path | None, chosen: Path | None = None) -> Corpus:
     if not corpus.questions:
         raise EvaluationError(f"{path}: holds no question that can be answered")
     refuse_duplicates(path, [question.key for question in corpus.questions])
-    if chosen is None:
+    if selection is None:
         return corpus
     by_text = {question.text.strip(): question for question in corpus.questions}
-    wanted = [record["input"].strip() for record in read_records(chosen, {"input": str})]
-    refuse(f"{chosen}: {corpus.source} has no question {text!r}" for text in wanted if text not in by_text)
-    refuse_duplicates(chosen, wanted)
-    return replace(corpus, questions=[by_text[text] for text in wanted])
+    texts = [record["input"].strip() for record in read_records(selection, {"input": str})]
+    refuse(f"{selection}: {corpus.source} has no question {text!r}" for text in texts if text not in by_text)
+    refuse_duplicates(selection, texts)
+    return replace(corpus, questions=[by_text[text] for text in texts])
 
 
 def _hotpotqa(path: Path) -> Corpus:
@@ -85,10 +85,10 @@ def _hotpotqa(path: Path) -> Corpus:
         try:
             context = record["context"]
             pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
-            found = [(title, sentences) for title, sentences in pairs]
-            if not all(isinstance(sentences, list) for _, sentences in found):
+            parts = [(title, sentences) for title, sentences in pairs]
+            if not all(isinstance(sentences, list) for _, sentences in parts):
                 raise TypeError
-            paragraphs = [f"{title}\n{''.join(sentences)}" for title, sentences in found]
+            paragraphs = [f"{title}\n{''.join(sentences)}" for title, sentences in parts]
             rows.append((key, record["question"], record["answer"], paragraphs))
         except (TypeError, ValueError, KeyError):
             problems.append(

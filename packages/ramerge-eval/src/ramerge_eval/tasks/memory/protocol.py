@@ -46,9 +46,9 @@ memory and format your response as follows "Therefore, the answer is (insert ans
 Your answer:
 """
 
-_SAYS = "the answer is"
+_ANSWER_MARK = "the answer is"
 _MARKERS = ("<｜Assistant｜>", "<｜end▁of▁sentence｜>")
-_CLOSED = ("yes", "no", "noanswer")
+_CLOSED_ANSWERS = ("yes", "no", "noanswer")
 
 
 def section(problem: str, memory: str, text: str) -> str:
@@ -70,12 +70,12 @@ def answer(reply: str) -> str | None:
     """The answer in a reply: the text after the last "the answer is", without asterisks and outer stops, or None."""
     text = reply.strip()
     text = (after_thinking(text) or text).replace("*", "")
-    if _SAYS not in text:
+    if _ANSWER_MARK not in text:
         return None
-    found = text.rsplit(_SAYS, 1)[1].strip()
+    rest = text.rsplit(_ANSWER_MARK, 1)[1].strip()
     for marker in _MARKERS:
-        found = found.replace(marker, "")
-    return found.strip().strip(".").strip()
+        rest = rest.replace(marker, "")
+    return rest.strip().strip(".").strip()
 
 
 def score(prediction: str, gold: str) -> dict[str, float]:
@@ -86,9 +86,13 @@ def score(prediction: str, gold: str) -> dict[str, float]:
     yes or no. A text that normalizing leaves empty is right only where the two are equal without case; in the original
     every text holds it.
     """
-    said, wanted = normalized(prediction), normalized(gold)
-    if not (said and wanted):
+    words, gold_words = normalized(prediction), normalized(gold)
+    if not (words and gold_words):
         return dict.fromkeys(METRICS, float(prediction.strip().lower() == gold.strip().lower()))
-    closed = said != wanted and (said in _CLOSED or wanted in _CLOSED)
-    overlap = 0.0 if closed else f1(said, wanted)
-    return {"sub_em": float(wanted in said or said in wanted), "em": float(said == wanted), "f1": overlap}
+    is_closed = words != gold_words and (words in _CLOSED_ANSWERS or gold_words in _CLOSED_ANSWERS)
+    overlap = 0.0 if is_closed else f1(words, gold_words)
+    return {
+        "sub_em": float(gold_words in words or words in gold_words),
+        "em": float(words == gold_words),
+        "f1": overlap,
+    }

@@ -46,7 +46,7 @@ class Context:
 
 
 @task
-@common.checked
+@common.with_validation
 def memory(
     subsets: common.Subsets = "hotpotqa_50,hotpotqa_100,squad_32k,squad_64k",
     hotpotqa: Path | None = None,
@@ -71,7 +71,7 @@ def memory(
         repeat_documents: repeat documents where a length needs more than there are.
         seed: of contexts and of sampling.
     """
-    names = common.chosen(subsets, SUBSETS)
+    names = common.choice(subsets, SUBSETS)
     files = {"hotpotqa": (hotpotqa, hotpotqa_questions), "squad": (squad, None)}
     corpora = common.for_each(
         dict.fromkeys(name.split("_")[0] for name in names), lambda name: load(name, *files[name])
@@ -84,12 +84,12 @@ def memory(
     tokens = Tokens(tokenizer)
     maker = ContextMaker(tokens, corpora, seed or 0, repeat_documents)
     contexts = common.for_each(names, lambda name: maker.contexts(name, samples))
-    by_id = {f"{name}/{each.question.key}": each for name, found in contexts.items() for each in found}
+    by_id = {f"{name}/{each.question.key}": each for name, group in contexts.items() for each in group}
     return Task(
         dataset=[
             common.sample(name, each.question.key, each.problem, each.question.answer)
-            for name, found in contexts.items()
-            for each in found
+            for name, group in contexts.items()
+            for each in group
         ],
         solver=_chunk_reader(MappingProxyType(by_id), tokens, chunk_tokens, seed),
         scorer=_answers(),
@@ -106,15 +106,15 @@ def _chunk_reader(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens:
         notes, read, number = protocol.NO_MEMORY, 0, 0
         chunks = tokens.chunks(context.text(), chunk_tokens)
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
-            asked = ChatMessageUser(content=protocol.section(context.problem, notes, chunk[0]))
-            notes = protocol.after_thinking(common.text_of(await common.ask(state, [asked], seed, number)))
+            request = ChatMessageUser(content=protocol.section(context.problem, notes, chunk[0]))
+            notes = protocol.after_thinking(common.text_of(await common.ask(state, [request], seed, number)))
             read, number = read + chunk[1], number + 1
-        asked = ChatMessageUser(content=protocol.final(context.problem, notes))
-        output = await common.ask(state, [asked], seed, number)
+        request = ChatMessageUser(content=protocol.final(context.problem, notes))
+        output = await common.ask(state, [request], seed, number)
         order = context.order
         about = {"documents": len(order), "distinct_documents": len(set(order)), "tokens": read, "chunks": number}
         state.store.set(_CONTEXT, about)
-        state.messages, state.output = [asked, output.message], output
+        state.messages, state.output = [request, output.message], output
         return state
 
     return solve
@@ -125,12 +125,12 @@ def _answers() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         nothing = dict.fromkeys(protocol.METRICS, (0.0, 1.0))
         if common.is_failed(state):
-            return common.scored(state, nothing, problem=common.FAILED)
+            return common.score_of(state, nothing, problem=common.FAILURE)
         details = state.store.get(_CONTEXT)
         if not (prediction := protocol.answer(common.text_of(state.output))):
-            return common.scored(state, nothing, prediction, 'the reply does not say "the answer is"', **details)
+            return common.score_of(state, nothing, prediction, 'the reply does not say "the answer is"', **details)
         figures = protocol.score(prediction, target.text)
-        return common.scored(state, {name: (value, 1.0) for name, value in figures.items()}, prediction, **details)
+        return common.score_of(state, {name: (value, 1.0) for name, value in figures.items()}, prediction, **details)
 
     return score
 
@@ -162,7 +162,7 @@ class ContextMaker:
                 f"{subset}: needs {length:,} {unit}, and the distinct documents of {corpus.source} are {has:,}; give "
                 "the whole development set, or repeat documents with --task-set memory.repeat_documents=true"
             )
-        found = []
+        results = []
         for question in corpus.questions[:samples]:
             generator = random.Random(f"{self._seed} {subset} {question.key}")
             order = _order(corpus, question, generator, length)
@@ -170,12 +170,12 @@ class ContextMaker:
             if name == "squad":
                 problem = protocol.SQUAD_PROBLEM.format(question=problem)
                 room = length - _ANSWER_TOKENS - self._tokens.count([problem])[0]
-                used = accumulate(self._costs[index] for index in cycle(order))
-                count = next((place for place, tokens in enumerate(used) if tokens > room), 0)  # documents that fit
+                totals = accumulate(self._costs[index] for index in cycle(order))
+                count = next((place for place, tokens in enumerate(totals) if tokens > room), 0)  # documents that fit
             indices = list(islice(cycle(order), max(count, len(question.own))))
             generator.shuffle(indices)
-            found.append(Context(corpus, question, problem, indices))
-        return found
+            results.append(Context(corpus, question, problem, indices))
+        return results
 
 
 def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, length: int) -> list[int]:
@@ -186,5 +186,5 @@ def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, 
     near = generator.sample(question.near, len(question.near))
     first = dict.fromkeys([*question.own, *near])
     everywhere = range(len(corpus.documents))
-    drawn = generator.sample(everywhere, min(len(everywhere), length + len(first)))
-    return [*first, *(index for index in drawn if index not in first)]
+    sample = generator.sample(everywhere, min(len(everywhere), length + len(first)))
+    return [*first, *(index for index in sample if index not in first)]

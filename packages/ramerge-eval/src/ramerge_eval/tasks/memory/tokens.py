@@ -49,9 +49,9 @@ class Tokens:
         The library takes some 350 bytes a token while it encodes, so one text is encoded at a time.
         """
         with self._one:
-            [encoded] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
-            ids = array("I", encoded.ids)
-            del encoded
+            [encoding] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = array("I", encoding.ids)
+            del encoding
         for first in range(0, len(ids), size):
             part = list(ids[first : first + size])
             yield self._tokenizer.decode(part, skip_special_tokens=False), len(part)
