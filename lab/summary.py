@@ -15,7 +15,7 @@ from lab.statistics import Estimate, holm
 from ramerge.core.methods.registry import METHODS
 
 
-def judgement(difference: Estimate) -> str:
+def judgment(difference: Estimate) -> str:
     """Verdict of the rule for differences on the first of two."""
     verdict = better(difference)
     if verdict == HOLDS:
@@ -33,7 +33,7 @@ def comparison_text(first: str, second: str, difference: Estimate, more: str = "
         "no clear difference": f"there is no clear difference between {first} and {second}",
     }
     undecided = f"whether {first} is better than {second} is not decided by this data"
-    return f"{clauses.get(judgement(difference), undecided)} ({points(difference)}{f'; {more}' if more else ''})"
+    return f"{clauses.get(judgment(difference), undecided)} ({points(difference)}{f'; {more}' if more else ''})"
 
 
 def points(difference: Estimate) -> str:
@@ -62,7 +62,7 @@ def _real(results: Results) -> Iterator[str]:
     if real is not None and all(f"{name}, bfloat16" in real.rewards for name in ("ram", "linear")):
         real = real.whole
         apart = {dtype: real.difference(f"{smollm.SUM}, {dtype}", f"ram+, {dtype}") for dtype in real.merges}
-        text = "; ".join(f"in {dtype} {points(one)} ({judgement(one)})" for dtype, one in apart.items())
+        text = "; ".join(f"in {dtype} {points(one)} ({judgment(one)})" for dtype, one in apart.items())
         yield f"**Real agents.** {scores_of_real(real)} The sum minus RAM+: {text}."
 
 
@@ -211,7 +211,7 @@ def on_real(real: smollm.Real, rival: str = smollm.REFERENCE, words: str = "RAM+
     """How the candidate does against another merge of the real agents."""
     real = real.whole
     differences = {dtype: real.difference(f"{smollm.CANDIDATE}, {dtype}", f"{rival}, {dtype}") for dtype in real.merges}
-    text = "; ".join(f"in {dtype} {points(one)} ({judgement(one)})" for dtype, one in differences.items())
+    text = "; ".join(f"in {dtype} {points(one)} ({judgment(one)})" for dtype, one in differences.items())
     return f"`{smollm.CANDIDATE}` minus {words}: {text}"
 
 
