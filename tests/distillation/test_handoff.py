@@ -237,6 +237,7 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
         ("mergd out ALL", "mergd: no such folder; did you mean merged?"),
         ("s3://bucket/merged out ALL", "is remote, and a trainer reads the student from a disk"),
         ("unfinished out ALL", "unfinished: holds a search that has not ended"),
+        ("soup out ALL", "soup: holds a soup of the checkpoints of one run"),
         ("as-delta out ALL", "as-delta: is a delta, which no trainer loads as the student"),
         ("merged out ALL --prompts code=missing.jsonl", "prompts of code: missing.jsonl: cannot be read"),
         ("merged out ALL --prompts code=decoded.jsonl", "decoded without its special tokens"),
@@ -245,8 +246,10 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
 def test_refusals(words: str, message: str, merged: Path) -> None:
     Path("other").mkdir()
     Path("other/notes.txt").write_text("mine")
-    Path("unfinished").mkdir()
+    for name in ("unfinished", "soup"):
+        Path(name).mkdir()
     Path("unfinished/asked.json").write_text("{}")
+    Path("soup/soup.json").write_text("{}")
     Path("decoded.jsonl").write_text(json.dumps({"input": "user\n1+1=", "output": "2", "score": 1.0, "step": 1}) + "\n")
     if "as-delta" in words:
         in_process("merge", "merged/ramerge.yaml", "as-delta", "--as-delta", "--quiet")

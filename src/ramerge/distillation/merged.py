@@ -60,6 +60,11 @@ def open_merge(path: Path) -> Merge:
         raise RecipeError(f"{path}: is remote, and a trainer reads the student from a disk; download it first")
     if not path.is_dir():
         raise RecipeError(no_such_folder(path))
+    if (path / "soup.json").is_file():
+        raise RecipeError(
+            f"{path}: holds a soup of the checkpoints of one run, which have no tasks of their own to distill; merge "
+            "agents, or give its best/ to your trainer as it is"
+        )
     folder = path / _BEST if (path / _SEARCH).is_file() else path
     if (path / "asked.json").is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")

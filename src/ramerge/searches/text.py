@@ -50,7 +50,8 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
     """Rows of a search by prompts: candidates with their mass by task, or by the task where it is lowest."""
     names = list(result.winner.scores)
     several = len(result.objectives) > 1
-    chosen_by = [each.name for each in result.objectives if each.name not in names]
+    # the objective has no column of its own where the column of its task shows the same
+    chosen_by = [each.name for each in result.objectives if each.name not in names or (narrow and not several)]
     has_replied = bool(result.winner.right)
     rows = []
     for point in result.ranked:
@@ -69,7 +70,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
                 *(
                     f"{estimate.value:.3f}"
                     for each, estimate in zip(result.objectives, point.objectives, strict=True)
-                    if each.name in chosen_by or not several
+                    if each.name in chosen_by
                 ),
                 *masses,
                 "" if point.nll is None else f"{point.nll:.3f}",
@@ -78,7 +79,7 @@ def _mass_rows(result: SearchResult, *, narrow: bool) -> tuple[list[str], list[l
             ]
         )
     more = ["NLL", *(["right"] if has_replied else []), "front" if several else "to the best (95 %)"]
-    titles = ["mass" if name == "mean" else name for name in (chosen_by if several else [result.objectives[0].name])]
+    titles = ["mass" if name == "mean" else name for name in chosen_by]
     return ["candidate", *titles, *(["lowest"] if narrow else names), *more], rows
 
 
