@@ -62,6 +62,7 @@ def needed(name: str) -> list[pytest.MarkDecorator]:
     texts = " ".join(text for _, text in documented(name))
     libraries = [*(["optuna"] if "earch" in name else []), *(["pandas"] if ".frame(" in texts else [])]
     libraries += ["ray"] if name == "RayError" else []
+    libraries += ["httpx"] if name == "EndpointError" else []
     libraries += ["optuna"] if name == "EvaluationError" else []
     return [pytest.mark.needs(*libraries)] if libraries else []
 

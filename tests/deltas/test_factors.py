@@ -116,6 +116,6 @@ def test_total_loss_sums_the_truncated_matrices() -> None:
     found = [concatenated(products(seed, (3, 3), (20, 20)), settings(rank=2)) for seed in (6, 7)]
     exact = concatenated(products(8, (1,), (20, 20)), settings(rank=2))
     assert None not in (*found, exact)
-    lost, energy = (sum(getattr(one, key) for one in found) for key in ("lost", "energy"))
+    lost, energy = (sum(getattr(one, key) for one in found) for key in ("loss", "energy"))
     assert overall([*found, exact]) == pytest.approx(np.sqrt(lost / energy))  # type: ignore[list-item]
     assert overall([exact]) == 0  # type: ignore[list-item]

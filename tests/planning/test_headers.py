@@ -41,7 +41,9 @@ def test_unreadable_header_hides_no_other_problem(tmp_path: Path, messages: Mess
 def test_codes_count_as_they_are_stored(tmp_path: Path) -> None:
     from benchmarks.huge import Shape, _write
 
-    shape = Shape(layers=4, experts=2, expert=256, shards=2, float8=True, hidden=256, intermediate=256, vocabulary=512)
+    shape = Shape(
+        layers=4, experts=2, expert=256, shards=2, float8=True, hidden_size=256, intermediate=256, vocabulary=512
+    )
     (tmp_path / "model").mkdir()
     _write(tmp_path / "model", shape)
     stored = sum(path.stat().st_size for path in (tmp_path / "model").glob("*.safetensors"))

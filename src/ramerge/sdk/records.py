@@ -7,10 +7,9 @@
 """
 
 from ramerge.core.engine.record import read_record
-from ramerge.core.foundation.typedjson import read_model, to_model
+from ramerge.core.foundation.typedjson import to_model
 
 __all__ = [
-    "read_model",
     "read_record",
     "to_model",
 ]

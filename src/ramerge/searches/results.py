@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import __version__
+from ramerge.core.foundation.typedjson import read_model
 from ramerge.scoring.scores import Objective
-from ramerge.sdk.records import read_model
 from ramerge.sdk.text import Displayed, JsonLimits
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.space import Point
