@@ -407,12 +407,12 @@ def test_the_guide_to_prompts_says_what_was_measured() -> None:
     found = kinds()
     text = " ".join((DOCS / "guides" / "prompts.md").read_text(encoding="utf-8").split())
     for which, words in (("right", "on average with rewards"), ("all", "without them")):
-        behind = [each.chosen(which)[1] for each in found]
+        behind = [each.choice(which)[1] for each in found]
         mean, most = statistics.fmean(behind), max(behind)
         parts = {"right": f"{mean:.1f} points behind the best merge {words}, at most {most:.1f};"}
         assert parts.get(which, f"{words} {mean:.1f}, at most {most:.1f}.") in text
     assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.1f} points behind" in text
-    (adapters,) = (each.kept for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
+    (adapters,) = (each.figures for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
     sizes = [reward_of(adapters[f"regmean 0.01{more}"]["rewards"]) for more in (", 4 prompts", "", ", 64 prompts")]
     assert "has {:.1f} % with 4 prompts a task, {:.1f} % with 16 and {:.1f} % with 64.".format(*sizes) in text
     others = ("prompts of another task", "general prompts")
@@ -424,7 +424,7 @@ def test_readme_says_what_was_measured() -> None:
     from lab.prompted import kinds
 
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    behind = {which: max(each.chosen(which)[1] for each in kinds()) for which in ("right", "all")}
+    behind = {which: max(each.choice(which)[1] for each in kinds()) for which in ("right", "all")}
     assert (
         f"at most {behind['all']:.1f} points behind the best of up to 15 merges" in text
         and f"with rewards at most {behind['right']:.1f} (" in text
