@@ -559,6 +559,7 @@ class Backwards(StrategyKind):
 
 def test_a_strategy_of_a_plugin_names_the_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(STRATEGIES._objects, "backwards", Backwards())
+    monkeypatch.setattr("ramerge.searches.settings.SAMPLERS", (*STRATEGIES, "backwards"))
     assert tried(found(tmp_path / "out", sampler="backwards")) == list(GRID.points())[::-1]
 
 

@@ -118,7 +118,7 @@ def test_a_killed_merge_resumes_to_the_same_bytes(
     puts: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         real = BucketUpload.put
-        patch.setattr(BucketUpload, "put", lambda *a: (puts.append(a[1].named(a[2])), real(*a))[1])
+        patch.setattr(BucketUpload, "put", lambda *a: (puts.append(a[1].remote_name(a[2])), real(*a))[1])
         with pytest.warns(OutputWarning, match="continuing"):
             kills.merge(source, out)
     assert found(s3, name) == wanted

@@ -206,7 +206,7 @@ def test_tasks_have_stopped_when_it_ends(connected: Any, tmp_path: Path) -> None
 _DRIVER = """
 import json, sys
 from pathlib import Path
-from ramerge.core.engine.executors.ray import connected
+from ramerge.core.engine.executors.ray import connection
 from ramerge.core.foundation.errors import StoppedError
 from ramerge.core.foundation.process import handle
 from tests.engine.executors.cluster import merge
@@ -215,7 +215,7 @@ def stop(number, _frame):
 handle(stop)
 address, source, out, block = sys.argv[1:]
 try:
-    with connected({"address": address}) as ray:
+    with connection({"address": address}) as ray:
         merge(ray, json.loads(source), Path(out), block=int(block), seconds=0.05)
 except StoppedError as error:
     assert "of the work is kept" in error.kept
