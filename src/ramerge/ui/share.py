@@ -9,6 +9,9 @@ import gradio as gr
 
 from ramerge import RecipeError
 from ramerge.analysis.finished import open_merge
+from ramerge.core.recipe.document import parse_document
+from ramerge.core.recipe.paths import portable
+from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place
@@ -95,4 +98,7 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overw
     recipe, _ = open_merge(folder)
     kind = MODEL if recipe.parent == folder else DELTA
     text = desk.roots.read(str(recipe), _MOST_BYTES)
+    # its paths start at its own folder, those of a draft at the page's root
+    document = parse_document(text.encode("utf-8", "replace"), "recipe", recipe.parent)
+    text = portable(check(document), None).to_yaml()
     return merge_job(desk, text, desk.roots.output(place), kind, overwrite=overwrite, public=public)
