@@ -23,7 +23,7 @@ import torch
 import yaml
 from datasets import load_dataset
 from evaluate import replies_to
-from prompted import RULES, SITUATIONS, TOKENS, Experiment, agents_of, prompts_of
+from prompted import RULES, SITUATIONS, TOKENS, Experiment, agents_of, calibration_settings, prompts_of
 from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, TrainerCallback
 from trl import DistillationConfig
@@ -45,10 +45,7 @@ def make_start(rule: str, seed: int, situation: str, work: Path) -> Path:
     if place.exists():
         return place
     agents = SITUATIONS[situation]
-    reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
-    settings = ramerge.CalibrationSettings(
-        count=32, rows=512, max_new=TOKENS, reward=reward, device="cpu", dtype="float32", batch=32
-    )
+    settings = calibration_settings("cpu", "float32")
     models = ramerge.Recipe(method="uniform", base=(work / "base").resolve(), agents=agents_of(agents, work, seed))
     inputs = None
     with LiveBase(models, settings, ramerge.Options()) as live:
@@ -197,21 +194,21 @@ def with_reward(trainer_class: Any, weight: float, answers: Mapping[str, str]) -
     return RewardedTrainer
 
 
-def distill(given: argparse.Namespace) -> dict[str, Any]:
+def distill(arguments: argparse.Namespace) -> dict[str, Any]:
     """The curve of one start."""
-    student = make_start(given.start, given.seed, given.situation, given.work)
-    teachers = make_teachers(given.seed, given.situation, given.work)
-    place = hand_over(student, given.seed, given.situation, given.work, teachers)
+    student = make_start(arguments.start, arguments.seed, arguments.situation, arguments.work)
+    teachers = make_teachers(arguments.seed, arguments.situation, arguments.work)
+    place = hand_over(student, arguments.seed, arguments.situation, arguments.work, teachers)
     config = yaml.safe_load((place / "config.yaml").read_text(encoding="utf-8"))
     names = DistillationConfig.__dataclass_fields__
     args = DistillationConfig(
         **{
             **{key: value for key, value in config.items() if key in names},
             "output_dir": str(place / "trained"),
-            "learning_rate": given.rate,
-            "warmup_steps": given.warmup,
-            "max_steps": given.steps,
-            "seed": given.seed,
+            "learning_rate": arguments.rate,
+            "warmup_steps": arguments.warmup,
+            "max_steps": arguments.steps,
+            "seed": arguments.seed,
             "per_device_train_batch_size": 16,
             "gradient_accumulation_steps": 1,
             "use_cpu": True,
@@ -221,12 +218,12 @@ def distill(given: argparse.Namespace) -> dict[str, Any]:
             "disable_tqdm": True,
         }
     )
-    tokenizer = AutoTokenizer.from_pretrained(given.work / "base", padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(arguments.work / "base", padding_side="left")
     tasks = [TASKS[name.partition("-")[0]] for name in teachers]
     answers = {
-        each.question: each.answer for task in tasks for each in task.examples("train", 20_000 + given.seed, 200)
+        each.question: each.answer for task in tasks for each in task.examples("train", 20_000 + arguments.seed, 200)
     }
-    trainer = with_reward(load_trainer(place), given.reward, answers)(
+    trainer = with_reward(load_trainer(place), arguments.reward, answers)(
         model=AutoModelForCausalLM.from_pretrained(student, dtype=torch.float32),
         args=args,
         train_dataset=load_dataset("json", data_files=str(place / "prompts.jsonl"), split="train"),
@@ -235,12 +232,12 @@ def distill(given: argparse.Namespace) -> dict[str, Any]:
             name: AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16) for name, path in teachers.items()
         },
     )
-    scores = Scores(trainer, tokenizer, given.prompts)
+    scores = Scores(trainer, tokenizer, arguments.prompts)
     trainer.add_callback(scores)
     agents = {}
     for name, path in teachers.items():
         agent = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16)
-        agents |= rewards_of(agent, tokenizer, given.prompts, [name.partition("-")[0]])
+        agents |= rewards_of(agent, tokenizer, arguments.prompts, [name.partition("-")[0]])
     start = time.perf_counter()
     trainer.train()
     losses = [round(entry["loss"], 4) for entry in trainer.state.log_history if "loss" in entry]
@@ -266,20 +263,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--prompts", type=int, default=40, help="test prompts a task")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     run = {
-        "situation": given.situation,
-        "seed": given.seed,
-        "start": given.start,
-        "rate": given.rate,
-        "warmup": given.warmup,
-        "reward": given.reward,
+        "situation": arguments.situation,
+        "seed": arguments.seed,
+        "start": arguments.start,
+        "rate": arguments.rate,
+        "warmup": arguments.warmup,
+        "reward": arguments.reward,
     }
-    if any(run.items() <= other.items() for other in read_runs(given.out)):
+    if any(run.items() <= other.items() for other in read_runs(arguments.out)):
         return
-    record = {**run, **distill(given)}
-    runs = [*read_runs(given.out), record]
-    write_file(given.out, "[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
+    record = {**run, **distill(arguments)}
+    runs = [*read_runs(arguments.out), record]
+    write_file(arguments.out, "[\n" + ",\n".join(map(json.dumps, runs)) + "\n]\n")
     print(run, record["seconds"], "s", flush=True)
 
 

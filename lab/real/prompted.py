@@ -301,6 +301,14 @@ def held_out(folder: Path, name: str) -> list[Any]:
     return [each for each in read_exchanges(folder / name / REPLIES) if each.held_out]
 
 
+def calibration_settings(device: str, dtype: str) -> ramerge.CalibrationSettings:
+    """Settings of every calibration here: 32 prompts an agent, half of them held out, with the tasks' rewards."""
+    reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
+    return ramerge.CalibrationSettings(
+        count=32, rows=512, max_new=TOKENS, reward=reward, device=device, dtype=dtype, batch=32
+    )
+
+
 def _dumped(kept: Mapping[str, Any]) -> str:
     """JSON with a line for each list, because most of it are pairs of numbers."""
     return re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), json.dumps(kept, indent=1)) + "\n"
@@ -323,10 +331,7 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[], help="also agreement with so many prompts a task")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
-    settings = ramerge.CalibrationSettings(
-        count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype=given.dtype, batch=32
-    )
+    settings = calibration_settings(given.device, given.dtype)
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     candidates = Candidates(given.only, given.priors, given.statistics, given.sampled, given.counts)
     asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in ALL_TASKS.items()}

@@ -1,4 +1,4 @@
-"""Who asks a candidate for its replies: the model in memory, or a server that loads one merge after another."""
+"""Replies of candidates: by the model in memory, or by a server that loads one merge after another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SECONDS_TO_END = 2.0  # from a connection that breaks to the end of the server'
 
 @dataclass
 class Replier(ABC):
-    """Asks one candidate after another for greedy replies, to prompts that are encoded as for their agent.
+    """Greedy replies of one candidate after another, to prompts encoded as for their agent.
 
     Attributes:
         live: the base in memory, with the tokenizers of agents.
