@@ -149,7 +149,7 @@ class Experiment:
         seed: of the training.
         situation: the agents.
         settings: of what is gathered.
-        asked: held-out problems of each task.
+        asked: test problems of each task.
         batch: how many are asked at once.
     """
 
@@ -200,23 +200,33 @@ class Experiment:
         return {"base": self.live.models.base, "agents": agents, "dtype": self.situation.dtype, **rule}
 
     def rewards(self, tasks: Sequence[str]) -> dict[str, str]:
-        """Of the model as it is: by task one digit a prompt, in quarters."""
+        """Of the model as it is on test problems: by task one digit a prompt, in quarters."""
+        return {name: self._rewards_on(name, self.asked[name]) for name in tasks}
+
+    def own_rewards(self) -> dict[str, str]:
+        """Of the model's own replies to each agent's held-out prompts, as `ramerge search --generate` asks for them."""
+        held_out = {
+            task: halves(
+                prompts_of(ALL_TASKS[task], self.settings.count, "train", 10_000 + self.seed), self.settings.prompt_seed
+            )[1]
+            for task in self.tasks
+        }
+        digits = {task: self._rewards_on(task, prompts) for task, prompts in held_out.items()}
+        return {name: digits[name.partition("-")[0]] for name in self.agents}
+
+    def _rewards_on(self, task: str, prompts: Sequence[Prompt]) -> str:
         speaker = Speaker("model", self.live.live, self.live.tokenizer_of(), self.situation.tokens)
-        found = {}
-        for name in tasks:
-            ids = [speaker.question(prompt) for prompt in self.asked[name]]
-            rows = [(prompt, *each) for prompt, each in zip(self.asked[name], ids, strict=True)]
-            replies = [
-                reply.text
-                for start in range(0, len(rows), self.batch)
-                for reply in speaker.replies(rows[start : start + self.batch])
-            ]
-            rewards = [
-                ALL_TASKS[name].reward(reply, prompt.about["ground_truth"])
-                for reply, prompt in zip(replies, self.asked[name], strict=True)
-            ]
-            found[name] = "".join(str(round(4 * reward)) for reward in rewards)
-        return found
+        rows = [(prompt, *speaker.question(prompt)) for prompt in prompts]
+        replies = [
+            reply.text
+            for start in range(0, len(rows), self.batch)
+            for reply in speaker.replies(rows[start : start + self.batch])
+        ]
+        rewards = [
+            ALL_TASKS[task].reward(reply, prompt.about["ground_truth"])
+            for reply, prompt in zip(replies, prompts, strict=True)
+        ]
+        return "".join(str(round(4 * reward)) for reward in rewards)
 
 
 @dataclass(frozen=True)
@@ -288,6 +298,8 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidate
             one[which] = {agent: each.tolist() for agent, each in items.items()}
         if "rewards" not in one:
             one["rewards"] = experiment.rewards(experiment.tasks)
+            if name in RULES:
+                one["own"] = experiment.own_rewards()
             one["merging"] = round(merged, 1)
             if experiment.situation.unseen:
                 one["unseen"] = experiment.rewards(experiment.situation.unseen)
