@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from lab.prompted import CANDIDATES, CONFIRMING, KINDS, Kind, kinds, nll_of, reward_of
+from lab.prompted import CANDIDATES, CONFIRMING, DRAWS, KINDS, Kind, kinds, nll_of, reward_of
 from lab.published import TABLES, ahead_of_sum
 from lab.tables import of_publications
 
@@ -121,6 +121,13 @@ Trainings that mass was not found on:
 | agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
 |---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(map(_row, kinds(CONFIRMING)))}
+
+Points behind the best on these, for each way to choose. In parentheses the mean over {DRAWS:,} draws of the held-out
+prompts with replacement. *Own replies*: `--generate` decides between candidates that mass cannot tell from the best.
+
+| agents | mass, all replies | NLL, all | mass, right ones | NLL, right | own replies |
+|---|---:|---:|---:|---:|---:|
+{chr(10).join(map(_ways, kinds(CONFIRMING)))}
 
 Right replies of agents that the merge surpasses cannot show what the agents get wrong and the merge gets right, however
 many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
@@ -276,6 +283,16 @@ def _unseen_rows(kind: Kind, choice: str) -> Iterator[str]:
 
 def _words(kind: Kind) -> str:
     return f"{kind.base}, {KINDS[kind.name]} (seed {kind.seed})"
+
+
+def _ways(kind: Kind) -> str:
+    cells = [_words(kind)]
+    for which in ("all", "right"):
+        draws = kind.resampled(which)
+        behind = {"mass": kind.choice(which)[1], "NLL": kind.chosen_by_nll(which)[1]}
+        cells += [f"{behind[score]:.1f} ({draws[score]:.1f})" for score in behind]
+    generated = kind.with_own_replies("right")
+    return f"| {' | '.join(cells)} | {'' if generated is None else f'{generated[1]:.1f}'} |"
 
 
 def _row(kind: Kind) -> str:

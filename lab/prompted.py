@@ -14,9 +14,17 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.results import FIRST_BASE, MODELS, RESULTS, SECOND_BASE
 from ramerge.calibration.agreement import mass_items, temper_of
+from ramerge.scoring.intervals import replicates
+from ramerge.scoring.scores import Measure, Objective, Scores, of_items
+from ramerge.searches.evidence import difference
+from ramerge.searches.own_replies import MOST_CANDIDATES
+
+MASS = Objective()
+DRAWS = 1000
 
 FILES = {
     "prompted": MODELS[FIRST_BASE],
@@ -108,6 +116,10 @@ class Kind:
 
     def masses(self, which: str) -> dict[str, float]:
         """Mass of each candidate on `right` or `all` replies, or others that were kept; wrong replies count 0."""
+        return {name: MASS.value(scores) for name, scores in self._scores(which).items()}
+
+    def _scores(self, which: str) -> dict[str, Scores]:
+        """The masses of each candidate, by agent, with those of its prompts."""
         _, _, prompts = which.partition(", ")
         counts = {
             name: int(prompts.split()[0]) if prompts else len(items)
@@ -120,7 +132,7 @@ class Kind:
         }
         temper = temper_of(items.values())
         return {
-            name: fmean(mass_items(each, temper)[:, 0].sum() / counts[agent] for agent, each in one.items())
+            name: {agent: _mass(each, temper, counts[agent]) for agent, each in one.items()}
             for name, one in items.items()
         }
 
@@ -132,9 +144,47 @@ class Kind:
         """The same by the mean negative log-likelihood per token of these replies."""
         return self._best_of({name: -nll for name, nll in self.agreement(which).items()})
 
+    def resampled(self, which: str) -> dict[str, float]:
+        """By score, `mass` or `NLL`: points behind the best, the mean over draws of the prompts with replacement."""
+        items = {name: self.figures[name][which] for name in self._tried if which in self.figures.get(name, {})}
+        nlls = {
+            name: {agent: of_items(np.array(replies, float)) for agent, replies in by_agent.items() if replies}
+            for name, by_agent in items.items()
+        }
+        return {"mass": self._behind_on_draws(self._scores(which), 1), "NLL": self._behind_on_draws(nlls, -1)}
+
+    def _behind_on_draws(self, scores: Mapping[str, Scores], sign: int) -> float:
+        names = [name for name in self._tried if name in scores]
+        agents = scores[names[0]]
+        items = [np.stack([_items(scores[name][agent]) for name in names], axis=1) for agent in agents]
+        draws = [replicates(each, seed=number, resamples=DRAWS) for number, each in enumerate(items)]
+        choices = (sign * np.mean(draws, axis=0)).argmax(axis=1)
+        behind = np.array([self.best[1] - self.rewards[name] for name in names])
+        return float(behind[choices].mean())
+
+    def with_own_replies(self, which: str) -> tuple[str, float] | None:
+        """The same where `--generate` decides between candidates that mass cannot tell from the best; None: not kept.
+
+        Half the share of a candidate's own replies to held-out prompts that are right, half mass.
+        """
+        scores = self._scores(which)
+        by_mass = sorted(
+            (name for name in self._tried if name in scores), key=lambda name: MASS.value(scores[name]), reverse=True
+        )
+        best, *others = by_mass
+        ties = [best, *(name for name in others if difference(MASS, scores[name], scores[best]).holds_0)]
+        own = {name: self.figures[name]["own"] for name in ties[:MOST_CANDIDATES] if "own" in self.figures[name]}
+        if best not in own:
+            return None
+        return self._best_of({name: _share_right(own[name]) + MASS.value(scores[name]) for name in own})
+
+    @property
+    def _tried(self) -> list[str]:
+        """The candidates that `ramerge search` tries."""
+        return [*SEARCH_RULES, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
+
     def _best_of(self, scores: Mapping[str, float]) -> tuple[str, float]:
-        candidates = [*SEARCH_RULES, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
-        name = max((name for name in candidates if name in scores), key=scores.__getitem__)
+        name = max((name for name in self._tried if name in scores), key=scores.__getitem__)
         return name, self.best[1] - self.rewards[name]
 
 
@@ -146,6 +196,22 @@ def kinds(files: Mapping[str, str] = FILES) -> list[Kind]:
         content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         all_kinds += [Kind(base, name, seed, one) for name, by_seed in content.items() for seed, one in by_seed.items()]
     return [kind for kind in all_kinds if kind.rewards]
+
+
+def _mass(items: NDArray[np.float64], temper: float, count: int) -> Measure:
+    """The mass of an agent's replies, of which the wrong ones among so many were left out."""
+    wrong = np.tile([0.0, 1.0], (count - len(items), 1))
+    return of_items(np.concatenate([mass_items(items, temper), wrong]))
+
+
+def _items(measure: Measure) -> NDArray[np.float64]:
+    assert measure.items is not None
+    return measure.items
+
+
+def _share_right(digits: Mapping[str, str]) -> float:
+    """The mean over agents of the share of replies with the whole reward."""
+    return fmean(text.count("4") / len(text) for text in digits.values())
 
 
 def reward_of(digits: Mapping[str, str]) -> float:
@@ -177,6 +243,9 @@ def table(kind: Kind) -> Iterator[str]:
     for which in kind.judges:
         (name, behind), (other, more) = kind.choice(which), kind.chosen_by_nll(which)
         yield f"\nby {which}: {name}, {behind:.1f} points behind the best; by NLL: {other}, {more:.1f}"
+        generated = kind.with_own_replies(which)
+        if generated is not None:
+            yield f"with own replies: {generated[0]}, {generated[1]:.1f}"
     yield ""
 
 

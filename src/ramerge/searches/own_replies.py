@@ -27,7 +27,7 @@ from ramerge.searches.folder import Folder
 from ramerge.searches.repliers import Keep, LiveReplier, Replier, ServedReplier
 from ramerge.searches.trials import Trial
 
-_MOST_CANDIDATES = 5
+MOST_CANDIDATES = 5
 _FOLDER = "replies"
 Shares = Mapping[int, Mapping[str, float]]
 """By trial and agent, the share of held-out prompts to which a candidate's own reply is right."""
@@ -74,7 +74,7 @@ class OwnReplies:
             trial
             for trial in by_gain
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
-        ][:_MOST_CANDIDATES]
+        ][:MOST_CANDIDATES]
         if len(ties) < 2:
             return best, {}
         held_out = {name: self._held_out(name) for name in figures}
