@@ -20,6 +20,7 @@ from ramerge.calibration.exchanges import Exchange, read_exchanges
 from ramerge.scoring import serving
 from ramerge.searches.results import SearchResult
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.searches.prompts import AGENTS, SETTINGS
 from tests.searches.prompts import prompt_files as prompt_files  # a fixture
 
@@ -104,7 +105,8 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     for point in replied:
         for name, share in point["right"].items():
             replies = replies_to(point["number"], name)
-            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 and one.generated for one in replies)
+            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 for one in replies)
+            assert all(one.generated and one.held_out for one in replies)
             assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
     best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))
     assert json.loads(Path("found/search.json").read_text())["best"] == best["number"]
@@ -114,11 +116,13 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     again = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
     assert again.returncode == 0 and again.stdout == done.stdout
     assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
+    kept = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "found")
+    assert kept.returncode == 0 and kept.stdout == done.stdout
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
 def test_a_server_replies_for_each_candidate(
-    kind: str, prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    kind: str, prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     install(monkeypatch, kind)
     result = search(prompt_files, ramerge.ModelServer(kind, timeout=60))
@@ -140,6 +144,9 @@ def test_a_server_replies_for_each_candidate(
     assert not Path("found/candidate").exists()
     again = search(prompt_files, ramerge.ModelServer(kind, timeout=60))
     assert again.points == result.points and len(requests()) == count
+    alone = [search(prompt_files, None, generate=generate) for generate in (None, False)]
+    assert [one.winner.right for one in alone] == [{}, {}] and len(requests()) == count
+    messages.check(*(note for one in alone for note in one.notes if "found/replies" in note))
 
 
 def test_what_a_server_has_replied_outlives_it(prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
