@@ -196,8 +196,8 @@ class Document:
 
     def rewritten(self, values: Mapping[str, Any]) -> Document:
         """A document with copies of these values, and the same lines and flags in messages."""
-        own = {"flags": dict(self.flags), "warnings": [*self.warnings], "notes": [*self.notes]}
-        return replace(self, _values=deepcopy(dict(values)), **own)
+        copies = deepcopy(dict(values))
+        return replace(self, _values=copies, flags=dict(self.flags), warnings=[*self.warnings], notes=[*self.notes])
 
 
 # Keys that hold a mapping: it is right, whichever flag adds the first entry.
