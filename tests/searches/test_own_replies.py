@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,39 +22,25 @@ from tests.commands import ramerge as command
 from tests.messages import Messages
 from tests.searches.prompts import AGENTS, SETTINGS
 from tests.searches.prompts import prompt_files as prompt_files  # a fixture
+from tests.server import install_server
 
 pytestmark = [pytest.mark.needs("torch", "transformers"), pytest.mark.filterwarnings("ignore")]
 
 _REWARD = "def compute_score(solution_str, **more):\n    return len(solution_str) % 2\n"
 _VARY = {"parameters.r": [0.1, 0.1001, 0.1002]}
-_FAKE = """#!{python}
-import http.server, json, os, sys
-path, port = sys.argv[2], int(sys.argv[sys.argv.index("--port") + 1])
+_SERVER = """
 r = json.load(open(os.path.join(path, "ramerge.json")))["parameters"]["r"]
-fields = {{"model", "prompt", "max_tokens", *{fields!r}}}
-class Handler(http.server.BaseHTTPRequestHandler):
-    def say(self, status, values):
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(values).encode())
-    def do_GET(self):
-        self.say(200, {{}})
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/completions":  # of vLLM, for new weights: it is started again
-            return self.say(404, {{}})
-        with open({journal!r}, "a") as journal:
-            print(json.dumps([self.path, r, body]), file=journal)
-        if os.path.exists({dying!r}) and len(open({journal!r}).readlines()) > 4:
-            sys.stderr.write("terminate called: CUDA out of memory\\n")
-            os._exit(3)
-        if set(body) != fields:
-            return self.say(422, {{}})
-        text = "x" if r == 0.1001 else "xy"
-        self.say(200, {{"choices": [{{"text": text, "finish_reason": "stop"}}]}})
-    def log_message(self, *words):
-        pass
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+def answer(route, body):
+    if route != "/v1/completions":  # of vLLM, for new weights: it is started again
+        return 404, {}
+    with open(journal, "a") as file:
+        print(json.dumps([route, r, body]), file=file)
+    if os.path.exists(dying) and len(open(journal).readlines()) > 4:
+        sys.stderr.write("terminate called: CUDA out of memory\\n")
+        os._exit(3)
+    if set(body) != {"model", "prompt", "max_tokens", *fields}:
+        return 422, {}
+    return 200, {"choices": [{"text": "x" if r == 0.1001 else "xy", "finish_reason": "stop"}]}
 """
 _FIELDS = {
     "transformers": ("generation_config",),
@@ -65,11 +50,8 @@ _FIELDS = {
 
 def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A program that stands in for a server: only the merge with r=0.1001 gives right replies."""
-    program = Path("program").absolute()
     paths = {name: str(Path(name).absolute()) for name in ("journal", "dying")}
-    program.write_text(_FAKE.format(python=sys.executable, fields=_FIELDS[kind], **paths))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(serving, "_program", lambda _: str(program))
+    install_server(monkeypatch, Path("program").absolute(), _SERVER, fields=_FIELDS[kind], **paths)
 
 
 def requests() -> list[tuple[str, float, dict[str, Any]]]:
