@@ -1,14 +1,19 @@
-"""A stand-in for an OpenAI-compatible server: answers at once, in any way that a test asks for."""
+"""Stand-ins for servers of models: one in a thread, that answers in any way, and a program that a run starts itself."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 Body = dict[str, Any]
 
@@ -148,3 +153,44 @@ def serving(answer: Callable[[Body], Answer] | str, **options: Any) -> Iterator[
     finally:
         stop[0]()
         thread.join(10)
+
+
+_PROGRAM = """#!{python}
+import http.server, json, os, sys
+words = sys.argv[1:]
+path = words[2] if words[1] == "--model-path" else words[1]
+port = int(words[words.index("--port") + 1])
+globals().update({values!r})
+{code}
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def say(self, status, values):
+        body = json.dumps(values).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.say(200, {{}})
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.say(*answer(self.path, json.loads(body or "null")))
+    def log_message(self, *words):
+        pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def install_server(monkeypatch: pytest.MonkeyPatch, program: Path, code: str, **values: object) -> None:
+    """Install a program in place of the servers that `--serve` starts.
+
+    Args:
+        program: where it is written.
+        code: Python that defines `answer(route, body)`, which gives the status and the values of an answer. It may use
+            `words` of the command line, `path` of the model, and `json`, `os` and `sys`.
+        values: further names for the code, with plain values.
+    """
+    program.write_text(_PROGRAM.format(python=sys.executable, values=values, code=code))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr("ramerge.scoring.serving._program", lambda kind: str(program))

@@ -311,7 +311,7 @@ def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe with the method and parameters recommended on its prompts in place of `auto`, and a note on them."""
+    """A recipe with method and parameters recommended on its prompts in place of `auto`, with notes and warnings."""
     check_unchosen(document)
     advice = FEATURES["recommend"](document, options=options, on_progress=on_progress)
     rounding = None if document.stated("rounding") else advice.rounding
@@ -320,6 +320,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     note = f"auto: {method_text}, because {'; '.join(filter(None, (*advice.why, advice.rounding_loss)))}"
     new_document = document.with_values(values, "auto: ")
     new_document.notes.append(note)
+    new_document.warnings += advice.notes
     return new_document
 
 

@@ -312,6 +312,8 @@ def _is_torch(value: Any) -> bool:
 def _of_numpy(value: Any) -> _HeldTensor:
     if not isinstance(value, np.ndarray | np.generic):
         raise ValueError(f"is a {type(value).__name__}, neither a NumPy array nor a torch tensor")
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("is a masked array, and merging knows no masks; give filled(VALUE), or data for all elements")
     array = np.asarray(value)
     name = array.dtype.name
     if name not in _DTYPES:

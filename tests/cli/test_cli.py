@@ -376,6 +376,9 @@ def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     assert following.startswith("next: `ramerge eval --model NAME=FOLDER")
     assert [row.split()[0] for row in rows] == [f"r={r},alpha={alpha}" for r in (0, 0.1) for alpha in (1, 2)]
     assert last.startswith(f"4 checkpoints, the first in {tmp_path / 'out' / rows[0].split()[0]}, in ")
+    sums = ["--method", "task_arithmetic", "--vary", "parameters.scale=0.5,1"]
+    head, *rows = ramerge("sweep", *flags(tmp_path, names), *sums, tmp_path / "sums").stdout.splitlines()
+    assert [line.split() for line in (head, *rows[:2])] == [["point", "scale"], ["scale=0.5", "0.5"], ["scale=1", "1"]]
     printed = json.loads(ramerge("sweep", *flags(tmp_path, names), *vary, tmp_path / "two", "--json").stdout)
     assert [one["point"]["parameters.r"] for one in printed] == [0, 0, 0.1, 0.1]
 

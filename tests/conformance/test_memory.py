@@ -651,6 +651,12 @@ def test_tensors_inside_of_a_transformation_are_refused(messages: Messages) -> N
         torch.vmap(lambda x: ramerge.merge_tensors(x, {"a": x}, method="ram"))(torch.ones(2, 4))
 
 
+def test_masked_arrays_are_refused(messages: Messages) -> None:
+    base, masked = {"w": np.zeros(2, np.float32)}, np.ma.masked_array(np.ones(2, np.float32), [True, False])
+    with messages.raises(ramerge.RecipeError):
+        ramerge.merge_state_dicts(base, {"a": {"w": masked}}, method="ram")
+
+
 def test_keys_of_a_recipe_are_no_parameters(messages: Messages) -> None:
     base, agents = {"w": np.zeros(2, np.float32)}, {"a": {"w": np.ones(2, np.float32)}}
     with messages.raises(ramerge.RecipeError):

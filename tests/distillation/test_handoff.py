@@ -20,7 +20,7 @@ from ramerge.distillation import handoff as handoff_module
 from ramerge.distillation.prompts import hardest, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson, Trainer, json_lines
 from tests.commands import in_process
-from tests.distillation.models import AGENTS, PROMPTS
+from tests.distillation.models import AGENTS, OPTIONS, PROMPTS
 from tests.distillation.models import merged as merged  # a fixture
 
 OVERWRITE = ramerge.Options(overwrite=True)
@@ -241,6 +241,7 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
         ("as-delta out ALL", "as-delta: is a delta, which no trainer loads as the student"),
         ("merged out ALL --prompts code=missing.jsonl", "prompts of code: missing.jsonl: cannot be read"),
         ("merged out ALL --prompts code=decoded.jsonl", "decoded without its special tokens"),
+        ("uniform out ALL", "uniform: holds a soup of the checkpoints of one run"),
     ],
 )
 def test_refusals(words: str, message: str, merged: Path) -> None:
@@ -253,6 +254,8 @@ def test_refusals(words: str, message: str, merged: Path) -> None:
     Path("decoded.jsonl").write_text(json.dumps({"input": "user\n1+1=", "output": "2", "score": 1.0, "step": 1}) + "\n")
     if "as-delta" in words:
         in_process("merge", "merged/ramerge.yaml", "as-delta", "--as-delta", "--quiet")
+    if "uniform" in words:
+        ramerge.merge({"agents": AGENTS, "method": "uniform"}, "uniform", options=OPTIONS)
     named = [word.partition("=")[0] for word in words.split()]
     rest = " ".join(f"--prompts {name}={path}" for name, path in PROMPTS.items() if name not in named)
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -260,6 +263,29 @@ def test_refusals(words: str, message: str, merged: Path) -> None:
         in_process("handoff", *words.replace("ALL", rest).split())
     assert message in str(error.value)
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_all_problems_are_named_together(merged: Path) -> None:
+    shutil.rmtree("coder")
+    Path("coder").write_text("a file")
+    with pytest.raises(ramerge.RecipeError) as error:
+        ramerge.handoff("mergd", "out", trainer="axolotl", prompts=PROMPTS, max_new=0)
+    assert [problem.partition(":")[0] for problem in error.value.problems] == [
+        "mergd",
+        "unknown trainer 'axolotl'; known",
+        "max_new",
+    ]
+    with pytest.raises(ramerge.InputError) as error:
+        ramerge.handoff(merged, merged, prompts={"code": "missing.jsonl"}, hardest=3)
+    starts = ("tool: has no prompts", "memory: has no prompts", "teacher code", "merged: is one of the inputs")
+    starts += ("prompts of code: missing.jsonl", "--hardest: needs scores")
+    assert len(error.value.problems) == len(starts)
+    assert all(problem.startswith(start) for problem, start in zip(error.value.problems, starts, strict=True))
+
+
+def test_an_average_of_agents_takes_teachers_that_are_named(merged: Path) -> None:
+    ramerge.merge({"agents": AGENTS, "method": "uniform"}, "uniform", options=OPTIONS)
+    assert ramerge.handoff("uniform", "out", prompts=PROMPTS, teachers=AGENTS).teachers.keys() == AGENTS.keys()
 
 
 def test_an_earlier_handoff_is_replaced_on_request(merged: Path) -> None:

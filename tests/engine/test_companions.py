@@ -214,6 +214,8 @@ def test_statistics_that_a_processor_names_are_copied(tmp_path: Path) -> None:
         _policy(tmp_path / name, 0.5)
     record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     assert record.warnings == () and written(tmp_path / "out") == OURS | {PROCESSOR, *STATES}
+    [told] = [text for text in record.notes if STATES[0] in text]
+    assert "processor states" in told and STATES[1] in told and not any("modules" in text for text in record.notes)
     for file in STATES:
         assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "base" / file).read_bytes()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,41 +19,28 @@ from ramerge.calibration.exchanges import Exchange, read_exchanges
 from ramerge.scoring import serving
 from ramerge.searches.results import SearchResult
 from tests.commands import ramerge as command
+from tests.messages import Messages
 from tests.searches.prompts import AGENTS, SETTINGS
 from tests.searches.prompts import prompt_files as prompt_files  # a fixture
+from tests.server import install_server
 
 pytestmark = [pytest.mark.needs("torch", "transformers"), pytest.mark.filterwarnings("ignore")]
 
 _REWARD = "def compute_score(solution_str, **more):\n    return len(solution_str) % 2\n"
 _VARY = {"parameters.r": [0.1, 0.1001, 0.1002]}
-_FAKE = """#!{python}
-import http.server, json, os, sys
-path, port = sys.argv[2], int(sys.argv[sys.argv.index("--port") + 1])
+_SERVER = """
 r = json.load(open(os.path.join(path, "ramerge.json")))["parameters"]["r"]
-fields = {{"model", "prompt", "max_tokens", *{fields!r}}}
-class Handler(http.server.BaseHTTPRequestHandler):
-    def say(self, status, values):
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(json.dumps(values).encode())
-    def do_GET(self):
-        self.say(200, {{}})
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/completions":  # of vLLM, for new weights: it is started again
-            return self.say(404, {{}})
-        with open({journal!r}, "a") as journal:
-            print(json.dumps([self.path, r, body]), file=journal)
-        if os.path.exists({dying!r}) and len(open({journal!r}).readlines()) > 4:
-            sys.stderr.write("terminate called: CUDA out of memory\\n")
-            os._exit(3)
-        if set(body) != fields:
-            return self.say(422, {{}})
-        text = "x" if r == 0.1001 else "xy"
-        self.say(200, {{"choices": [{{"text": text, "finish_reason": "stop"}}]}})
-    def log_message(self, *words):
-        pass
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+def answer(route, body):
+    if route != "/v1/completions":  # of vLLM, for new weights: it is started again
+        return 404, {}
+    with open(journal, "a") as file:
+        print(json.dumps([route, r, body]), file=file)
+    if os.path.exists(dying) and len(open(journal).readlines()) > 4:
+        sys.stderr.write("terminate called: CUDA out of memory\\n")
+        os._exit(3)
+    if set(body) != {"model", "prompt", "max_tokens", *fields}:
+        return 422, {}
+    return 200, {"choices": [{"text": "x" if r == 0.1001 else "xy", "finish_reason": "stop"}]}
 """
 _FIELDS = {
     "transformers": ("generation_config",),
@@ -64,11 +50,8 @@ _FIELDS = {
 
 def install(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """A program that stands in for a server: only the merge with r=0.1001 gives right replies."""
-    program = Path("program").absolute()
     paths = {name: str(Path(name).absolute()) for name in ("journal", "dying")}
-    program.write_text(_FAKE.format(python=sys.executable, fields=_FIELDS[kind], **paths))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(serving, "_program", lambda _: str(program))
+    install_server(monkeypatch, Path("program").absolute(), _SERVER, fields=_FIELDS[kind], **paths)
 
 
 def requests() -> list[tuple[str, float, dict[str, Any]]]:
@@ -104,7 +87,8 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     for point in replied:
         for name, share in point["right"].items():
             replies = replies_to(point["number"], name)
-            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 and one.generated for one in replies)
+            assert len(replies) == 3 and all(one.reward == len(one.text) % 2 for one in replies)
+            assert all(one.generated and one.held_out for one in replies)
             assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
     best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))
     assert json.loads(Path("found/search.json").read_text())["best"] == best["number"]
@@ -114,11 +98,13 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
     again = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "--generate", "found")
     assert again.returncode == 0 and again.stdout == done.stdout
     assert [path for path, before in times.items() if path.stat().st_mtime_ns != before] == [last]
+    kept = command("search", "--base", "base", *words, "--reward", "r.py:compute_score", "found")
+    assert kept.returncode == 0 and kept.stdout == done.stdout
 
 
 @pytest.mark.parametrize("kind", ["transformers", "vllm"])
 def test_a_server_replies_for_each_candidate(
-    kind: str, prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    kind: str, prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch, messages: Messages
 ) -> None:
     install(monkeypatch, kind)
     result = search(prompt_files, ramerge.ModelServer(kind, timeout=60))
@@ -140,6 +126,9 @@ def test_a_server_replies_for_each_candidate(
     assert not Path("found/candidate").exists()
     again = search(prompt_files, ramerge.ModelServer(kind, timeout=60))
     assert again.points == result.points and len(requests()) == count
+    alone = [search(prompt_files, None, generate=generate) for generate in (None, False)]
+    assert [one.winner.right for one in alone] == [{}, {}] and len(requests()) == count
+    messages.check(*(note for one in alone for note in one.notes if "found/replies" in note))
 
 
 def test_what_a_server_has_replied_outlives_it(prompt_files: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,9 @@ def test_prompts_choose_in_recommend_and_auto(prompt_files: dict[str, str]) -> N
         assert apart is not None and apart[0] <= difference <= apart[1]
     record = ramerge.merge({**recipe, "method": "auto"}, "auto")
     assert record.method == found.method
+    assert any("the choice is unreliable" in note for note in found.notes)
+    assert ramerge.plan({**recipe, "method": "auto"}).warnings == found.notes
+    assert {*found.notes} <= {*record.warnings}
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     words = [word for name, path in prompt_files.items() for word in ("--prompts", f"{name}={path}")]
     done = command("recommend", "--base", "base", *models, *words)

@@ -86,6 +86,13 @@ def test_a_checkpoint_of_the_run_is_not_replaced(tmp_path: Path, messages: Messa
     messages.check(done.stderr)
 
 
+def test_a_soup_is_not_written_into_its_run(tmp_path: Path, messages: Messages) -> None:
+    write_run(tmp_path)
+    done = command("soup", tmp_path / "run", tmp_path / "run/global_step_99")
+    assert done.returncode == 2 and not (tmp_path / "run/global_step_99").exists()
+    messages.check(done.stderr)
+
+
 def test_what_is_no_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 1)
     monkeypatch.chdir(tmp_path)

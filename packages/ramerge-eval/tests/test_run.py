@@ -330,6 +330,12 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "a", "--task-set", "b.c=1"], "is called b"),
         (["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--data", "x=y"], "data set"),
         (
+            ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--data", "fewshots=y"],
+            "--data fewshots: unknown data set 'fewshots'; known: gsm8k, gsm8k_train, math500",
+        ),
+        (["--serve", "vllm", "--model", "m=org/x", "--task", "ramerge/agreement"], "needs --data calibration=FOLDER"),
+        (["--serve", "vllm", "--model", "m=org/x", "--task", "ramerge/rewards"], "needs --data prompts=FILE"),
+        (
             ["--endpoint", "http://x/v1", "--served-name", "m", "--task", "ramerge/math", "--task-set", "math.few=1"],
             "--task-set math.few: unknown parameter of math 'few'",
         ),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import stat
-import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,10 +11,10 @@ from typing import Any
 
 import pytest
 from inspect_ai.log import list_eval_logs, read_eval_log
+from tests.server import install_server
 
 from ramerge.core.foundation.errors import EvaluationError
 from ramerge.demo.run import AGENTS
-from ramerge.scoring import serving as module
 from ramerge.scoring.access import ModelAccess
 from ramerge.scoring.serving import ModelServer, serving
 from ramerge_eval.logs import read
@@ -26,44 +24,26 @@ from ramerge_eval.samples import Samples
 
 pytestmark = pytest.mark.full  # httpx
 
-_STRICT = """#!{python}
-import http.server, json, os, sys
-path, port = sys.argv[2], int(sys.argv[sys.argv.index("--port") + 1])
-mode = {mode!r}
-fields = {{"model", "seed", "temperature", "top_p", "max_tokens", "stop", "generation_config"}}
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def say(self, status, values):
-        body = json.dumps(values).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def do_GET(self):
-        self.say(200, {{"status": "ok"}})
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print("asked " + json.dumps([self.path, body]), file=open({asked!r}, "a"))
-        is_chat = self.path == "/v1/chat/completions"
-        if mode == "dies":
-            sys.stderr.write("terminate called: CUDA out of memory\\n")
-            os._exit(3)
-        if mode == "broken" or is_chat and not os.path.exists(path + "/chat_template.jinja"):
-            print("Traceback (most recent call last):\\n  File x", flush=True)
-            print("ValueError: tokenizer.chat_template is not set\\nINFO: POST 500 Internal Server Error", flush=True)
-            return self.say(500, {{}})
-        if body["model"] != path or set(body) - fields - {{"messages" if is_chat else "prompt"}}:
-            return self.say(422, {{"detail": "Unexpected fields in the request"}})
-        sampled = json.loads(body.get("generation_config", "{{}}")).get("do_sample") and body["temperature"] > 0
-        text = "sampled" if sampled else "greedy"
-        content = {{"message": {{"role": "assistant", "content": text}}}} if is_chat else {{"text": text}}
-        choice = {{"index": 0, "finish_reason": "stop", **content}}
-        kind = "chat.completion" if is_chat else "text_completion"
-        self.say(200, {{"object": kind, "id": "x", "created": 0, "model": "x", "choices": [choice]}})
-    def log_message(self, *words):
-        pass
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+_STRICT = """
+fields = {"model", "seed", "temperature", "top_p", "max_tokens", "stop", "generation_config"}
+def answer(route, body):
+    print("asked " + json.dumps([route, body]), file=open(journal, "a"))
+    is_chat = route == "/v1/chat/completions"
+    if mode == "dies":
+        sys.stderr.write("terminate called: CUDA out of memory\\n")
+        os._exit(3)
+    if mode == "broken" or is_chat and not os.path.exists(path + "/chat_template.jinja"):
+        print("Traceback (most recent call last):\\n  File x", flush=True)
+        print("ValueError: tokenizer.chat_template is not set\\nINFO: POST 500 Internal Server Error", flush=True)
+        return 500, {}
+    if body["model"] != path or set(body) - fields - {"messages" if is_chat else "prompt"}:
+        return 422, {"detail": "Unexpected fields in the request"}
+    sampled = json.loads(body.get("generation_config", "{}")).get("do_sample") and body["temperature"] > 0
+    text = "sampled" if sampled else "greedy"
+    content = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+    choice = {"index": 0, "finish_reason": "stop", **content}
+    kind = "chat.completion" if is_chat else "text_completion"
+    return 200, {"object": kind, "id": "x", "created": 0, "model": "x", "choices": [choice]}
 """
 _TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
@@ -85,10 +65,8 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 
 def strict(monkeypatch: pytest.MonkeyPatch, folder: Path, mode: str = "good") -> Callable[[], list[tuple[str, Any]]]:
     """Install a program that refuses what `transformers serve` refuses; the requests that it got so far."""
-    program, journal = folder / "program", folder / "requests"
-    program.write_text(_STRICT.format(python=sys.executable, mode=mode, asked=str(journal)))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(module, "_program", lambda kind: str(program))
+    journal = folder / "requests"
+    install_server(monkeypatch, folder / "program", _STRICT, mode=mode, journal=str(journal))
     return lambda: [json.loads(line.partition(" ")[2]) for line in journal.read_text().splitlines()]
 
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import stat
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server import install_server
 
 import ramerge
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
-from ramerge.scoring import serving
 from ramerge.scoring.serving import KeptServer, ModelServer
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult
@@ -30,58 +28,35 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-_FAKE = """#!{python}
-import http.server, json, os, sys
-words, log = sys.argv[1:], {log!r}
-path = words[2] if words[1] == "--model-path" else words[1]
-port = int(words[words.index("--port") + 1])
+_SERVER = """
+def note(text):
+    print(text, file=open(log, "a"))
 def load():
     global r
     r = json.load(open(os.path.join(path, "ramerge.json")))["parameters"]["r"]
-    print(words[0], "r", r, file=open(log, "a"))
-def note(text):
-    print(text, file=open(log, "a"))
+    note(f"{words[0]} r {r}")
 note("start " + os.environ.get("VLLM_SERVER_DEV_MODE", "-"))
 load()
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def say(self, status, values):
-        body = json.dumps(values).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def do_GET(self):
-        self.say(200, {{"data": []}})
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "null")
-        if self.path == "/v1/completions":
-            number = int(body["prompt"])
-            if r == {dies}:
-                os._exit(1)
-            text = "yes" if number % 10 >= 10 * r else "no"
-            choice = {{"index": 0, "finish_reason": "stop", "text": text, "logprobs": None}}
-            about = {{"object": "text_completion", "id": "x", "created": 0, "model": "x"}}
-            return self.say(200, {{**about, "choices": [choice]}})
-        note(self.path + " " + json.dumps(body))
-        if self.path in ("/collective_rpc", "/update_weights_from_disk"):
-            if self.path != {route!r}:
-                return self.say(404, {{}})
-            load()
-        self.say(200, {{"success": True}})
-    def log_message(self, *words):
-        pass
-http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+def answer(route, body):
+    if route == "/v1/completions":
+        if r == dies:
+            os._exit(1)
+        text = "yes" if int(body["prompt"]) % 10 >= 10 * r else "no"
+        choice = {"index": 0, "finish_reason": "stop", "text": text, "logprobs": None}
+        return 200, {"object": "text_completion", "id": "x", "created": 0, "model": "x", "choices": [choice]}
+    note(route + " " + json.dumps(body))
+    if route in ("/collective_rpc", "/update_weights_from_disk"):
+        if route != reload_route:
+            return 404, {}
+        load()
+    return 200, {"success": True}
 """
 
 
 def install(monkeypatch: pytest.MonkeyPatch, folder: Path, route: str, dies: float = -1) -> Path:
     """A program that stands in for a server; the file of what it was asked."""
-    program, log = folder / "server", folder / "asked.log"
-    program.write_text(_FAKE.format(python=sys.executable, log=str(log), route=route, dies=dies))
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(serving, "_program", lambda kind: str(program))
+    log = folder / "asked.log"
+    install_server(monkeypatch, folder / "server", _SERVER, log=str(log), reload_route=route, dies=dies)
     return log
 
 

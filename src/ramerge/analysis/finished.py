@@ -24,6 +24,11 @@ def open_merge(out: Path) -> tuple[Path, Record]:
     if (out / "sweep.json").is_file():
         points = read_sweep(out / "sweep.json").points
         raise RecipeError(f"{out}: is a sweep; name one of the checkpoints in it: {brief(', '.join(points), 500)}")
+    if (out / "asked.json").is_file():
+        if not (out / "best").is_dir():
+            raise RecipeError(f"{out}: is a search or greedy soup that has not ended; the same command resumes it")
+        page = f", and {out / 'search.html'} shows all that were tried" if (out / "search.html").is_file() else ""
+        raise RecipeError(f"{out}: is a search or greedy soup; name its best merge, {out / 'best'}{page}")
     missing = [path.name for path in (recipe, record) if not path.is_file()]
     if missing:
         raise RecipeError(f"{out}: is no finished merge, there is no {' and no '.join(missing)}")

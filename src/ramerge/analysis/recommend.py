@@ -191,10 +191,12 @@ def recommend(
 def of_recipe(analysis: Analysis, document: Document, options: Options, on_progress: Listener | None) -> Recommendation:
     """The recommendation for the agents of an opened recipe that was analyzed, by its prompts if it has any."""
     advice = by_weights(analysis, document)
-    if document.stated("prompts"):
-        advice = by_prompts(advice, document, options, on_progress)
-    explicit_document = document.without("method") if document.method == AUTO else document
-    return replace(advice, notes=(*note_unused(explicit_document, _UNUSED, "recommend"), *advice.notes))
+    return by_prompts(advice, document, options, on_progress) if document.stated("prompts") else advice
+
+
+def notes_on_keys(document: Document) -> list[str]:
+    """A note on keys of a recipe that a merge heeds and a recommendation does not; none if it states none of them."""
+    return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "recommend")
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:

@@ -52,8 +52,9 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
     """The points of a sweep: their values, the method's figures of every agent, and the place of each checkpoint."""
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])
-    # names of folders show the varied values, unless they would be too long
-    keys = [key.removeprefix("parameters.") for key in records[0].point if names[0].startswith("point-")]
+    # names of folders show the varied values, unless they would be too long; alone they would be no table
+    has_values = names[0].startswith("point-") or not columns
+    keys = [key.removeprefix("parameters.") for key in records[0].point if has_values]
     head = ["point", *keys, *(f"{column.title} {agent}" for agent in records[0].agents for column in columns)]
     rows = [
         [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -75,8 +76,17 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
     \b
     ramerge apply --base BASE DELTA OUT
     """
-    if base is None or not deltas:
-        raise click.UsageError("three names are needed: --base MODEL, at least one DELTA, and OUT, the folder to write")
+    from ramerge.core.storage.own_files import DELTA_INDEX
+    from ramerge.sdk.storage import is_remote
+
+    problems = [] if base is not None else ["no base: give the model that the first delta is for with --base MODEL"]
+    if not deltas:
+        problems.append(f"{out}: is OUT, the folder to write, and no DELTA comes before it: name each DELTA, then OUT")
+    elif not is_remote(out) and (Path(out) / DELTA_INDEX).is_file():
+        problems.append(f"{out}: is a delta, but the last word is OUT, the folder to write; name OUT after the deltas")
+    if problems:
+        raise click.UsageError("; ".join(problems))
+    assert base is not None
     from ramerge.deltas.run import apply as run
     from ramerge.sdk.progress import shown
 

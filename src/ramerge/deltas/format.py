@@ -132,7 +132,10 @@ def _check_lineage(folder: Location, index: Index, base: Checkpoint) -> None:
     if not base.lineage or base.lineage[-1] == base_digest:
         return
     if base_digest in base.lineage:
-        text = f"is for a model that {base.directory} has changed already: are there two deltas of the same version?"
+        text = (
+            f"is for a model that {base.directory} has changed already: name each delta after the one that it is for; "
+            "of two deltas for the same model, only one can be applied"
+        )
     else:
         text = f"is for the model with the digest {base_digest}, but {base.directory} gives {base.lineage[-1]}; "
         text += "a delta between them is missing, or they are in the wrong order"

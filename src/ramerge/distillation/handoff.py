@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,8 @@ def handoff(
 
     Raises:
         RecipeError: there is no merge with its record, an agent's checkpoint is none that trainers load, or `out` is
-            one of the inputs or holds something else; all problems of teachers are listed.
-        InputError: there are no prompts, an agent has none, or a file is wrong.
+            one of the inputs or holds something else.
+        InputError: there are no prompts, an agent has none, or a file is wrong. The first error lists all problems.
         OutputError: a file cannot be written.
 
     Example:
@@ -112,29 +113,44 @@ def handoff(
         ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
     """
     check_options(options)
-    if trainer not in TRAINERS:
-        raise RecipeError(unknown("trainer", trainer, [*TRAINERS]))
-    if max_new < 1 or (hardest is not None and hardest < 1):
-        raise InputError(f"{'max_new' if max_new < 1 else 'hardest'}: must be at least 1")
-    trainer_format = TRAINERS[trainer]
+    failures = _Failures()
     source, folder = Path(merged).expanduser(), path_of(Path(out))
-    student = open_merge(source)
+    with failures.caught():
+        student = open_merge(source)
+    if trainer not in TRAINERS:
+        failures.add(RecipeError(unknown("trainer", trainer, [*TRAINERS])))
+    if lowest := [
+        name for name, count in (("max_new", max_new), ("hardest", hardest)) if count is not None and count < 1
+    ]:
+        failures.add(InputError(f"{name}: must be at least 1" for name in lowest))
+    failures.raise_all()
     agents = [*student.recipe.agents]
     files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:
         files = {**student.prompts, **files}
-    check_agents(agents, files)
-    names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
-    _claim(folder, [source, *(path for each in files.values() for path in each), *map(Path, names.values())], options)
+    names: dict[str, str] = {}
+    likelihoods: dict[str, dict[str, float]] = {}
+    with failures.caught():
+        check_agents(agents, files)
+    with failures.caught():
+        names = teachers_of(student, {name: os.fspath(model) for name, model in (teachers or {}).items()})
+    with failures.caught():
+        inputs = [source, *(path for each in files.values() for path in each), *map(Path, names.values())]
+        _claim(folder, inputs, options)
+    with failures.caught():
+        own_prompts = read_files(files)
+    with failures.caught():
+        likelihoods = likelihoods_of(student.search) if hardest is not None else {}
+    failures.raise_all()
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
-    own_prompts, notes = read_files(files), [*notes_of_changes(student, own), *check_tokens(student.recipe)]
+    notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
     if hardest is not None:
-        likelihoods = likelihoods_of(student.search)
         counts = {name: len(each) for name, each in own_prompts.items()}
         own_prompts = hardest_of(own_prompts, likelihoods, hardest)
         counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
         notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {counts_text}")
     tasks, template = tasks_of(own_prompts, student.folder)
+    trainer_format = TRAINERS[trainer]
     lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
     contents = trainer_format.files(lesson)
     result = Handoff(
@@ -150,6 +166,28 @@ def handoff(
     # the record comes last: a folder with one is whole
     write_texts([*((folder / name, text) for name, text in contents.items()), (folder / RECORD, result.to_json())])
     return result
+
+
+class _Failures:
+    """Errors that are raised together, as one of the first one's type."""
+
+    def __init__(self) -> None:
+        self._errors: list[InputError] = []
+
+    def add(self, error: InputError) -> None:
+        self._errors.append(error)
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError as error:
+            self.add(error)
+
+    def raise_all(self) -> None:
+        if self._errors:
+            problems = [problem for error in self._errors for problem in error.problems]
+            raise type(self._errors[0])(dict.fromkeys(problems))
 
 
 def _claim(folder: Path, inputs: list[Path], options: Options) -> None:

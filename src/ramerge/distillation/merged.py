@@ -13,12 +13,14 @@ from ramerge.calibration.prompts import problems_of_names
 from ramerge.core.recipe.paths import parts_of
 from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
 from ramerge.sdk.files import no_such_folder
+from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import check, read_document
 from ramerge.sdk.records import read_record
 from ramerge.sdk.storage import is_hub_id, is_remote
 
 RECIPE = "ramerge.yaml"
 _SEARCH, _BEST, _CALIBRATION = "search.json", "best", "calibration"
+_SOUP = "holds a soup of the checkpoints of one run, which have no tasks of their own to distill; merge agents"
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -61,10 +63,7 @@ def open_merge(path: Path) -> Merge:
     if not path.is_dir():
         raise RecipeError(no_such_folder(path))
     if (path / "soup.json").is_file():
-        raise RecipeError(
-            f"{path}: holds a soup of the checkpoints of one run, which have no tasks of their own to distill; merge "
-            "agents, or give its best/ to your trainer as it is"
-        )
+        raise RecipeError(f"{path}: {_SOUP}, or give its best/ to your trainer as it is")
     folder = path / _BEST if (path / _SEARCH).is_file() else path
     if (path / "asked.json").is_file() and folder == path:
         raise RecipeError(f"{path}: holds a search that has not ended; the same `ramerge search` command resumes it")
@@ -95,6 +94,10 @@ def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
     Raises:
         RecipeError: a checkpoint is missing, or is none that trainers load; with all problems and commands.
     """
+    method = METHODS.get(merge.recipe.method)
+    if method is not None and method.along_run and not merge.recipe.agents.keys() <= others.keys():
+        flags = " ".join(f"--teacher {name}=MODEL" for name in merge.recipe.agents)
+        raise RecipeError(f"{merge.folder}: {_SOUP}; if {method.name} averaged agents of several tasks: {flags}")
     teachers: dict[str, str] = {}
     problems = [
         f"--teacher {name}: the merge has no such agent; it has {', '.join(merge.recipe.agents)}"

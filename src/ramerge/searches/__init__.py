@@ -2,8 +2,7 @@
 
 commands      `ramerge search`; the options of a score and what they name, which `soups/commands` uses, too
 search        the function that users call: from words and values to a space, objectives and a scorer, also for soups
-settings      `SearchSettings`: how a search is carried out, once for API, command and reference
-arguments     a check of arguments of public functions, for `search` and `settings`
+settings      `SearchSettings`: how a search is carried out, once for API, command and reference; checks of arguments
 
 space         what may vary: axes, the points between them, how a point is written
 spacefile     a space from `--vary` or YAML, with all problems by line; called by `search`

@@ -170,8 +170,8 @@ def score_of(options: dict[str, Any]) -> str | CustomScore:
     spec: str = options["score"]
     server = _server_of(options)
     if ":" in spec:
-        if server or options["reward"]:
-            raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
+        if wrong := [flag for flag, value in (("--serve", server), ("--reward", options["reward"])) if value]:
+            raise EvaluationError(f"{flag}: is for tasks and prompts, and --score names a function" for flag in wrong)
         return spec
     if server is None:
         raise EvaluationError(

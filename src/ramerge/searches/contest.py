@@ -35,7 +35,7 @@ from ramerge.sdk.records import read_record
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder
 from ramerge.searches.space import Point
-from ramerge.searches.trials import Trial
+from ramerge.searches.trials import Trial, TrialFiles
 
 _LONGEST_REASON = 1000
 
@@ -77,24 +77,6 @@ class Candidates(Protocol):
         """The plan of a candidate's merge to `candidate` in the folder of the contest, or to nowhere."""
 
 
-class TrialJournal(Protocol):
-    """Keeps the trials of a contest."""
-
-    def keep(self, trial: Trial) -> None:
-        """Keep a trial that has ended."""
-
-    def begin(self, number: int, recipe: str) -> None:
-        """Keep the recipe of a trial that is about to be scored, as YAML."""
-
-
-class NoJournal:
-    """A journal of contests that take seconds, which keeps nothing."""
-
-    def keep(self, trial: Trial) -> None: ...
-
-    def begin(self, number: int, recipe: str) -> None: ...
-
-
 @dataclass
 class Contest:
     """Candidates are merged and scored one after another.
@@ -103,7 +85,7 @@ class Contest:
         candidates: what points stand for.
         scorer: measures merges.
         objectives: what is to be as good as possible.
-        journal: keeps trials.
+        journal: keeps trials; None for contests that take seconds.
         root: the folder of the contest; relative paths of recipes start in `root/trials`.
         prune: whether candidates are given up whose items so far show that they are worse than the best.
         most_failures: candidates that may fail one after the other before the contest stops; 0 for no bound.
@@ -113,7 +95,7 @@ class Contest:
     candidates: Candidates
     scorer: Scorer
     objectives: Sequence[Objective]
-    journal: TrialJournal
+    journal: TrialFiles | None = None
     root: Path | None = None
     prune: bool = True
     most_failures: int = 5
@@ -162,7 +144,8 @@ class Contest:
             if point is None:
                 return
             trial = self._carried_out(point)
-            self.journal.keep(trial)
+            if self.journal is not None:
+                self.journal.keep(trial)
             if trial.state == "complete":
                 check_objectives(self.objectives, self._figures(trial.scores))
             self.trials.append(trial)
@@ -254,8 +237,8 @@ class Contest:
             self.scorer.merge(plan)
         else:
             plan.merge()
-        place = self.root / "trials" if self.root is not None else None
-        self.journal.begin(number, portable(plan.recipe, place).to_yaml())
+        if self.journal is not None:
+            self.journal.begin(number, portable(plan.recipe, self.journal.root).to_yaml())
 
     def _score_all(self) -> tuple[Scores, bool]:
         """The candidate's measurements, and whether they are whole: a hopeless candidate is given up."""

@@ -6,9 +6,9 @@ Own replies to a few prompts are a noisy score, so they never decide alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -34,6 +34,21 @@ Shares = Mapping[int, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The choice between candidates that mass does not separate.
+
+    Attributes:
+        best: the best; None where no candidate got a score.
+        shares: of right replies; empty where mass alone chose.
+        notes: what the user should know.
+    """
+
+    best: Trial | None
+    shares: Shares = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class OwnReplies:
     """Asks candidates for replies to the held-out prompts.
 
@@ -42,6 +57,7 @@ class OwnReplies:
         prompts: of each agent.
         settings: how agents were asked, and the reward function.
         least: the least reward of a right reply.
+        generate: whether candidates are asked; None: they are not, but all replies that are kept count.
         folder: of the search; replies are kept in it, and are not asked for again when it resumes.
         server: what serves the candidates; None for the model in memory.
         concurrency: requests to the server at once.
@@ -51,12 +67,13 @@ class OwnReplies:
     prompts: Mapping[str, Sequence[Prompt]]
     settings: CalibrationSettings
     least: float
+    generate: bool | None
     folder: Folder
     server: ModelServer | None = None
     concurrency: int = 8
 
-    def choose(self, contest: Contest, listen: Callable[[int, int], None]) -> tuple[Trial | None, Shares]:
-        """The best of the candidates that mass does not separate, and the shares of their right replies.
+    def choose(self, contest: Contest, listen: Callable[[int, int], None]) -> Choice:
+        """Choose between the candidates that mass does not separate.
 
         Args:
             contest: by mass, with all trials.
@@ -67,7 +84,7 @@ class OwnReplies:
         """
         best = contest.best()
         if best is None:
-            return None, {}
+            return Choice(None)
         objective, figures = contest.objectives[0], contest.figures(best)
         by_gain = sorted(contest.complete(), key=contest.gains, reverse=True)
         ties = [
@@ -76,8 +93,10 @@ class OwnReplies:
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:MOST_CANDIDATES]
         if len(ties) < 2:
-            return best, {}
+            return Choice(best)
         held_out = {name: self._held_out(name) for name in figures}
+        if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
+            return Choice(best, notes=self._note_unused())
         shares: dict[int, dict[str, float]] = {}
         with closing(self._replier(held_out)) as replier:
             for place, trial in enumerate(ties):
@@ -91,7 +110,23 @@ class OwnReplies:
             right = {name: Measure(share) for name, share in shares[trial.number].items()}
             return objective.value(right) + contest.values(trial)[0]
 
-        return max(ties, key=worth), shares
+        return Choice(max(ties, key=worth), shares)
+
+    def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
+        """Whether a candidate has no kept reply to one of the prompts."""
+        return any(
+            journal.without_reply(held_out[name])
+            for trial in ties
+            for name, journal in self._journals(contest.candidates.plan(trial.point), trial.number, held_out).items()
+        )
+
+    def _note_unused(self) -> tuple[str, ...]:
+        """A note on replies of an earlier run that do not count; none where there are none."""
+        folder = self.folder.root / _FOLDER
+        if not any(folder.glob("*/*.jsonl")):
+            return ()
+        why = "--no-generate" if self.generate is False else "no --generate, or another --serve"
+        return (f"the choice is by mass alone ({why}): own replies of an earlier run, in {folder}, do not count",)
 
     def _held_out(self, agent: str) -> list[Prompt]:
         """The prompts of an agent that no statistic has seen, without the replies that came with them."""
@@ -103,14 +138,18 @@ class OwnReplies:
             return LiveReplier(self.live, self.settings)
         return ServedReplier(self.live, self.settings, prompts, self.server, self.concurrency, self.folder)
 
-    def _shares(
-        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
-    ) -> dict[str, float]:
+    def _journals(self, plan: Plan, number: int, agents: Iterable[str]) -> dict[str, ReplyJournal]:
+        """The kept replies of a candidate, by agent."""
         description = [plan.recipe.to_yaml(), state_of(plan.details.inputs.files), asdict(self.settings)]
         description += [asdict(self.server)] if self.server is not None else []
         fingerprint = hashlib.sha256(dumped(description).encode()).hexdigest()[:12]  # replies belong to no other merge
         folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
-        journals = {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in held_out}
+        return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
+
+    def _shares(
+        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
+    ) -> dict[str, float]:
+        journals = self._journals(plan, number, held_out)
         missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
         if any(missing.values()):
             try:
@@ -132,7 +171,7 @@ class OwnReplies:
 
 @dataclass(frozen=True)
 class ReplyJournal:
-    """The replies of a candidate to the prompts of an agent, in a file.
+    """The replies of a candidate to the held-out prompts of an agent, in a file.
 
     Attributes:
         path: the file.
@@ -158,8 +197,9 @@ class ReplyJournal:
         with self.path.open("w", encoding="utf-8") as file:  # written again: a kill may have left half a line
 
             def keep(replies: Sequence[Exchange]) -> None:
-                self.replies.update((each.key, each) for each in replies)
-                file.write(to_lines(replies))
+                held_out = [replace(each, held_out=True) for each in replies]
+                self.replies.update((each.key, each) for each in held_out)
+                file.write(to_lines(held_out))
                 file.flush()
 
             keep(list(self.replies.values()))

@@ -103,19 +103,19 @@ class PromptMeasures:
         return MassScorer(self.live, self.replies, self.fingerprints)
 
     def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
-        """Judge that lets tied candidates reply themselves: by default on a GPU or by a server.
+        """Judge that lets tied candidates reply themselves: by default on a GPU or by a server, else as they are kept.
 
         None where no reward function tells right replies from wrong ones.
         """
-        is_fast = self.live.device.type != "cpu" or settings.server is not None
-        must_generate = is_fast if settings.generate is None else settings.generate
-        if not must_generate or not prompts.settings.reward or self.replies.least is None:
+        if not prompts.settings.reward or self.replies.least is None:
             return None
+        is_fast = self.live.device.type != "cpu" or settings.server is not None
         return OwnReplies(
             self.live,
             prompts.prompts,
             prompts.settings,
             self.replies.least,
+            True if settings.generate is None and is_fast else settings.generate,
             folder,
             settings.server,
             settings.concurrency,

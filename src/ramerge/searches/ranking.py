@@ -21,7 +21,7 @@ from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, check, models_only, open_recipe
 from ramerge.sdk.text import Displayed, brief
 from ramerge.searches import evidence
-from ramerge.searches.contest import Contest, NoJournal
+from ramerge.searches.contest import Contest
 from ramerge.searches.mass import MassScorer, nll_of
 from ramerge.searches.space import Point
 from ramerge.searches.strategies import ListedPoints
@@ -130,9 +130,7 @@ def rank(
     with calibration.gather(options, on_progress or silence) as (live, notes):
         replies = replies_of(calibration.folder, names, settings.right_at)
         scorer = MassScorer(live, replies, {})
-        contest = Contest(
-            _NamedMerges(recipes, live.options), scorer, [objective], NoJournal(), prune=False, most_failures=0
-        )
+        contest = Contest(_NamedMerges(recipes, live.options), scorer, [objective], prune=False, most_failures=0)
         contest.run(ListedPoints([{_MERGE: name} for name in recipes]))
     failures = [f"{trial.point[_MERGE]}: {trial.failure}" for trial in contest.trials if trial.failure is not None]
     by_gain = sorted(contest.complete(), key=contest.gains, reverse=True)

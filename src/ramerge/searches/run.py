@@ -36,7 +36,7 @@ from ramerge.searches.contest import (
 )
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer, nll_of
-from ramerge.searches.own_replies import OwnReplies, Shares
+from ramerge.searches.own_replies import Choice, OwnReplies, Shares
 from ramerge.searches.points import document_of
 from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
 from ramerge.searches.settings import SearchSettings
@@ -212,11 +212,14 @@ def search(
         def on_reply(count_so_far: int, count: int) -> None:
             on_progress(SearchProgress(count_so_far, count, None, 0, is_generating=True))
 
-        best, shares = judge.choose(contest, on_reply) if judge is not None else (contest.best(), {})
-        if best is None:
+        choice = judge.choose(contest, on_reply) if judge is not None else Choice(contest.best())
+        if choice.best is None:
             failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
-        return _Report(contest, space, settings, folder, notes, _best_of_each(agents), best, shares).result()
+        all_notes = (*notes, *choice.notes)
+        return _Report(
+            contest, space, settings, folder, all_notes, _best_of_each(agents), choice.best, choice.shares
+        ).result()
 
 
 def required_trials(settings: SearchSettings, space: Space) -> int:

@@ -20,7 +20,6 @@ from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.recipes import AnyRecipe, Document, check, models_only, open_recipe, reads_of
 from ramerge.searches import run
-from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
@@ -28,7 +27,7 @@ from ramerge.searches.points import unused
 from ramerge.searches.prompted import AgentPrompts, branches_after_sum, prompt_measures, usual_space
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Branches, Listener, MakeScorer, PlannedPoints, SearchProgress, strategy_of
-from ramerge.searches.settings import SearchSettings
+from ramerge.searches.settings import SearchSettings, check_arguments
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 from ramerge.searches.strategies import STRATEGIES

@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from ramerge import RecipeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.scoring.serving import ModelServer
 from ramerge.sdk.options import about, documented
-from ramerge.searches.arguments import check_arguments
+from ramerge.sdk.text import quoted
 from ramerge.searches.strategies import STRATEGIES
 
 SAMPLERS = tuple(STRATEGIES)
@@ -124,3 +125,17 @@ class SearchSettings:
 
 def _is_whole(value: object, least: int, bound: float = math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < bound
+
+
+def check_arguments(**arguments: tuple[bool, str, object]) -> None:
+    """Refuse wrong arguments of a function: by name whether it is right, what it must be, and what was given.
+
+    Raises:
+        RecipeError: arguments are wrong; all of them are named.
+    """
+    if wrong := [
+        f"{name}: must be {what}, not {quoted(value)}"
+        for name, (is_right, what, value) in arguments.items()
+        if not is_right
+    ]:
+        raise RecipeError(wrong)

@@ -106,8 +106,9 @@ def soup(
     ramerge soup runs/code --base BASE --analyze
     """
     from ramerge.cli.flags.write import write_recipe
-    from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
+    from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS, claim_folder
     from ramerge.sdk.recipes import check
+    from ramerge.sdk.storage import is_remote
     from ramerge.soups.checkpoints import is_missing
     from ramerge.soups.recipe import GREEDY, read_request
 
@@ -128,6 +129,8 @@ def soup(
     document = request.recipe
     if out is not None and any(Path(one.model).resolve() == Path(out).resolve() for one in request.run):
         raise RecipeError(f"{out}: is a checkpoint of the run; choose another folder")
+    if out is not None and not is_remote(out):
+        claim_folder(Path(out), [Path(word) for word in run if not is_remote(word)])
     if flags["strategy"] == GREEDY and out is not None:
         if kind != OUTPUT_KINDS[CHECKPOINT]:
             raise RecipeError(

@@ -110,11 +110,12 @@ class EvaluationRequest:
                 problems.append(f"--task-set {setting}: none of the tasks is called {name}")
             elif parameters is not None and key not in (*parameters, *fields):
                 problems.append(f"--task-set {setting}: {unknown(f'parameter of {name}', key, parameters)}")
-        files = list(dict.fromkeys(key for parameters in parameters_by_task.values() for key in parameters or ()))
+        files = list(dict.fromkeys(name for task in self.tasks for name in _data_sets_of(task)))
         problems += [f"--data {name}: {unknown('data set', name, files)}" for name in self.data if name not in files]
         problems += [
             f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
         ]
+        problems += [text for task in self.tasks for text in _lacking(task, {**self.data, **self._own(task)})]
         if not self.tasks:
             problems.append("say what is asked: --task ramerge/coding, --task inspect_evals/gsm8k, --task FILE.py@NAME")
         for task in [] if problems else self.tasks:
@@ -142,6 +143,24 @@ def _parameters_of(task: str) -> list[str] | None:
     from ramerge_eval.tasks.registry import parameters
 
     return parameters(_short_name(task))
+
+
+def _data_sets_of(task: str) -> list[str]:
+    """The arguments of one of ramerge's own tasks that `--data` gives; none of others."""
+    if not task.startswith("ramerge/"):
+        return []
+    from ramerge_eval.tasks.registry import data_sets
+
+    return data_sets(_short_name(task))
+
+
+def _lacking(task: str, arguments: Mapping[str, object]) -> list[str]:
+    """Problems of one of ramerge's own tasks without arguments that it needs."""
+    if not task.startswith("ramerge/"):
+        return []
+    from ramerge_eval.tasks.common import lacking
+
+    return lacking(_short_name(task), arguments)
 
 
 def evaluate(

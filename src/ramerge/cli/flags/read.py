@@ -8,6 +8,7 @@ from typing import Any
 
 from ramerge.cli.words import named, pairs, parse_scalar
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import near_file
 from ramerge.core.foundation.text import unknown
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.recipe.checks import check_conversion
@@ -40,7 +41,15 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
         raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
     if not paths and not _names_models(options):
         raise RecipeError("give a recipe's path, or --base and --agent")
-    document = _read(paths[0], options) if paths else Document({})
+    document = Document({})
+    if paths:
+        try:
+            document = _read(paths[0], options)
+        except RecipeError as error:
+            if not _names_models(options) or paths[0].endswith(_YAML) or not Path(paths[0]).exists():
+                raise
+            text = f"{paths[0]}: was read as the recipe, because it is a file; models are folders: --agent NAME=FOLDER"
+            raise RecipeError([*error.problems, text]) from error
     return _with_flags(document, options)
 
 
@@ -51,6 +60,8 @@ def _names_models(options: Mapping[str, Any]) -> bool:
 def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):
+        if not Path(path).exists() and not path.endswith(_YAML):
+            raise RecipeError(f"{path}: no such recipe, and no such folder of a model{near_file(Path(path))}")
         return read_document(path)
     of_several = options["base"] is not None or options.get("method") is not None
     return document_of(from_here(path), "MODEL", None if of_several else "passthrough")
@@ -142,8 +153,16 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
 
 
 def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
-    for key, value in pairs("--set", options["settings"], _SETTING):
-        document.set(tuple(key.split(".")), parse_scalar(value, f"--set {key}"), f"--set {key}={value}")
+    settings = pairs("--set", options["settings"], _SETTING)
+    keys = [tuple(key.split(".")) for key, _ in settings]
+    if twice := [key for place, key in enumerate(keys) if key in document.flags or key in keys[:place]]:
+        raise RecipeError(
+            f"--set {'.'.join(key)}: is given twice{f', also by {flag}' if (flag := document.flags.get(key)) else ''}; "
+            "give it once"
+            for key in dict.fromkeys(twice)
+        )
+    for key, (name, value) in zip(keys, settings, strict=True):
+        document.set(key, parse_scalar(value, f"--set {name}"), f"--set {name}={value}")
 
 
 def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:

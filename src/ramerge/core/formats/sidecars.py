@@ -183,9 +183,14 @@ def processor_files(directory: Location) -> dict[str, Location]:
     return {path.name: path for path in sorted(paths, key=str) if not access(path).leads_outside(directory)}
 
 
+def is_weights(name: str) -> bool:
+    """Whether a file holds weights, by its relative name."""
+    return _fits(PurePosixPath(name).name, _WEIGHTS)
+
+
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
     """Folders of modules with weights among these files."""
-    return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
+    return sorted({PurePosixPath(name).parts[0] for name in companions if is_weights(name)})
 
 
 def _companions_and_others(

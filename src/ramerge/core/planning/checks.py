@@ -14,6 +14,7 @@ from ramerge.core.formats.safetensors import index_of
 from ramerge.core.formats.sidecars import (
     companion_files,
     has_tokenizer,
+    is_weights,
     left_out,
     modules_with_weights,
     named_files,
@@ -370,15 +371,12 @@ def note_one_agent(point: Point) -> Iterator[PlanFinding]:
 
 
 def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Note which agent a method that combines none takes, and that it leaves the others out."""
-    names = list(points[0].recipe.agents)
-    if points[0].method.combines or len(names) == 1:
-        return
-    for chosen_agent in dict.fromkeys(point.parameters[0].in_effect().get("agent") or names[0] for point in points):
-        others = brief_list([name for name in names if name != chosen_agent])
+    """Note which agent a method that combines none takes where the recipe names none, and that it leaves out others."""
+    first, *others = points[0].recipe.agents
+    if others and not points[0].method.combines and not points[0].parameters[0].in_effect().get("agent"):
         yield note(
-            f"{points[0].method.name} takes one agent: {chosen_agent}; it leaves out {others} (parameters.agent names "
-            "another)"
+            f"{points[0].method.name} takes one agent: {first}; it leaves out {brief_list(others)} (parameters.agent "
+            "names another)"
         )
 
 
@@ -570,9 +568,13 @@ def find_companions(
         if left:
             text = "not copied, because they are or belong to weights that are not read, or not as they are"
             findings.append(note(f"{base}: {brief_list(list(map(quoted, left)))}: {text}"))
-        if modules := modules_with_weights(files):
+        states = {file for several in named_files(files).values() for file in several if is_weights(file)}
+        if modules := modules_with_weights(files.keys() - states):
             text = f"have weights of their own, which are the base's and are not merged: {brief_list(modules)}"
             findings.append(note(f"{base}: modules {text}"))
+        if states := states & files.keys():
+            names_text = brief_list(sorted(states))
+            findings.append(note(f"{base}: processor states are the base's and are not merged: {names_text}"))
         return files, findings
     except CheckpointError as error:
         return {}, findings + problems_of(error, None)

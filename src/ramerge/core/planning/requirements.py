@@ -48,15 +48,19 @@ def one_folder(merge: RequestedMerge) -> str:
         return ""
     return (
         f"{merge.base} is a model with adapters or deltas on it, and the output can name only one model as its base; "
-        "write it as one model first, with ramerge convert, and name that as base"
+        f"{_as_one_model(merge)}"
     )
+
+
+def _as_one_model(merge: RequestedMerge) -> str:
+    return f"write it as one model first, and name that: `ramerge convert {merge.base} BASE`, then --base BASE"
 
 
 def whole_base(merge: RequestedMerge) -> str:
     """Require a base that is a whole model, not a delta."""
     base = merge.inputs.opened_base
     is_delta = base is not None and bool(base.lineage)
-    return f"{merge.base} is made of deltas; write it as one model first, with ramerge convert" if is_delta else ""
+    return f"{merge.base} is made of deltas; {_as_one_model(merge)}" if is_delta else ""
 
 
 def exact_base(merge: RequestedMerge) -> str:

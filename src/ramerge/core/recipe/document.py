@@ -66,7 +66,8 @@ class Document:
         layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
         same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
             tokens; None if there is no such key.
-        warnings: what is probably not what is wanted in a recipe that was translated from there.
+        warnings: what is probably not what is wanted in a recipe that was translated from there, or whose method was
+            chosen with prompts.
         notes: what else to say about it.
         models: models that are not found by a path, such as those in memory: their folders by the text that names them.
     """
@@ -195,7 +196,8 @@ class Document:
 
     def rewritten(self, values: Mapping[str, Any]) -> Document:
         """A document with copies of these values, and the same lines and flags in messages."""
-        return replace(self, _values=deepcopy(dict(values)), flags=dict(self.flags), notes=[*self.notes])
+        copies = deepcopy(dict(values))
+        return replace(self, _values=copies, flags=dict(self.flags), warnings=[*self.warnings], notes=[*self.notes])
 
 
 # Keys that hold a mapping: it is right, whichever flag adds the first entry.

@@ -52,8 +52,9 @@ def agreement(calibration: Path | None = None, right_at: float | None = None) ->
         calibration: the folder that `ramerge calibrate` has written.
         right_at: the least reward of a right reply; by default the best that any agent has earned.
     """
-    if calibration is None:
-        raise EvaluationError("ramerge/agreement needs --data calibration=FOLDER, which `ramerge calibrate` writes")
+    if problems := common.lacking("agreement", {"calibration": calibration}):
+        raise EvaluationError(problems)
+    assert calibration is not None
     try:
         replies = replies_of(calibration, right_at=right_at)
     except RamergeError as error:

@@ -37,7 +37,21 @@ Seed = Annotated[int | None, Field(ge=0)]
 _MESSAGES: TypeAdapter[list[ChatMessage]] = TypeAdapter(list[ChatMessage])
 T = TypeVar("T")
 
+NEEDS = {
+    "agreement": {"calibration": "--data calibration=FOLDER, which `ramerge calibrate` writes"},
+    "rewards": {
+        "prompts": "--data prompts=FILE, JSON lines or verl's parquet",
+        "function": "--task-set rewards.function=file.py:compute_score",
+    },
+}
+"""By task, the arguments without which it cannot run, and how to give them."""
+
 # --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def lacking(task: str, arguments: Mapping[str, object]) -> list[str]:
+    """Problems of the task ramerge/NAME without arguments that it needs."""
+    return [f"ramerge/{task} needs {how}" for name, how in NEEDS.get(task, {}).items() if not arguments.get(name)]
 
 
 def with_validation(make: Callable[..., Task]) -> Callable[..., Task]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
+from typing import get_args, get_type_hints
 
 from inspect_ai import Task
 
@@ -32,3 +34,9 @@ def parameters(name: str) -> list[str]:
     if name not in TASKS:
         raise EvaluationError(unknown("task", f"ramerge/{name}", [f"ramerge/{each}" for each in TASKS]))
     return list(inspect.signature(TASKS[name]).parameters)
+
+
+def data_sets(name: str) -> list[str]:
+    """The parameters of the task ramerge/NAME that are files or folders of the user."""
+    hints = get_type_hints(TASKS[name])
+    return [parameter for parameter, hint in hints.items() if Path in get_args(hint)]

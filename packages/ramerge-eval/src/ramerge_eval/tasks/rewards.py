@@ -44,10 +44,9 @@ def rewards(
         reward_seconds: that one call of the function may take.
         seed: of sampling.
     """
-    if prompts is None:
-        raise EvaluationError("ramerge/rewards needs --data prompts=FILE, JSON lines or verl's parquet")
-    if not function:
-        raise EvaluationError("ramerge/rewards needs --task-set rewards.function=file.py:compute_score")
+    if problems := common.lacking("rewards", {"prompts": prompts, "function": function}):
+        raise EvaluationError(problems)
+    assert prompts is not None
     try:
         _, compute_score = load(function)
     except Exception as error:
