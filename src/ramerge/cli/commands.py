@@ -193,4 +193,4 @@ def clean(outs: tuple[str, ...], options: Options) -> None:
     from ramerge.api import clean as run
 
     for out in outs:
-        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: nothing is left of stopped runs")
+        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: no leftovers of interrupted runs")

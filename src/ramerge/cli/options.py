@@ -391,7 +391,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
         kind = OUTPUT_KINDS[CHECKPOINT]
         names = [name for name in OUTPUT_KINDS if flags.get(f"as_{name}")]
         if len(names) > 1:
-            raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: an output is only one of them")
+            raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: choose one")
         for name, each in OUTPUT_KINDS.usable().items():
             is_chosen = flags.pop(f"as_{name}", False)
             values = {key: flags.pop(f"as_{name}_{key}") for key, *_ in settings_of(type(each))}

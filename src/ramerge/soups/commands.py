@@ -181,7 +181,7 @@ def _find_greedy(
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:
-        raise RecipeError("greedy: needs --score, which says how a soup is scored")
+        raise RecipeError("--strategy greedy: needs --score to score soups")
     make_scorer, objective = (
         scorer_of(score_of(flags), flags["search_settings"].score_timeout),
         objective_of(flags["objective"]),
