@@ -241,7 +241,7 @@ def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) ->
     done = ramerge("clean", tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
-    assert "nothing is left of stopped runs" in ramerge("clean", tmp_path / "out").stdout
+    assert "no leftovers of interrupted runs" in ramerge("clean", tmp_path / "out").stdout
 
 
 def test_a_killed_merge_goes_on(tmp_path: Path) -> None:

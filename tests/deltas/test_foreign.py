@@ -318,7 +318,7 @@ METADATA = "metadata"
         (lambda index: index["weight_map"].update({NORM: "../x.safetensors"}), "is no name of a safetensors file"),
         (lambda index: index["weight_map"].update({NORM: 3}), "is no name of a safetensors file"),
         (lambda index: index["weight_map"].update({NORM: "none.safetensors"}), "it is missing"),
-        (lambda index: index["weight_map"].update(ghost=index["weight_map"][NORM]), "'ghost', but it does not"),
+        (lambda index: index["weight_map"].update(ghost=index["weight_map"][NORM]), "lacks 'ghost'"),
         (lambda index: index["weight_map"].pop(NORM), "'norm.weight' is not in the index"),
     ],
 )
