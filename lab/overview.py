@@ -32,7 +32,7 @@ _STATISTICS = {
     "general prompts": "general instructions, the same for all agents",
     "own and general prompts": "16 general instructions and 16 prompts of the agent's task",
 }
-"""What inputs `regmean 0.01` was given."""
+"""Inputs of `regmean 0.01`."""
 _REPLIES = {"all": "without rewards", "right": "with rewards"}
 """Replies that mass is computed on: all of the agents', or only right ones."""
 _GROUPS = {

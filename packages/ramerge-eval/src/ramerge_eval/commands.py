@@ -80,9 +80,9 @@ _FORMATS = ("text", "markdown", "html", "csv")
 )
 @printing("the scores")
 def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Score models on tasks of Inspect's, into the folder LOGS, which `inspect view --log-dir LOGS` shows.
+    """Score models on Inspect tasks, and write the logs to LOGS (`inspect view --log-dir LOGS` shows them).
 
-    To resume a run that was interrupted, give the same command again.
+    The same command resumes an interrupted run.
 
     \b
     ramerge/coding    LiveBench, LiveCodeBench, MBPP, CodeContests, CodeForces, HumanEval
@@ -92,7 +92,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge/ifeval    IFEval
     ramerge/math      GSM8K, MATH500
     ramerge/rewards   your own prompts, with a reward function
-    ramerge/agreement how likely a model finds the agents' own replies; not skill
+    ramerge/agreement likelihood of the agents' own replies; not skill
 
     \b
     ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm
@@ -221,10 +221,10 @@ def _scores(model: Model) -> dict[str, object]:
 @option("output", "--overwrite", is_flag=True, help="Replace the file if it exists.")
 @DEBUG
 def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, overwrite: bool, **options: Any) -> None:
-    """Put the models of LOGS side by side, in the columns of the paper's tables.
+    """Compare the models in LOGS in a table, such as those of the paper.
 
-    LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks; a file or a
-    pipe gets all columns in one.
+    LOGS is a folder that `ramerge eval` or `inspect eval` wrote. On a terminal, wide tables are split into blocks; in a
+    file or a pipe, all columns are in one line.
     """
     from ramerge.sdk.files import STANDARD_OUTPUT, write_file
     from ramerge.sdk.outputs import claim_files
