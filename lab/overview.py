@@ -64,8 +64,8 @@ We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapt
 - **A few prompts of each task do.** `ramerge search` takes the merge with the highest
   [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
 
-Points behind the best merge of each training: mean, and in parentheses the worst. Differences below 2 are noise: each
-task has 40 test prompts. Column heads end with the number of trainings.
+Points behind the best merge of each training: mean (worst). Differences below 2 are noise. Column heads end with the
+number of trainings.
 
 {_by_kind([*all_kinds, *new])}
 
@@ -75,25 +75,22 @@ were predicted before training ([experiment 046](../lab/experiments/046-mass.md)
 
 ## What fails
 
-`sum` is `task_arithmetic`; `regmean 0.01` has `ridge=0.01`.
+Choices of `ramerge search` more than 1.5 points behind (`sum` is `task_arithmetic`, the number after `regmean` its
+ridge):
 
 {_failures([*all_kinds, *new])}
-- On SmolLM2-135M, merges often answer better than their agents. Replies without rewards then count the corrections as
-  mistakes, so give rewards.
-- Both bases are small and the tasks short, with one or two trainings for most kinds of agents. Score the best few
-  merges on your own tasks.
 
-## Reproduce
+On SmolLM2-135M, merges often answer better than their agents. Replies without rewards then count corrections as
+mistakes, so give rewards. Both bases are small and the tasks short: score the best few merges on your own tasks.
 
-`python -m lab.prompted` prints every candidate from `lab/results`. [The lab](../lab/real/README.md) trains the agents
-on a CPU.
+## Read on
 
-## Appendices
+`python -m lab.prompted` prints every candidate; [the lab](../lab/real/README.md) trains the agents.
 
-- [With prompts](findings-prompts.md): every training, prompts for `regmean`, unseen tasks, published tables.
-- [Real agents](findings-real-agents.md): merges without prompts, and checkpoint averaging.
-- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one.
-- [Merge, then distill](findings-distill.md): what distillation adds to a merge."""
+- [With prompts](findings-prompts.md): every training, which prompts to give, published tables
+- [Real agents](findings-real-agents.md): merges without prompts, checkpoint averaging
+- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572)
+- [Merge, then distill](findings-distill.md): what distillation adds to a merge"""
 
 
 def appendix() -> str:
@@ -246,8 +243,7 @@ def _failures(all_kinds: Sequence[Kind]) -> str:
     failures = [
         (
             behind,
-            f"- On {_words(kind)}, search {_replies(which)} chose `{name}`, {behind:.0f} points behind "
-            f"`{kind.best[0]}`.",
+            f"- On {_words(kind)}, {_replies(which)}: `{name}`, {behind:.0f} points behind `{kind.best[0]}`.",
         )
         for kind in all_kinds
         for which in kind.judges

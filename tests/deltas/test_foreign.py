@@ -693,7 +693,7 @@ def test_folders_that_an_engine_patches(pair: tuple, tmp_path: Path, messages: M
     with messages.raises(CheckpointError):
         open_checkpoint(base)
     (sync / "state.json").write_text('{"version": "000002"}')
-    assert "nothing tells whether one was interrupted" in open_checkpoint(base).warnings[0]
+    assert "may have been interrupted" in open_checkpoint(base).warnings[0]
     assert slime.version_of(base) == 2
     with (sync / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
