@@ -119,7 +119,7 @@ def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
     done = ramerge("plan", write_recipe(tmp_path, names), tmp_path / "base")
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 3
-    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "holds no weights", "is one of the inputs"):
+    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "has no weights", "is one of the inputs"):
         assert words in done.stderr
     assert "Traceback" not in done.stderr
 
