@@ -12,7 +12,7 @@ from lab.prompted import KINDS, kinds, reward_of
 
 CHART = Path(__file__).parents[1] / "docs" / "figures" / "scores.svg"
 
-_NAMES = {"four, LoRA": "LoRA", "four, SFT": "fine-tuned", "four, RL in bfloat16": "RL"}
+_NAMES = {"four LoRA agents": "LoRA", "four SFT agents": "fine-tuned", "four RL agents in bfloat16": "RL"}
 _EXAMPLES = (
     ("Gemma 3 270M", "LoRA"),
     ("Gemma 3 270M", "fine-tuned"),

@@ -83,10 +83,11 @@ def text() -> str:
         return "# Findings: merge, then distill\n\nNo results are kept yet: `python lab/real/distill.py`."
     return f"""# Findings: merge, then distill
 
-Appendix to [Merge, then distill](guides/distill.md). The student is the base or a merge, each agent is the teacher of
-its own task; TRL's trainer as `ramerge handoff` writes it, 16 prompts a step, AdamW, reverse KL over the vocabulary.
-Greedy reward on 40 test prompts a task, in per cent; one run each, so differences below 4 may be chance. What was
-predicted, and what failed, is in [experiment 047](../lab/experiments/047-merge-then-distill.md).
+Appendix to [Merge, then distill](guides/distill.md). The student starts from the base or from a merge (a warm start),
+and each agent is the teacher of its own task. Training uses TRL as `ramerge handoff` configures it: 16 prompts a step,
+AdamW, reverse KL over the vocabulary. The tables have the mean reward of greedy replies in per cent, on 40 test prompts
+a task. Each start was run once, so differences below 4 may be chance.
+[Experiment 047](../lab/experiments/047-merge-then-distill.md) has the predictions, and which of them failed.
 
 ![Mean reward against sampled tokens, from the base and from merges](results/figures/distill.svg)
 
@@ -108,7 +109,7 @@ def _tables(all_curves: Sequence[Curve]) -> Iterator[str]:
             rows.append(
                 [
                     f"`{curve.start}`" + curve.label.removeprefix(curve.start),
-                    *(f"{rewards[step]:.1f}" if step in rewards else "" for step in steps),
+                    *(f"{rewards[step]:.0f}" if step in rewards else "" for step in steps),
                     f"{tokens:,}" if tokens is not None else "not reached",
                     f"{1000 * curve.losses[0]:.0f}, {1000 * curve.losses[-1]:.0f}",
                 ]
@@ -116,10 +117,10 @@ def _tables(all_curves: Sequence[Curve]) -> Iterator[str]:
         head = [
             "start, learning rate",
             *(f"step {step}" for step in steps),
-            f"sampled tokens until within {NEAR:g} of the agents",
+            f"sampled tokens to come within {NEAR:g} points of the agents",
             "KL x 1,000, first and last step",
         ]
-        yield f"\n## {training}\n\nAgents on their own tasks: {members[0].agents:.1f}.\n\n{table(head, rows)}"
+        yield f"\n## {training}\n\nThe agents have {members[0].agents:.0f} on their own tasks.\n\n{table(head, rows)}"
 
 
 def chart() -> alt.FacetChart | None:

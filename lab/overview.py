@@ -20,21 +20,21 @@ _RULES = {
 }
 """Rules that are taken whatever the agents are."""
 _STATISTICS = {
-    "": "16 prompts a task, with each agent's own greedy replies",
+    "": "16 prompts a task, with the agents' greedy replies",
     "4 prompts": "4 prompts",
     "8 prompts": "8 prompts",
     "32 prompts": "32 prompts",
     "64 prompts": "64 prompts",
     "sampled replies": "replies sampled at temperature 1",
     "prompts alone": "prompts without replies",
-    "the base's inputs": "the base's inputs on the same text, one pass for all agents",
-    "prompts of another task": "for each agent the prompts of another agent's task",
-    "general prompts": "instructions that belong to no task, the same for all agents",
-    "own and general prompts": "16 of them besides 16 of the agents' own",
+    "the base's inputs": "the same text, read by the base instead of the agents",
+    "prompts of another task": "prompts of another agent's task",
+    "general prompts": "general instructions, the same for all agents",
+    "own and general prompts": "16 general instructions and 16 prompts of the agent's task",
 }
-"""What inputs `regmean 0.01` was given."""
-
-
+"""Inputs of `regmean 0.01`."""
+_REPLIES = {"all": "without rewards", "right": "with rewards"}
+"""Replies that mass is computed on: all of the agents', or only right ones."""
 _GROUPS = {
     "fine-tuned": ("SFT", "unseen"),
     "LoRA": ("LoRA",),
@@ -52,42 +52,45 @@ def text() -> str:
         return "# Findings: which merge is best\n\nNo results are kept yet: `python lab/real/prompted.py`."
     new = kinds(CONFIRMING)
     weights = [kind.best[1] - kind.without_prompts[1] for kind in all_kinds]
+    worst = max(all_kinds, key=lambda kind: kind.best[1] - kind.without_prompts[1])
     return f"""# Findings: which merge is best
 
-On SmolLM2-135M and Gemma 3 270M we trained agents by fine-tuning, as LoRA adapters and by RL, merged them by up to
-{len(CANDIDATES)} rules and scored the merges on held-out prompts. **No rule that sees weights alone is near the best
-everywhere**, and nothing in the weights tells which will be: picked with labels, the best such rule was still
-{fmean(weights):.0f} points behind the best merge on average, and {max(weights):.0f} on LoRA agents of Gemma. **A few
-prompts of each agent's task decide**: `ramerge search` takes the merge with the greatest [mass](guides/prompts.md), the
-likelihood of the agents' own right replies.
+We trained agents of SmolLM2-135M and Gemma 3 270M by fine-tuning, as LoRA adapters and by RL, merged them in up to
+{len(CANDIDATES)} ways, and scored the merges on held-out prompts.
 
-Points behind the best merge of a training, mean and, in parentheses, the worst. A difference below 2 is within the
-error of 40 test prompts a task.
+- **Weights alone do not show which merge is best.** On {worst.base} {worst.name} agents, the best merge without
+  prompts was {max(weights):.0f} points behind the best with prompts. Over {len(all_kinds)} trainings it was
+  {fmean(weights):.0f} behind on average, although test labels picked it.
+- **A few prompts of each task do.** `ramerge search` takes the merge with the highest
+  [mass](guides/prompts.md#what-mass-is), the likelihood of the agents' own replies.
+
+Points behind the best merge of each training: mean (worst). Differences below 2 are noise. Column heads end with the
+number of trainings.
 
 {_by_kind([*all_kinds, *new])}
 
-Mass was found on {len(all_kinds)} of these trainings, so they flatter it. On the {len(new)} others, which were
-predicted before they were trained ([experiment 046](../lab/experiments/046-mass.md)): {_confirmation(new)}.
+Mass was developed on {len(all_kinds)} of these trainings, so they flatter it. On the {len(new)} others, whose results
+were predicted before training ([experiment 046](../lab/experiments/046-mass.md)), `ramerge search` was
+{_confirmation(new)}.
 
 ## What fails
 
+Choices of `ramerge search` more than 1.5 points behind (`sum` is `task_arithmetic`, the number after `regmean` its
+ridge):
+
 {_failures([*all_kinds, *new])}
-- Where a merge is better than its agents, as on SmolLM2, replies without rewards mislead: the merge is marked down for
-  what it corrects. Give rewards.
-- Two small bases, short tasks, one or two trainings of a kind. Score the best few merges on your own tasks.
 
-## Reproduce
+On SmolLM2-135M, merges often answer better than their agents. Replies without rewards then count corrections as
+mistakes, so give rewards. Both bases are small and the tasks short: score the best few merges on your own tasks.
 
-`python -m lab.prompted` prints every candidate from `lab/results`, and [the lab](../lab/real/README.md) trains the
-agents on a CPU.
+## Read on
 
-## Appendices
+`python -m lab.prompted` prints every candidate; [the lab](../lab/real/README.md) trains the agents.
 
-- [With prompts](findings-prompts.md): every training, the inputs of `regmean`, skills that no prompt shows, published
-  tables.
-- [Real agents](findings-real-agents.md): rules without prompts on nine kinds of agents, and checkpoints along a run.
-- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one.
-- [Merge, then distill](findings-distill.md): what distillation adds to a merge."""
+- [With prompts](findings-prompts.md): every training, which prompts to give, published tables
+- [Real agents](findings-real-agents.md): merges without prompts, checkpoint averaging
+- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572)
+- [Merge, then distill](findings-distill.md): what distillation adds to a merge"""
 
 
 def appendix() -> str:
@@ -97,64 +100,67 @@ def appendix() -> str:
         return "# Findings: with prompts\n\nNo results are kept yet: `python lab/real/prompted.py`."
     return f"""# Findings: with prompts
 
-Appendix to [Findings](findings.md). NLL is the mean negative log-likelihood per token, by which `ramerge search` chose
-before mass.
+Appendix to [Findings](findings.md). NLL is the mean negative log-likelihood per token, which `ramerge search` used
+before mass. *With rewards* only right replies count, *without rewards* all do.
 
 | points behind the best merge of a training | trainings | mean | most | on |
 |---|---:|---:|---:|---|
 {_behind(all_kinds)}
 
-Not every rule was scored on each of the {len(all_kinds)} trainings, because everything ran on two processor cores.
+Some merges were not scored on all {len(all_kinds)} trainings, because everything ran on two processor cores.
 
 ## Every training
 
-The best of at most {len(CANDIDATES)} merges is picked with the labels of the test prompts, so it is the best by luck,
-too; the choice is among those that `ramerge search` tries. *Right* counts only replies that earned their reward, *all*
-counts every reply. Each row is one training, with 75 (seed 51) or 40 test prompts a task.
+Mean reward in per cent, with 75 (seed 51) or 40 test prompts a task. Test labels pick the best of at most
+{len(CANDIDATES)} merges, so part of its lead is luck. Search chooses among the merges that `ramerge search` tries.
 
-| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
+| agents | on their own tasks | plain sum | best without prompts | best | search with rewards | search without rewards |
 |---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(map(_row, all_kinds))}
 
-Trainings that mass was not found on:
+Trainings on which mass was not developed:
 
-| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
+| agents | on their own tasks | plain sum | best without prompts | best | search with rewards | search without rewards |
 |---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(map(_row, kinds(CONFIRMING)))}
 
-Points behind the best on these, for each way to choose. In parentheses the mean over {DRAWS:,} draws of the held-out
-prompts with replacement. *Own replies*: `--generate` decides between candidates that mass cannot tell from the best.
+Points behind the best merge on these trainings. Parentheses have the mean over {DRAWS:,} bootstrap samples of the
+held-out prompts. *Own replies*: candidates with statistically tied mass reply to the held-out prompts (`--generate`).
 
-| agents | mass, all replies | NLL, all | mass, right ones | NLL, right | own replies |
+| agents | mass, without rewards | NLL, without rewards | mass, with rewards | NLL, with rewards | own replies |
 |---|---:|---:|---:|---:|---:|
 {chr(10).join(map(_ways, kinds(CONFIRMING)))}
 
-Right replies of agents that the merge surpasses cannot show what the agents get wrong and the merge gets right, however
-many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
+If a merge is better than its agents, their right replies cannot show it: they contain no prompt that only the merge
+answers right. In these trainings, few right replies chose as well as many; below 8, `ramerge search` warns.
 
-## What the inputs may be
+## Which prompts to give
 
-`regmean 0.01` with other inputs: mean reward in %, and the NLL per token of the agents' right replies.
+`regmean 0.01` with other inputs: mean reward in per cent, and in parentheses the NLL of the agents' right replies.
 
 {_statistics(all_kinds)}
 
-## Skills that no prompt shows
+## Tasks without prompts
 
-Three agents were merged, and a fourth task was scored that none of them was trained on.
+Three agents were merged and scored on a fourth task, on which none of them was trained.
 
 {_unseen(all_kinds)}
 
 ## Why weights alone do not choose
 
-`ramerge recommend` once took the rule for each of seven kinds of agents from tables of 14 rules, scored on 23 kinds of
-tiny agents in ten trainings ([experiment 032](../lab/experiments/032-situations.md)) and on nine kinds of [real
-agents](findings-real-agents.md). Tiny and real agents disagreed on five of the six that had both. Chosen
-without one training, the
-rule was more than a point behind the best one there on 3 of 6 trainings of LoRA adapters, 3 of 6 of sparse agents and 7
-of 10 of near-copies; it held for pairs (7 of 7) and dense agents (3 of 3). Among sparse agents the sum times 0.8 was
-level with the best for those trained by RL, and 26 points behind it for fine-tuned ones of the other base; users had to
-say which theirs were. So the tables went: without prompts, `recommend` says what the weights show, and names RAM+, or
-`core+` for dense agents, where RAM+ averages nearly everything (77 against 84 % on three kinds of real agents).
+An earlier `ramerge recommend` sorted agents into seven kinds and named a method for each. The choices came from 14
+methods, scored on 23 kinds of tiny agents in ten trainings ([experiment 032](../lab/experiments/032-situations.md)) and
+on nine kinds of [real agents](findings-real-agents.md).
+
+- Tiny and real agents disagreed on five of the six kinds that had both.
+- Each choice was tested on a training left out of the tables. It was more than a point behind the best method on 3 of 6
+  trainings of LoRA adapters, 3 of 6 of sparse agents, and 7 of 10 of near-copies. It was right for pairs (7 of 7) and
+  dense agents (3 of 3).
+- For sparse RL agents the sum times 0.8 was as good as the best method. For sparse fine-tuned agents of Gemma 3 270M it
+  was 26 points behind. Weights do not show which of the two an agent is.
+
+So these tables were removed. Without prompts, `ramerge recommend` shows the evidence and names RAM+. For dense agents
+it names `core+`, because RAM+ averages nearly everything there (77 against 84 % on three kinds of real agents).
 
 {_publications()}"""
 
@@ -175,8 +181,13 @@ def _by_kind(all_kinds: Sequence[Kind]) -> str:
             for members in columns.values()
         ]
         rows.append([words, *map(_mean_and_worst, cells)])
-    for which, words in (("all", "`ramerge search`"), ("right", "`ramerge search` with rewards")):
-        rows.append([f"**{words}**", *(_mean_and_worst([k.choice(which)[1] for k in m]) for m in columns.values())])
+    for which, words in _REPLIES.items():
+        rows.append(
+            [
+                f"**`ramerge search` {words}**",
+                *(_mean_and_worst([k.choice(which)[1] for k in m]) for m in columns.values()),
+            ]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -187,14 +198,11 @@ def _mean_and_worst(behind: Sequence[float]) -> str:
 
 
 def _confirmation(new: Sequence[Kind]) -> str:
-    phrases = []
-    for which, words in (("all", "without rewards"), ("right", "with rewards")):
-        mass, nll = ([choice(kind, which)[1] for kind in new] for choice in (Kind.choice, Kind.chosen_by_nll))
-        phrases.append(
-            f"{words} {fmean(mass):.1f} points behind on average, at most {max(mass):.1f} "
-            f"(the mean negative log-likelihood per token, which mass replaces: {fmean(nll):.1f}, {max(nll):.1f})"
-        )
-    return "; ".join(phrases)
+    most = {words: max(kind.choice(which)[1] for kind in new) for which, words in _REPLIES.items()}
+    return " and ".join(
+        f"{'less than 1 point' if behind < 0.5 else f'up to {behind:.0f} points'} behind {words}"
+        for words, behind in most.items()
+    )
 
 
 def _publications() -> str:
@@ -215,17 +223,17 @@ def _behind(all_kinds: Sequence[Kind]) -> str:
         words: [(kind.best[1] - kind.rewards[name], kind) for kind in all_kinds if name in kind.rewards]
         for name, words in _RULES.items()
     }
-    rows["the best without prompts, picked with labels"] = [(k.best[1] - k.without_prompts[1], k) for k in all_kinds]
-    for which in ("all", "right"):
-        rows[f"`ramerge search`, by {which} replies"] = [(kind.choice(which)[1], kind) for kind in all_kinds]
-        rows[f"the least NLL per token of {which} replies"] = [
-            (kind.chosen_by_nll(which)[1], kind) for kind in all_kinds
-        ]
+    rows["the best without prompts, picked with test labels"] = [
+        (k.best[1] - k.without_prompts[1], k) for k in all_kinds
+    ]
+    for which, replies in _REPLIES.items():
+        rows[f"`ramerge search` {replies}"] = [(kind.choice(which)[1], kind) for kind in all_kinds]
+        rows[f"lowest NLL, {replies}"] = [(kind.chosen_by_nll(which)[1], kind) for kind in all_kinds]
     lines = []
     for words, behind in rows.items():
         most, worst = max(behind, key=lambda each: each[0])
         lines.append(
-            f"| {words} | {len(behind)} | {fmean(points for points, _ in behind):.1f} | {most:.1f} | {_words(worst)} |"
+            f"| {words} | {len(behind)} | {fmean(points for points, _ in behind):.1f} | {most:.0f} | {_words(worst)} |"
         )
     return "\n".join(lines)
 
@@ -233,7 +241,10 @@ def _behind(all_kinds: Sequence[Kind]) -> str:
 def _failures(all_kinds: Sequence[Kind]) -> str:
     """The choices that were more than 1.5 points behind, the worst first."""
     failures = [
-        (behind, f"- {_words(kind)}: by {_replies(which)} `{name}`, {behind:.1f} points behind `{kind.best[0]}`.")
+        (
+            behind,
+            f"- On {_words(kind)}, {_replies(which)}: `{name}`, {behind:.0f} points behind `{kind.best[0]}`.",
+        )
         for kind in all_kinds
         for which in kind.judges
         for name, behind in [kind.choice(which)]
@@ -244,12 +255,12 @@ def _failures(all_kinds: Sequence[Kind]) -> str:
 
 def _replies(which: str) -> str:
     name, _, prompts = which.partition(", ")
-    return f"{name} replies" + (f" to {prompts} a task" if prompts else "")
+    return _REPLIES[name] + (f" and with {prompts} a task" if prompts else "")
 
 
 def _statistics(all_kinds: Sequence[Kind]) -> str:
     members = [kind for kind in all_kinds if any(name.startswith("regmean 0.01, ") for name in kind.figures)]
-    head = " | ".join(f"{_words(kind)} (agents {kind.agents:.1f})" for kind in members)
+    head = " | ".join(f"{_words(kind)} (agents {kind.agents:.0f})" for kind in members)
     rows = []
     for name, words in _STATISTICS.items():
         cells = [_cell(kind.figures.get(f"regmean 0.01, {name}" if name else "regmean 0.01")) for kind in members]
@@ -259,11 +270,11 @@ def _statistics(all_kinds: Sequence[Kind]) -> str:
 
 
 def _cell(one: Mapping[str, Any] | None) -> str:
-    return f"{reward_of(one['rewards']):.1f} ({nll_of(one['right']):.3f})" if one else ""
+    return f"{reward_of(one['rewards']):.0f} ({nll_of(one['right']):.3f})" if one else ""
 
 
 def _unseen(all_kinds: Sequence[Kind]) -> str:
-    rows = ["| agents | merge | their own tasks | base on the unseen task | merge on it |", "|---|---|---:|---:|---:|"]
+    rows = ["| agents | merge | agents' tasks | base, fourth task | merge, fourth task |", "|---|---|---:|---:|---:|"]
     for kind in all_kinds:
         choice, _ = kind.choice("right")
         rows += _unseen_rows(kind, choice) if "base, unseen" in kind.figures else []
@@ -275,10 +286,10 @@ def _unseen_rows(kind: Kind, choice: str) -> Iterator[str]:
     by_model = {name: one for name, one in kind.figures.items() if "unseen" in one}
     for name, one in sorted(by_model.items(), key=lambda each: -reward_of(each[1]["rewards"])):
         rule, _, inputs = name.partition(", ")
-        notes = [inputs, "chosen by right replies" if name == choice else ""]
+        notes = [inputs, "chosen by search" if name == choice else ""]
         words = ", ".join([f"`{rule}`", *filter(None, notes)])
         figures = (reward_of(one["rewards"]), base, reward_of(one["unseen"]))
-        yield f"| {_words(kind)} | {words} | {' | '.join(f'{figure:.1f}' for figure in figures)} |"
+        yield f"| {_words(kind)} | {words} | {' | '.join(f'{figure:.0f}' for figure in figures)} |"
 
 
 def _words(kind: Kind) -> str:
@@ -290,17 +301,17 @@ def _ways(kind: Kind) -> str:
     for which in ("all", "right"):
         draws = kind.resampled(which)
         behind = {"mass": kind.choice(which)[1], "NLL": kind.chosen_by_nll(which)[1]}
-        cells += [f"{behind[score]:.1f} ({draws[score]:.1f})" for score in behind]
+        cells += [f"{behind[score]:.0f} ({draws[score]:.0f})" for score in behind]
     generated = kind.with_own_replies("right")
-    return f"| {' | '.join(cells)} | {'' if generated is None else f'{generated[1]:.1f}'} |"
+    return f"| {' | '.join(cells)} | {'' if generated is None else f'{generated[1]:.0f}'} |"
 
 
 def _row(kind: Kind) -> str:
     cells = [
         _words(kind),
-        f"{kind.agents:.1f}",
-        f"{kind.rewards['sum']:.1f}" if "sum" in kind.rewards else "",
-        *(f"{score:.1f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
-        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.choice("right"), kind.choice("all"))),
+        f"{kind.agents:.0f}",
+        f"{kind.rewards['sum']:.0f}" if "sum" in kind.rewards else "",
+        *(f"{score:.0f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
+        *(f"{kind.rewards[name]:.0f} (`{name}`)" for name, _ in (kind.choice("right"), kind.choice("all"))),
     ]
     return f"| {' | '.join(cells)} |"

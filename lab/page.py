@@ -110,7 +110,7 @@ def _tiny(results: Results) -> Iterator[str]:
 
 def _on_real(results: Results) -> Iterator[str]:
     yield "# Findings on real agents"
-    yield "Rules without prompts on agents of two small models; [with prompts](findings.md) search chooses among them."
+    yield "Merges without prompts, on real agents of two small models. [Findings](findings.md) has merges with prompts."
     yield _real(results)
     yield sections.of_kinds(results)
     yield sections.of_second_base(results)
@@ -387,8 +387,8 @@ def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str
     if not tables.trainings(real, names) or dtype not in newest.merges:
         return ""
     seeds = f"seed{'s' * (len(newest.seeds) > 1)} {', '.join(map(str, newest.seeds))}"
-    return f"""Rows with fewer trainings were added later, so their means are over other agents. Compare their
-differences from `ram+`, which use the trainings that have both, or the means on the training of {seeds} only:
+    return f"""Rows with fewer trainings cover fewer agents, so do not compare their means. Compare their
+differences from `ram+`, which are on the same trainings, or the means on the training of {seeds} only:
 
 {tables.of_real_merges(newest, dtype, newest.merges[dtype])}"""
 
@@ -408,9 +408,9 @@ def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
 
 def _predictions(real: smollm.Real) -> str:
     """Predictions that were written before the new trainings were scored."""
-    return f"""The next table compares [predictions](../lab/experiments/010-predictions-for-ties-and-core.md) that
-were written before any training after seed {predictions.SEEDS_BEFORE} was scored with measurements on those trainings.
-A prediction failed if the difference is outside of the range.
+    return f"""The next table compares [predictions](../lab/experiments/010-predictions-for-ties-and-core.md) with
+measurements on the trainings after seed {predictions.SEEDS_BEFORE}. They were written before these trainings were
+scored. A prediction failed if the difference is outside of the range.
 
 {tables.of_predictions(real)}"""
 

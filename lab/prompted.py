@@ -45,18 +45,18 @@ SEARCH_RULES = (
 )
 """Of these, those that `ramerge search` always tries."""
 KINDS = {
-    "SFT": "four, SFT",
-    "LoRA": "four, LoRA",
-    "RL": "four, RL in bfloat16",
-    "RL, float32": "four, RL in float32",
-    "two, RL": "two, RL in bfloat16",
-    "mixture": "two by RL, two by SFT",
-    "eight": "eight: four by RL, four by SFT",
-    "long, SFT": "three, SFT, long replies",
-    "long, RL": "three, RL, long replies",
-    "adapter and full": "three by SFT, one adapter",
-    "unseen": "three, SFT",
-    "unseen, RL": "three, RL in bfloat16",
+    "SFT": "four SFT agents",
+    "LoRA": "four LoRA agents",
+    "RL": "four RL agents in bfloat16",
+    "RL, float32": "four RL agents in float32",
+    "two, RL": "two RL agents in bfloat16",
+    "mixture": "two RL and two SFT agents",
+    "eight": "four RL and four SFT agents",
+    "long, SFT": "three SFT agents, long replies",
+    "long, RL": "three RL agents, long replies",
+    "adapter and full": "three SFT agents and one adapter",
+    "unseen": "three SFT agents",
+    "unseen, RL": "three RL agents in bfloat16",
 }
 
 

@@ -45,10 +45,9 @@ def of_kinds(results: Results) -> str:
     parts = "\n\n".join(_kind(name, comparison) for name, comparison in comparisons.items())
     return f"""{head}
 
-Four GRPO agents are one situation. [Experiment 035](../lab/experiments/035-real-agents.md) has more, with new
-trainings of
-SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
-Each model was scored once, on {results.content("kinds")["prompts"]} held-out prompts a task.
+The agents above are four GRPO agents. [Experiment 035](../lab/experiments/035-real-agents.md) adds other kinds, with
+new trainings of SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct
+replies (SFT), and LoRA. Each model was scored once, on {results.content("kinds")["prompts"]} held-out prompts a task.
 {_scope(comparisons.values())}
 Differences are to `core`; p-values have Holm's correction over the rules of a situation. These agents start from one
 base; the next section has another.
@@ -161,10 +160,11 @@ def of_runs(results: Results) -> str:
     prompts = {run["prompts"] for run in results.content("checkpoints").values()}
     return f"""{head}
 
-Is a soup, an average over checkpoints, better than the last checkpoint, and does
-[RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first steps? A run is one training of one agent
-of SmolLM2-135M, in float32; steps 1, 2, 3, 4 and later even ones were kept. Each run is scored in its own task, on
-{", ".join(map(str, sorted(prompts)))} held-out prompts. {_runs(comparison)} {_scope([comparison])}
+This section has two questions about checkpoint averaging. Is a soup, the average of checkpoints, better than the last
+checkpoint? Does [RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first
+steps? A run is one training of one agent of SmolLM2-135M, in float32; steps 1, 2, 3, 4 and later even ones were kept.
+Each run is scored in its own task, on {", ".join(map(str, sorted(prompts)))} held-out prompts. {_runs(comparison)}
+{_scope([comparison])}
 
 ```sh
 # for each task and seed, after `train_agent.py --checkpoints .real/5/runs/sum`

@@ -119,7 +119,7 @@ def test_plan_lists_every_problem_and_fails(tmp_path: Path) -> None:
     done = ramerge("plan", write_recipe(tmp_path, names), tmp_path / "base")
     assert done.returncode == 2
     assert done.stderr.count("error: ") == 3
-    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "holds no weights", "is one of the inputs"):
+    for words in ("recipe.yaml:5: agents.tool", "5 |   tool: tool", "has no weights", "is one of the inputs"):
         assert words in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -241,7 +241,7 @@ def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) ->
     done = ramerge("clean", tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
-    assert "nothing is left of stopped runs" in ramerge("clean", tmp_path / "out").stdout
+    assert "no leftovers of interrupted runs" in ramerge("clean", tmp_path / "out").stdout
 
 
 def test_a_killed_merge_goes_on(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"sweep {MODELS} OUT --vary r=0,1", "only parameters can be varied, did you mean parameters.r?"),
         ("soup runs OUT", "error: runs: holds no checkpoints with a step in their names, such as global_step_10"),
         ("convert coder OUT --dtype int8", "error: --dtype: unknown value 'int8'; known: bfloat16, float16"),
-        ("report coder", "error: coder: is no finished merge, there is no ramerge.yaml and no ramerge.json"),
+        ("report coder", "error: coder: is not a finished merge: ramerge.yaml and ramerge.json are missing"),
         ("report coder page.html", "error: got page.html next to coder: name one merge; a page is written to another "),
         ("report coder page.html", " file with --html page.html"),
         (
@@ -115,7 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("delta base coder OUT", "(coder OUT); models are named by options: --base MODEL --agent NAME=MODEL"),
         (
             "apply --base base coder OUT",
-            "coder: is no delta, but safetensors files; give a folder that `ramerge delta`",
+            "coder: is not a delta (safetensors files); give a folder that `ramerge delta`",
         ),
         (
             f"merge {MODELS} --method regmean --inputs code=gathered --inputs tool=gathered OUT",
@@ -234,7 +234,7 @@ RECIPES = {
     'base: "base\nagents:\n  code: coder\n': ["1: not valid YAML: a quotation mark is not closed", '1 | base: "base'],
     "base: base\nparameters: {r: 1\nmethod: ram": ["2: not valid YAML: a brace is not closed", "2 | parameters: {r"],
     "base: base\nagents:\n\tcode: coder": ["3: not valid YAML: is indented with a tab", "3 | "],
-    "agents:\n  code: coder\n   tool: tool": ["3: not valid YAML: a colon where none can be", "3 |    tool"],
+    "agents:\n  code: coder\n   tool: tool": ["3: not valid YAML: unexpected colon", "3 |    tool"],
     "agents:\n    code: coder\n  tool: tool": ["3: not valid YAML: does not line up with the lines", "3 |   tool"],
 }
 

@@ -159,7 +159,7 @@ def test_what_cannot_be_a_delta_is_refused(tmp_path: Path, messages: Messages) -
     with messages.raises(PlanError):
         ramerge.merge({**without, "method": "linear"}, tmp_path / "out", kind="delta")
     swept = ramerge.plan(source, tmp_path / "out", kind="delta", vary={"parameters.r": [0, 0.1]})
-    assert any("not a sweep" in text for text in swept.problems)
+    assert any("not for sweeps" in text for text in swept.problems)
     assert not (tmp_path / "out").exists()
 
 

@@ -409,15 +409,15 @@ def test_the_guide_to_prompts_says_what_was_measured() -> None:
     for which, words in (("right", "on average with rewards"), ("all", "without them")):
         behind = [each.choice(which)[1] for each in found]
         mean, most = statistics.fmean(behind), max(behind)
-        parts = {"right": f"{mean:.1f} points behind the best merge {words}, at most {most:.1f};"}
-        assert parts.get(which, f"{words} {mean:.1f}, at most {most:.1f}.") in text
-    assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.1f} points behind" in text
+        parts = {"right": f"{mean:.1f} points behind the best merge {words} (at most {most:.0f})"}
+        assert parts.get(which, f"{mean:.1f} {words} (at most {most:.0f})") in text
+    assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.0f} points behind" in text
     (adapters,) = (each.figures for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
     sizes = [reward_of(adapters[f"regmean 0.01{more}"]["rewards"]) for more in (", 4 prompts", "", ", 64 prompts")]
-    assert "has {:.1f} % with 4 prompts a task, {:.1f} % with 16 and {:.1f} % with 64.".format(*sizes) in text
+    assert "answers {:.0f} % with 4 prompts a task, {:.0f} % with 16 and {:.0f} % with 64.".format(*sizes) in text
     others = ("prompts of another task", "general prompts")
     wrong = [reward_of(adapters[f"regmean 0.01, {each}"]["rewards"]) for each in others]
-    assert "it has {:.1f} %, and with general instructions {:.1f} %".format(*wrong) in text
+    assert "it answers {:.0f} %, with general instructions {:.0f} %".format(*wrong) in text
 
 
 def test_readme_says_what_was_measured() -> None:
@@ -426,8 +426,8 @@ def test_readme_says_what_was_measured() -> None:
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     behind = {which: max(each.choice(which)[1] for each in kinds()) for which in ("right", "all")}
     assert (
-        f"at most {behind['all']:.1f} points behind the best of up to 15 merges" in text
-        and f"with rewards at most {behind['right']:.1f} (" in text
+        f"at most {behind['all']:.0f} points behind the best of up to 15 merges" in text
+        and f"with rewards at most {behind['right']:.0f} (" in text
     )
 
 

@@ -126,7 +126,7 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a deep tuple": (lambda found: setattr(of(found), "transform_descriptors", deep(500)), "compressed or encrypted"),
     "a file without a name": (lambda found: setattr(of(found), "relative_path", (1,)), "is a tuple, not a name"),
-    "a hole": (larger, "the pieces leave 12 of 54 elements out"),
+    "a hole": (larger, "its shards lack 12 of 54 elements"),
     "another piece": (moved, "holds F32 [7, 6] where .metadata says F32 [4, 6]"),
     "another dtype": (another_dtype, "holds F32 [7, 6] where .metadata says F64"),
     "no place": (lambda found: found.storage_data.pop(MetadataIndex(NAME, (0, 0))), "at [0, 0] is in no file"),

@@ -196,7 +196,7 @@ def test_resized_embeddings_set_the_vocabulary(tmp_path: Path, messages: Message
     assert (
         "(8 rows of vocabulary more); in a merge, `--set allow.vocabulary=common` (in a recipe `allow: {voc" in shapes
     )
-    assert f"{adapter}: config.json, with what this model changes, differs from the base's" in config
+    assert f"{adapter}: config.json, with what this model changes, does not fit the base's" in config
     assert ramerge.plan({**source, "allow": {"vocabulary": "common"}}).problems == ()
 
 

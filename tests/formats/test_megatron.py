@@ -210,7 +210,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], str]] = {
     "a larger vocabulary": (lambda m: m.config.update(vocab_size=17), "says a vocabulary of 17"),
     "an odd gate and up": (lambda m: shorter(m, "decoder.layers.mlp.linear_fc1.weight", 3), "gate and up, one below"),
     "a layer too many": (later, "is of layer 5, but config.json says 2"),
-    "a missing piece": (hole, "the pieces leave 24 of 192 elements out"),
+    "a missing piece": (hole, "its shards lack 24 of 192 elements"),
     "a norm twice": (twice, "which another tensor is too"),
     "no embeddings": (lambda m: m.pieces.pop("embedding.word_embeddings.weight"), "that becomes 'model.embed_tokens"),
     "no tensors": (lambda m: m.pieces.clear(), "holds no tensors of a model"),

@@ -121,7 +121,7 @@ def test_numbers_without_a_total(names: Sequence[str], lost: str, tmp_path: Path
     tensors = simple(0)
     for name, tensor in zip(names, tensors, strict=False):
         write_safetensors(tmp_path / f"{name}.safetensors", {tensor: tensors[tensor]})
-    with pytest.raises(CheckpointError, match=f"lacks '{lost}.safetensors'"):
+    with pytest.raises(CheckpointError, match=f"its files lack '{lost}.safetensors'"):
         open_checkpoint(tmp_path)
 
 

@@ -164,10 +164,10 @@ DEEP = pickle.EMPTY_TUPLE + pickle.BINPUT + b"\0" + (pickle.BINGET + b"\0" + pic
 OF_A_STUB = pickle.MARK + text("storage") + STUB + text("0") + text("cpu") + number(6) + pickle.TUPLE + pickle.BINPERSID
 UNTYPED = storage("UntypedStorage", "0", 24, "torch.storage")
 PICKLES = {
-    "another class, by name": (raw(name("os", "system"), CALLED), "asks for 'os.system'"),
-    "by a name that is made": (raw(text("os"), text("system"), pickle.STACK_GLOBAL, CALLED), "asks for 'os.system'"),
-    "a name with dots": (raw(text("torch"), text("Size.mro"), pickle.STACK_GLOBAL), "asks for 'torch.Size.mro'"),
-    "a submodule": (raw(name("torch.hub", "load"), CALLED), "asks for 'torch.hub.load'"),
+    "another class, by name": (raw(name("os", "system"), CALLED), "imports 'os.system'"),
+    "by a name that is made": (raw(text("os"), text("system"), pickle.STACK_GLOBAL, CALLED), "imports 'os.system'"),
+    "a name with dots": (raw(text("torch"), text("Size.mro"), pickle.STACK_GLOBAL), "imports 'torch.Size.mro'"),
+    "a submodule": (raw(name("torch.hub", "load"), CALLED), "imports 'torch.hub.load'"),
     "names that are numbers": (raw(number(1), number(2), pickle.STACK_GLOBAL), "a name is not a text"),
     "an attribute": (raw(GET, DTENSOR, text("mro"), pickle.TUPLE2, pickle.REDUCE), "attribute of an object"),
     "an attribute of a stub": (raw(GET, STUB, text("get"), pickle.TUPLE2, pickle.REDUCE), "attribute of an object"),

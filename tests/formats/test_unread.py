@@ -79,9 +79,7 @@ def test_modules_of_megatron_are_named(prefix: str, tmp_path: Path, messages: Me
 def test_factors_of_adapters_are_no_model(factor: str, tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1})
     pairs, beside = {factor: floats(np.ones((4, 16)))}, {"model.q_proj.base_layer.weight": floats(np.ones((16, 16)))}
-    for number, (tensors, words) in enumerate(
-        ((pairs, "states r and lora_alpha"), (pairs | beside, "were not merged"))
-    ):
+    for number, (tensors, words) in enumerate(((pairs, "with r and lora_alpha"), (pairs | beside, "were not merged"))):
         model = write_checkpoint(tmp_path / f"model {number}", tensors)
         for source in (recipe(tmp_path, [model.name]), model, f"{tmp_path / 'base'}+{model}"):
             with pytest.raises(InputError) as caught:

@@ -229,7 +229,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / name, {"w": reference.Stored("BF16", base.bits + up.astype(np.uint16))})
     source = recipe(tmp_path, ["code", "tool"], parameters={"epsilon": 0.0, "r": 0.2})
     record = ramerge.merge(source, tmp_path / "out")
-    (note,) = [note for note in record.notes if "changes how much of an agent's update ram+ keeps" in note]
+    (note,) = [note for note in record.notes if "changes the factor of unique updates (ram+" in note]
     assert "code 1.000 instead of 1.2" in note and "`rounding: stochastic`" in note and "`dtype: float32`" in note
     assert not record.warnings
     tossed = ramerge.merge({**source, "rounding": "stochastic"}, tmp_path / "tossed")

@@ -79,8 +79,9 @@ def test_what_an_agent_does_not_tell_is_said(name: str, what: str, tmp_path: Pat
     (tmp_path / "b" / name).write_text('{"truncated": ')
     plan = ramerge.plan(source)
     (warning,) = plan.warnings
-    assert f"{tmp_path / 'b' / name}: is not JSON" in warning and f"{what} not compared with those of others" in warning
-    assert "the output gets it" not in warning
+    assert f"{tmp_path / 'b' / name}: is not JSON" in warning
+    assert f"{what} not compared with the other models'" in warning
+    assert "copied to the output" not in warning
     assert not [note for note in plan.notes if "companions:" in note]
     # an accepted choice of files compares tokens only
     chosen = ramerge.plan(source | {"companions": "base"}).warnings

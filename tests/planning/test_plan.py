@@ -76,7 +76,7 @@ def test_every_problem_of_every_input_at_once(tmp_path: Path) -> None:
     source = recipe(tmp_path, names)
     source["agents"]["c"] = str(tmp_path / "base")
     text = "\n".join(plan(source, tmp_path / "out").findings.problems)
-    for words in ("holds no weights", "is not JSON", "is the base itself", "out: exists"):
+    for words in ("has no weights", "is not JSON", "is the base itself", "out: exists"):
         assert words in text
     source["agents"] = {"b": source["agents"]["b"]}
     text = "\n".join(plan(source).findings.problems)

@@ -153,7 +153,7 @@ SUSPECT = {
     "swapped, sparse": "base: {}/base: where code differs from the base, the other agents hold its values",
     "swapped, of unequal density": "base: {}/base: where code differs from the base",
     "swapped, dense agent": "base: {}/base: where memory differs from the base",
-    "swapped, dense": "base: {}/base: the other models differ from code in different directions",
+    "swapped, dense": "base: {}/base: measured from the base, the other models moved in a common direction",
     "swapped, two": "base: {}/base: where code differs from the base",
     "of another base": "base: {}/base: the agents differ from the base in the same way",
     "of another base, dense": "base: {}/base: the agents differ from the base in the same way",

@@ -94,9 +94,9 @@ def test_the_front_is_what_no_point_beats(points: list[tuple[int, int]]) -> None
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        (None, "must return a number, {name: number} or {name: [number of each item]}, not None"),
-        ({}, "must return a number, {name: number}"),
-        ("0.5", "of each item]}, not '0.5'"),
+        (None, "the score function returned None; return a number, {name: number} or {name: [numbers of items]}"),
+        ({}, "the score function returned {}"),
+        ("0.5", "the score function returned '0.5'"),
         ({"a": float("nan")}, "a: must be a number of at most 1e+100, not nan"),
         ({"a": [1.0, float("inf")]}, "a, item 2: must be a number of at most 1e+100, not inf"),
         ({"a": 10**400}, "a: must be a number of at most 1e+100, not 1000"),

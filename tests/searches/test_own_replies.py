@@ -207,7 +207,7 @@ def test_the_model_leaves_memory_before_a_server_starts(
         (["--reward", "r.py:compute_score", "--serve", "vllm", "--no-generate"], "--serve and --no-generate: one of"),
         (
             ["--reward", "r.py:compute_score", "--generate", "--objective", "code", "--objective", "tool"],
-            "--generate: needs one --objective",
+            "--generate: needs a single --objective",
         ),
         (["--reward", "r.py:compute_score", "--serve", "vllm"], "there is no program 'vllm'"),
         (["--reward", "r.py:compute_score", "--endpoint", "http://localhost:8000/v1"], "--endpoint: serves one model"),

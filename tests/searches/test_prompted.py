@@ -138,7 +138,7 @@ def test_from_the_command_line_to_a_table(prompt_files: dict[str, str]) -> None:
             "cod.jsonl: no such file; did you mean code.jsonl?",
         ),
         (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
-        ([], "say what scores merges: --prompts NAME=FILE"),
+        ([], "no score: give prompts for each agent (--prompts NAME=FILE"),
         (
             ["--method", "fisher", *(f"--prompts={name}={name}.jsonl" for name in ("code", "tool", "memory"))],
             "fisher: a search gathers no importances; run `ramerge calibrate --gather importance`",
@@ -230,7 +230,8 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(prompt_file
     assert "prompts: ram+ does not use them; `ramerge search` chooses a merge with them" in plan.notes
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     done = command("merge", "--method", "regmean", "--base", "base", *models, "--prompts", "code=code.jsonl", "out")
-    assert done.returncode == 2 and "tool: has no inputs, but regmean needs it; pass --prompts tool=FILE" in done.stderr
+    assert done.returncode == 2
+    assert "tool: has no inputs, but regmean needs it; pass prompts to record them (--prompts tool=FILE)" in done.stderr
 
 
 def test_prompts_choose_in_recommend_and_auto(prompt_files: dict[str, str]) -> None:

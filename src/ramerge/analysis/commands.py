@@ -44,9 +44,9 @@ _FILES = (
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
+    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of it merges would keep.
 
-    With --base, the folder of a single agent of any format may be given in place of a recipe.
+    With --base, you can give the folder of a single agent in place of a recipe.
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
@@ -78,14 +78,14 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
 
 
-@command(short_help="Say which merge to try first.")
+@command(short_help="Name the method to try first.")
 @options(_RECIPE, *MODELS, PROMPTS, DTYPE)
 @options(printing("the recommendation"), run_options(*LIMITS, "cache", "ray"))
 def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
-    """Say what the weights of these agents show, which method to try first, why, and which search chooses better.
+    """Name the method to try first, with the evidence in the weights, and a search that chooses better.
 
-    No method on weights is best everywhere. With --prompts of each agent's task, a few merges are compared by how
-    likely they find the agents' own replies; statistics and replies are kept in the user's cache.
+    No method is best for all agents. With --prompts of each agent's task, a few merges are compared by the likelihood
+    of the agents' own replies. Statistics and replies are kept in the user's cache.
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.recommend import check_prompts, notes_on_keys, of_recipe, warnings_for
@@ -107,7 +107,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
 @command(short_help="Make an HTML page of a finished merge.", context_settings={"allow_extra_args": True})
 @options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache", "overwrite"))
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
-    """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
+    """Write an HTML page for a finished merge at OUT: its analysis and its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.command_output import advice, check_outputs, prints, say_afterwards, write_outputs
     from ramerge.analysis.finished import open_merge, with_differences

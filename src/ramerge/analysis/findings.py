@@ -165,7 +165,7 @@ def finding_of_damage(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tup
     each = ", ".join(f"{label} {count:,}" for label, count in damaged_models.items())
     return (
         Finding(
-            f"These figures say nothing of what training changed: much of {enumerated(list(damaged_models))} is NaN or "
+            f"These figures do not show what training changed: much of {enumerated(list(damaged_models))} is NaN or "
             "Inf.",
             f"NaN and Inf: {each}, in {model.elements:,} elements; they count as not moved. Leave such a model out, or "
             "copy or train it again.",

@@ -31,7 +31,9 @@ def open_merge(out: Path) -> tuple[Path, Record]:
         raise RecipeError(f"{out}: is a search or greedy soup; name its best merge, {out / 'best'}{page}")
     missing = [path.name for path in (recipe, record) if not path.is_file()]
     if missing:
-        raise RecipeError(f"{out}: is no finished merge, there is no {' and no '.join(missing)}")
+        raise RecipeError(
+            f"{out}: is not a finished merge: {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing"
+        )
     return recipe, read_record(record)
 
 

@@ -201,8 +201,9 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
 def _one(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
     if max(exchange.ids) >= live.vocabulary or len(exchange.ids) > (live.positions or len(exchange.ids)):
         raise InputError(
-            f"{exchange.place}: the reply of {name} does not fit the model: it has {len(exchange.ids):,} tokens up to "
-            f"{max(exchange.ids):,}; run `ramerge calibrate` again with this base"
+            f"{exchange.place}: the reply of {name} does not fit the model: it has {len(exchange.ids):,} tokens, with "
+            "ids "
+            f"up to {max(exchange.ids):,}; run `ramerge calibrate` again with this base"
         )
     losses = live.negative_log_likelihoods(exchange.ids, exchange.start)
     total = float(losses.sum())
@@ -265,8 +266,9 @@ def refuse_other_tokens(models: Recipe, options: Options) -> None:
     strict = models.with_(prompts=None, allow={"different_tokens": False})
     if plan(strict, options=options).problems:
         raise PlanError(
-            "allow.different_tokens: agreement compares replies token by token, and here the same row is a token of "
-            "one model and another token of another; score merges with --score alone, without prompts"
+            "allow.different_tokens: agreement compares replies by token id, and here one id stands for different "
+            "tokens; "
+            "score merges with --score, without prompts"
         )
 
 

@@ -237,7 +237,7 @@ class _Gathering:
             return earlier_record
         if folder.exists() and not self.options.overwrite:
             raise OtherCalibrationError(
-                f"{folder}: was gathered with another model, other prompts or other settings; choose another folder, "
+                f"{folder}: was calibrated with another model, other prompts or other settings; choose another folder, "
                 f"or pass {in_both_forms('overwrite')}",
                 name,
             )

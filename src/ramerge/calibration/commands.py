@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @options_of(CalibrationSettings, "calibration")
-@option("run", "--dry-run", is_flag=True, help="Only say what it will take, from headers; nothing is loaded.")
+@option("run", "--dry-run", is_flag=True, help="Only estimate the cost, from headers; load nothing.")
 @options(printing("the records"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(
     paths: tuple[str, ...],
@@ -31,13 +31,13 @@ def calibrate(
     options: Options,
     **flags: Any,
 ) -> None:
-    """Gather what agents reply to prompts of their tasks, and what methods need of that.
+    """Gather agents' replies to prompts of their tasks, and the statistics that some methods need.
 
-    By default these are the inputs of layers, for the method regmean; --gather importance gives the diagonal of the
-    Fisher information, for the method fisher.
+    By default, the statistics are the inputs of layers, for the method regmean. With --gather importance, they are the
+    diagonal of the Fisher information, for the method fisher.
 
-    The folder OUT gets a folder for each agent. Prompts need no labels: an agent is asked for its replies, unless they
-    come with the prompts, as they do in rollouts of a trainer.
+    OUT gets a folder for each agent. Prompts need no labels. Agents generate replies, unless the prompts come with
+    replies, as in a trainer's rollouts.
 
     \b
     ramerge calibrate --base BASE --agent code=CODER --prompts code=code.jsonl OUT

@@ -28,12 +28,12 @@ class CalibrationSettings:
 
     count: int = field(
         default=32,
-        metadata=about("--prompt-count", "prompts", "Prompts of each agent that are drawn, by seed.", "N", kind=int),
+        metadata=about("--prompt-count", "prompts", "Number of prompts to draw for each agent.", "N", kind=int),
     )
     rows: int = field(
         default=256,
         metadata=about(
-            "--rows", "prompts", "Tokens of each agent whose inputs are recorded at most, drawn by seed.", "N", kind=int
+            "--rows", "prompts", "Maximum number of tokens to record inputs of, for each agent.", "N", kind=int
         ),
     )
     gather: Literal["inputs", "importance", "all", "replies"] = field(
@@ -41,8 +41,9 @@ class CalibrationSettings:
         metadata=about(
             "--gather",
             "prompts",
-            "What is gathered besides replies: recorded inputs (for regmean), importances (for fisher), all of it, or "
-            "replies alone.",
+            "Statistics to gather in addition to replies: inputs (for regmean), importance (for fisher), all (both), "
+            "or "
+            "replies (none).",
             choices=GATHERABLE,
         ),
     )
@@ -51,7 +52,7 @@ class CalibrationSettings:
         metadata=about(
             "--record",
             "prompts",
-            "Whose inputs are recorded: of the tokens of prompts and replies, or of prompts alone.",
+            "Record inputs at the tokens of prompts and replies, or of prompts only.",
             choices=("both", "prompt"),
         ),
     )
@@ -60,7 +61,7 @@ class CalibrationSettings:
         metadata=about(
             "--source",
             "prompts",
-            "Which model's inputs are recorded: each agent's own, or the base's on the same text.",
+            "Record the inputs of each agent, or of the base on the same text.",
             choices=("agents", "base"),
         ),
     )
@@ -69,7 +70,7 @@ class CalibrationSettings:
         metadata=about(
             "--hold-out",
             "prompts",
-            "Record inputs on half of the prompts, so that merges can be scored on the others; a search always does.",
+            "Record inputs on half of the prompts, and keep the other half to score merges, as a search always does.",
         ),
     )
     max_new: int = field(
@@ -77,7 +78,7 @@ class CalibrationSettings:
         metadata=about(
             "--max-new",
             "prompts",
-            "Tokens of a reply at most, where prompts come without replies and the agent is asked.",
+            "Maximum number of tokens in a generated reply.",
             "N",
             kind=int,
         ),
@@ -87,7 +88,7 @@ class CalibrationSettings:
         metadata=about(
             "--temperature",
             "prompts",
-            "Temperature at which agents are asked; 0: greedy replies. Above 0, replies are sampled by --reply-seed.",
+            "Sampling temperature of agents' replies; 0: greedy.",
             "T",
             kind=float,
         ),
@@ -101,7 +102,7 @@ class CalibrationSettings:
         metadata=about(
             "--reward",
             "prompts",
-            "A reward function in verl's form, file.py:compute_score, for replies without a reward.",
+            "Reward function in verl's form, file.py:compute_score, for replies without a reward.",
             "FUNCTION",
         ),
     )
@@ -110,7 +111,7 @@ class CalibrationSettings:
         metadata=about(
             "--right-at",
             "prompts",
-            "The least reward of a right reply; only these count for agreement. Default: the best of any agent.",
+            "Minimum reward of a right reply; default: the highest reward of any agent. Only right replies count.",
             "REWARD",
             kind=float,
         ),
@@ -121,21 +122,22 @@ class CalibrationSettings:
         metadata=about(
             "--device-memory",
             "run",
-            "Weights on the device at most, such as 10GB; others stay in main memory, and are copied for each layer. "
-            "Default: 80 % of what is free on a GPU.",
+            "Memory for weights on the device, such as 10GB; the other weights stay in main memory, and are copied "
+            "layer "
+            "by layer. Default: 80 % of the free GPU memory.",
             "SIZE",
         ),
     )
     dtype: str = field(
         default="auto",
         metadata=about(
-            "--model-dtype", "run", "What the model computes in; auto: float32 on a CPU, else bfloat16.", "DTYPE"
+            "--model-dtype", "run", "Dtype in which models run; auto: float32 on a CPU, otherwise bfloat16.", "DTYPE"
         ),
     )
-    batch: int = field(default=8, metadata=about("--batch", "run", "Prompts that are asked at once.", "N", kind=int))
+    batch: int = field(default=8, metadata=about("--batch", "run", "Batch size for prompts.", "N", kind=int))
     prompt_seed: int = field(
         default=0,
-        metadata=about("--prompt-seed", "prompts", "Seed of which prompts and tokens are drawn.", "N", kind=int),
+        metadata=about("--prompt-seed", "prompts", "Seed for drawing prompts and tokens.", "N", kind=int),
     )
 
     def gathers(self, what: str) -> bool:

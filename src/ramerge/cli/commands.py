@@ -52,10 +52,10 @@ def merge(
     options: Options,
     **flags: object,
 ) -> None:
-    """Merge agents into a checkpoint at OUT, which appears complete or not at all.
+    """Merge agents into a checkpoint at OUT, which appears only once it is complete.
 
-    OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
-    hub:owner/name@branch).
+    OUT is a folder, a folder in a bucket (s3://bucket/folder, gs://, az://), or a repository on the Hub
+    (hub:owner/name or hub:owner/name@branch).
     """
     from ramerge.cli.flags.read import read_inputs
 
@@ -65,7 +65,7 @@ def merge(
     carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
 
 
-@command(short_help="Merge with many parameters at once.")
+@command(short_help="Merge with several parameter values at once.")
 @options(*RECIPE, MERGE)
 @option(
     "method",
@@ -78,7 +78,7 @@ def merge(
 def sweep(
     paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], options: Options, **flags: object
 ) -> None:
-    """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
+    """Merge with every combination of parameters into folders under OUT, and read the inputs only once."""
     from ramerge.api import sweep as run
     from ramerge.cli.flags.read import read_inputs
     from ramerge.cli.progress import shown
@@ -111,10 +111,10 @@ def plan(
     options: Options,
     **flags: object,
 ) -> None:
-    """Show what a merge would read, write and need, and everything that would make it fail.
+    """Show what a merge would read, write and need, and every problem that would make it fail.
 
-    The folder of a single model of any format may be given in place of a recipe. Reads headers only, and weights
-    for the method auto. Without the extra `remote`, models of the hub that are not in its cache are downloaded first.
+    In place of a recipe, you can give the folder of a single model. Only headers are read, except for the method
+    auto and for prompts, which run the agents. Without the extra `remote`, Hub models are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs
@@ -145,12 +145,11 @@ def plan(
 @click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
-    """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
+    """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
 
-    MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantized
-    weights, or any other format that merging reads. --base names the model that an adapter changes; for other models it
-    gives names, dtypes and files of the output. --set gives the other keys of a recipe, such as
-    allow.extra_tensors=true or rename.
+    MODEL is a folder or Hub id in any format that ramerge reads: sharded (FSDP, torch.distributed), quantized, or an
+    adapter with its --base. With other models, the output takes tensor names, dtypes and files from --base. --set
+    sets further keys of a recipe, such as allow.extra_tensors=true or rename.
     """
     from ramerge.cli.flags.read import read_model
 
@@ -161,7 +160,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 @click.argument("names", nargs=-1, metavar="[METHOD]...")
 @as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
-    """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
+    """List the merging methods, or describe the given ones: formula, parameters, defaults, presets and source."""
     from ramerge.cli.summary import method_texts
     from ramerge.core.methods.registry import METHODS, describe, listed, unknown_method
 
@@ -181,16 +180,16 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
 
 
-@command(short_help="Remove what stopped runs have left.")
+@command(short_help="Remove leftovers of interrupted runs.")
 @click.argument("outs", metavar="OUT...", nargs=-1, required=True)
 @options(DEBUG, run_options("upload"))
 def clean(outs: tuple[str, ...], options: Options) -> None:
-    """Remove what interrupted merges to OUT have left alongside it. OUT itself stays as it is.
+    """Remove leftovers of interrupted merges to OUT. OUT itself is not changed.
 
-    An interrupted merge leaves a hidden folder, from which the same command resumes. If OUT is remote, the hidden
-    folder is on this machine, and the files that were uploaded are removed, too.
+    An interrupted merge leaves a hidden folder next to OUT, from which the same command resumes. If OUT is remote, the
+    hidden folder is on this machine, and uploaded files are removed too.
     """
     from ramerge.api import clean as run
 
     for out in outs:
-        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: nothing is left of stopped runs")
+        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: no leftovers of interrupted runs")

@@ -237,7 +237,7 @@ AGENT: Decorator = option(
     "agents",
     metavar="NAME=MODEL",
     multiple=True,
-    help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
+    help="An agent: any name, and its folder or hub id; repeat for each agent.",
 )
 _QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
 
@@ -279,7 +279,7 @@ DEBUG: Decorator = option(
     expose_value=False,
     is_eager=True,
     callback=_set_debug,
-    help="Show what happens, step by step, and tracebacks.",
+    help="Show each step, and tracebacks.",
 )
 
 
@@ -314,8 +314,8 @@ METHOD: Decorator = option(
     "method",
     "--method",
     metavar="NAME",
-    help="A method of `ramerge methods`, or auto, which chooses by --prompts; default: the recipe's, or ram+. "
-    "Another one replaces the recipe's parameters.",
+    help="Method, as listed by `ramerge methods`, or auto to choose one by --prompts; default: the recipe's, or ram+. "
+    "Setting it drops the recipe's parameters.",
 )
 SET: Decorator = option(
     "method",
@@ -334,7 +334,7 @@ IMPORTANCE, INPUTS = (
         f"--{key}",
         metavar="NAME=FOLDER",
         multiple=True,
-        help=f"An agent's {what}, for the method {method}; repeat for each.",
+        help=f"An agent's {what}, for the method {method}; repeat for each agent.",
     )
     for key, what, method in (("importance", "importances", "fisher"), ("inputs", "recorded inputs", "regmean"))
 )
@@ -355,7 +355,7 @@ ROUNDING: Decorator = option(
     "output",
     "--rounding",
     metavar="HOW",
-    help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
+    help="Rounding to the output's dtype: nearest (default) or stochastic.",
 )
 SHARD_SIZE: Decorator = option(
     "output", "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
@@ -391,7 +391,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
         kind = OUTPUT_KINDS[CHECKPOINT]
         names = [name for name in OUTPUT_KINDS if flags.get(f"as_{name}")]
         if len(names) > 1:
-            raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: an output is only one of them")
+            raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: choose one")
         for name, each in OUTPUT_KINDS.usable().items():
             is_chosen = flags.pop(f"as_{name}", False)
             values = {key: flags.pop(f"as_{name}_{key}") for key, *_ in settings_of(type(each))}
@@ -412,12 +412,9 @@ WRITE_RECIPE: Decorator = option(
     "recipe_file",
     metavar="FILE",
     type=PATH,
-    help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form, and merge nothing; -: "
-    "print it.",
+    help="Write the recipe, with all flags applied, to a new file in ramerge's form, and merge nothing; -: print it.",
 )
-EXPLAIN: Decorator = option(
-    "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
-)
+EXPLAIN: Decorator = option("output", "--explain", is_flag=True, help="Explain the figures, and print further details.")
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """Options for the models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, _PRESET, DTYPE, ROUNDING, SHARD_SIZE)

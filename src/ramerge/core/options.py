@@ -49,7 +49,7 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
 DEVICE = about(
     "--device",
     "run",
-    "Where whole matrices are solved for, and models run: cpu, cuda, cuda:N, mps, or auto: a GPU where that pays.",
+    "Device for models and for methods on whole matrices: cpu, cuda, cuda:N, mps, or auto (a GPU where it is faster).",
     "DEVICE",
 )
 """The setting `device` of merges and of what runs models."""
@@ -98,14 +98,15 @@ class Upload:
         metadata=about(
             "--staging-dir",
             "remote",
-            "The local folder in which files of a remote output wait for their upload; default: in the user's cache "
-            "folder. On a Ray cluster, all nodes must see it.",
+            "Local folder for the files of a remote output until they are uploaded; default: in the user's cache "
+            "folder. "
+            "On a Ray cluster, all nodes must see it.",
             "FOLDER",
         ),
     )
     public: bool = field(
         default=False,
-        metadata=about("--public", "remote", "Make a new repository on the hub public; default: private."),
+        metadata=about("--public", "remote", "Make a new Hub repository public; default: private."),
     )
 
 
@@ -127,8 +128,9 @@ class Ray:
         metadata=about(
             "--ray-address",
             "remote",
-            "The cluster, or `auto` for that of this machine; default: as `ray.init` finds it, or a new one. Implies "
-            "--ray.",
+            "Address of the cluster, or `auto` for this machine's; default: the one that `ray.init` finds, or a new "
+            "one. "
+            "Implies --ray.",
             "HOST:PORT",
         ),
     )
@@ -137,7 +139,7 @@ class Ray:
         metadata=about(
             "--ray-init",
             "remote",
-            "Further keywords of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable. Implies --ray.",
+            "Further arguments of `ray.init`, such as runtime_env.env_vars.NAME=1; repeatable. Implies --ray.",
             "KEY=VALUE",
             repeats=True,
         ),
@@ -162,27 +164,27 @@ class Options:
 
     allow_outside_links: bool = field(
         default=False,
-        metadata=about("--allow-outside-links", "models", "Follow links of files that lead out of a model's folder."),
+        metadata=about(
+            "--allow-outside-links", "models", "Follow symbolic links to files outside of a model's folder."
+        ),
     )
     overwrite: bool = field(
         default=False,
         metadata=about(
             "--overwrite",
             "output",
-            "Replace OUT and all that is in it, once the new output is complete.",
+            "Replace OUT with all its files, once the new output is complete.",
         ),
     )
     threads: int | None = field(
         default=None,
         metadata=about(
-            "--threads", "run", "Worker threads; default: one for each processor, and two more.", "N", kind=int
+            "--threads", "run", "Worker threads; default: the number of processors plus two.", "N", kind=int
         ),
     )
     max_memory: int | str | None = field(
         default=None,
-        metadata=about(
-            "--max-memory", "run", "The most memory that the process may use, in bytes or such as 2GB.", "SIZE"
-        ),
+        metadata=about("--max-memory", "run", "Limit of the process's memory, in bytes or such as 2GB.", "SIZE"),
     )
     device: str = field(default="auto", metadata=DEVICE)
     cache: bool = field(
@@ -190,7 +192,7 @@ class Options:
         metadata=about(
             "--cache/--no-cache",
             "run",
-            "Use counts of earlier reads of the same files, and store counts; on by default.",
+            "Cache the counts of files that were read; on by default.",
         ),
     )
     fresh: bool = field(
@@ -201,9 +203,7 @@ class Options:
     upload: Upload = Upload()
     ray: Ray | None = field(
         default=None,
-        metadata=about(
-            "--ray", "remote", "Let the nodes of a Ray cluster do the work; default: the threads of this process."
-        ),
+        metadata=about("--ray", "remote", "Run on the nodes of a Ray cluster; default: threads of this process."),
     )
 
 

@@ -432,7 +432,7 @@ def _spans(table: BlockTable, payload: Bytes) -> word_patches.Spans:
     pieces = (column.reshape(-1).tolist() for column in (ends, nbytes, table.numbers[:, :, 5]))
     for index, (end, size, checksum) in enumerate(zip(*pieces, strict=True)):
         if size and xxhash.xxh3_64_intdigest(view[end - size : end]) != checksum:
-            raise DamagedError("its bytes have another checksum", index)
+            raise DamagedError("the checksum differs", index)
     spans = np.stack([ends - nbytes, ends - table.values, ends, updates], axis=2).swapaxes(0, 1)
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
@@ -443,7 +443,7 @@ def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take)
     for index, row in enumerate(rows):
         block_bytes = payload[begin : begin + row.nbytes]
         if row.form and xxhash.xxh3_64_intdigest(block_bytes.data) != row.payload:
-            raise DamagedError("its bytes have another checksum", index)
+            raise DamagedError("the checksum differs", index)
         sizes = row.content(min(BLOCK, base.size - index * BLOCK), base.itemsize)
         contents.append(_unpacked(block_bytes, sizes, index) if row.is_compressed else block_bytes)
         begin += row.nbytes

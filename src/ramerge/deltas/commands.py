@@ -39,11 +39,11 @@ def delta(
     as_json: bool,
     options: Options,
 ) -> None:
-    """Write to OUT what the agent has changed of the base.
+    """Write to OUT the changes that an agent makes to the base.
 
-    OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name).
-    `ramerge apply --base BASE OUT MODEL` gives the agent back, byte-identical, and merging takes OUT as an agent. The
-    agent is a model of any format that merging reads.
+    OUT is a folder, a folder in a bucket (s3://bucket/folder, gs://, az://), or a repository on the Hub
+    (hub:owner/name). `ramerge apply --base BASE OUT MODEL` restores the agent byte for byte. A delta can also be an
+    agent of a merge. The agent may have any format that ramerge reads.
 
     \b
     ramerge delta --base BASE --agent code=PATH OUT
@@ -68,10 +68,10 @@ def delta(
 @options(BASE, printing("what was written"))
 @run_options("threads", "max_memory", "allow_outside_links", "overwrite", "upload")
 def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_json: bool, options: Options) -> None:
-    """Write to OUT the model that DELTAs give on the base, with all its files, byte-identical.
+    """Apply DELTAs to the base, and write the restored model with all its files to OUT.
 
-    Of several deltas, each must have been made for what the base and the deltas before it give. Everything is checked
-    against the digests in the deltas.
+    Give several deltas in order: each must continue from the one before it. All bytes are verified against checksums in
+    the deltas.
 
     \b
     ramerge apply --base BASE DELTA OUT

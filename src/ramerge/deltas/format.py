@@ -175,7 +175,7 @@ def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: S
             for tensors in (index.tensors, base.tensors)
         )
         yield (
-            f"{folder}: this delta was made over a base in {base_dtype}, and {base.directory} is in {dtype} "
+            f"{folder}: this delta was made from a base in {base_dtype}, and {base.directory} is in {dtype} "
             f"({len(retyped):,} tensor{'s' * (len(retyped) > 1)}); give that base, and for a merge in {dtype} "
             f"--dtype {dtype}"
         )

@@ -139,7 +139,7 @@ def read_index(path: Location) -> Index:
     if problems := _problems(index):
         raise CheckpointError(f"{path}: {text}" for text in problems)
     if index.metadata.index != digest_of_delta_index(values):
-        raise CheckpointError(f"{path}: is damaged: its text has another digest than it says; get the delta again")
+        raise CheckpointError(f"{path}: is damaged: its digest is wrong; get the delta again")
     return index
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class AsDelta(OutputKind):
     """A merge as a delta on its base; its details are the opened base."""
 
-    help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
+    help: ClassVar[str] = "Write a delta: only the changes to the base; `ramerge apply` restores the model."
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
     flag: ClassVar[str] = "--as-delta"
     requires: ClassVar[tuple[needs.Requirement, ...]] = (
@@ -76,7 +76,7 @@ class AsAdapter(OutputKind):
     """
 
     help: ClassVar[str] = (
-        "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
+        "Write a LoRA adapter for PEFT: an exact sum of adapters, or a low-rank approximation of each update."
     )
     has_companions: ClassVar[bool] = False
     smaller: ClassVar[str] = ", or a smaller --rank"
@@ -94,7 +94,7 @@ class AsAdapter(OutputKind):
         metadata=about(
             "--rank",
             "output",
-            "Of --as-adapter: the largest rank of a matrix; default: what an exact sum or --energy takes.",
+            "With --as-adapter: the maximum rank of a matrix; default: as an exact sum or --energy needs.",
             "R",
             kind=int,
         ),
@@ -104,8 +104,8 @@ class AsAdapter(OutputKind):
         metadata=about(
             "--energy",
             "output",
-            "Of --as-adapter: the share of the squared norm of each matrix's update that is kept; the rank follows. "
-            "Default: 0.99 where no factors are known, unless there is a rank.",
+            "With --as-adapter: choose the rank that keeps this share of the squared norm of each matrix's update. "
+            "Default: 0.99 for decomposed matrices, unless --rank is given.",
             "SHARE",
             kind=float,
         ),
@@ -115,8 +115,8 @@ class AsAdapter(OutputKind):
         metadata=about(
             "--save-modules",
             "output",
-            "Of --as-adapter: save norms, biases and embeddings that the merge changes as a whole (modules_to_save); "
-            "default: refuse them.",
+            "With --as-adapter: save changed norms, biases and embeddings in full (modules_to_save); default: refuse "
+            "them.",
         ),
     )
 

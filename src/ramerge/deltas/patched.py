@@ -198,9 +198,9 @@ class Patched(Origin):
         start = number * BLOCK
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
             raise CheckpointError(
-                f"{self.base.place}: tensor {quoted(tensor.name)} is not that of the model that the delta "
-                f"{self.table.path.parent} is for, which has the digest {self.base_digest}; give that model as the "
-                "base, or the deltas that lead to it"
+                f"{self.base.place}: tensor {quoted(tensor.name)} differs from the base of the delta "
+                f"{self.table.path.parent} (digest {self.base_digest}); give the base that the delta was made from, "
+                "or all deltas of the chain"
             )
 
     def fill(

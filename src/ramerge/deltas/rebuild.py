@@ -82,8 +82,8 @@ def write_agent(
                 nbytes += tensor.nbytes
                 if digest.hexdigest() != index.tensors[tensor.name].result:
                     raise CheckpointError(
-                        f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
-                        "damaged, get it again"
+                        f"{agent.directory}: tensor {quoted(tensor.name)}: the restored weights have a wrong "
+                        "checksum; the delta is damaged: get it again"
                     )
             _check_updates(agent, index, files)
             writer.finish()
@@ -110,8 +110,8 @@ def _check_updates(agent: Checkpoint, index: Index, files: Files) -> None:
     for name, table in tables.items():
         if (updates := moved_of(table)) != index.tensors[name].moved:
             raise CheckpointError(
-                f"{agent.directory}: tensor {quoted(name)} has {updates:,} elements that moved, but the delta's index "
-                f"says {index.tensors[name].moved:,}; it is damaged, get it again"
+                f"{agent.directory}: tensor {quoted(name)} has {updates:,} changed elements, but the delta's index "
+                f"says {index.tensors[name].moved:,}; the delta is damaged: get it again"
             )
 
 
@@ -182,9 +182,9 @@ def _copy_companions(agent: Checkpoint, index: Index, staging: StagingDir, advic
     for name, companion in index.companions.items():
         source = (agent.companions or {})[name]
         if not source.is_file():
-            problems.append(f"{source}: is missing; the delta {agent.directory} says that the base has it")
+            problems.append(f"{source}: is missing from the base, but the delta {agent.directory} needs it")
         elif digest_of_file(source) != companion.digest:
-            problems.append(f"{source}: is not the file that belongs to the agent, by the digest in {agent.directory}")
+            problems.append(f"{source}: differs from the agent's file (digest in {agent.directory})")
             are_of_base &= companion.same
         else:
             staging.copy(name, source)

@@ -174,7 +174,7 @@ def _open(base: str | Path, agent: object, allow: Mapping[str, object] | None, o
     recipe = check(open_recipe({key: value for key, value in values.items() if value is not None}, options))
     if unused := sorted({*(allow or {})} - {"config", "outside_links"}):
         raise RecipeError(
-            f"allow.{key}: deltas do not use it, because they hold every tensor of the agent as it is; leave it out, "
+            f"allow.{key}: has no effect on deltas, which store every tensor of the agent unchanged; leave it out, "
             "or write the agent with the base's tensors first (ramerge convert AGENT OUT --base BASE)"
             for key in unused
         )
@@ -239,8 +239,8 @@ def _retyped(base: Checkpoint, agent: Checkpoint) -> Iterator[str]:
     dtypes = {(full_name(new.dtype), full_name(old.dtype)) for old, new in others}
     dtypes_text = ", ".join(f"{new} instead of {old}" for new, old in sorted(dtypes))
     text = (
-        f"{len(others):,} of {len(agent.tensors):,} tensors have another dtype than the base's ({dtypes_text}), so "
-        f"they are stored whole: {sum(new.nbytes for _, new in others):,} bytes"
+        f"{len(others):,} of {len(agent.tensors):,} tensors differ from the base in dtype ({dtypes_text}), so they "
+        f"are stored whole: {sum(new.nbytes for _, new in others):,} bytes"
     )
     # Rounding to a dtype that lacks the base's values has moved nearly all of them, which converting does not undo.
     if all(widest((old.dtype, new.dtype)) == new.dtype for old, new in others):

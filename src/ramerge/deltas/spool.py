@@ -40,7 +40,7 @@ _HEAD = struct.Struct(f"<{COLUMNS}Q{_DIGEST}s")
 
 
 def _damage() -> OSError:
-    return OSError(errno.EIO, "the file system does not hold what was written", _NAME)
+    return OSError(errno.EIO, "the file system returned other bytes than were written", _NAME)
 
 
 def _checksum(data: bytes | memoryview) -> bytes:

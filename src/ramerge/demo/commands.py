@@ -17,7 +17,7 @@ from ramerge.sdk.progress import silence
     "output",
     "--out",
     type=PATH,
-    help="Keep the merged checkpoints in this folder, as ram and ram+; these two are replaced if they are there.",
+    help="Keep the merged checkpoints in this folder, as ram and ram+; existing ones are replaced.",
 )
 @option(
     "output",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ramerge import Options
 
 
-@command(short_help="Hand a merge to a trainer, to distill its agents into it.")
+@command(short_help="Write the files to distill the agents into a merge.")
 @click.argument("merged", metavar="MERGED", type=PATH)
 @OUT
 @options(PROMPTS)
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     "--hardest",
     type=click.IntRange(1),
     metavar="N",
-    help="Keep the N prompts of each agent to which the merge is least likely to give the agent's reply; for the "
-    "folder of a search with prompts.",
+    help="Keep the N hardest prompts of each agent: those where the merge is least likely to give the agent's reply. "
+    "MERGED must be a search with prompts.",
 )
 @option(
     "models",
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     "teachers",
     metavar="NAME=MODEL",
     multiple=True,
-    help="The checkpoint that stands in for an agent, where its own is an adapter, a delta or missing; repeatable.",
+    help="Checkpoint to use for an agent that is an adapter, a delta or missing; repeatable.",
 )
 @option(
     "output",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     default="trl",
     show_default=True,
     metavar="TRAINER",
-    help="The trainer: trl, trl-async, verl, nemo-rl, slime, or one of a plug-in.",
+    help="The trainer: trl, trl-async, verl, nemo-rl, slime, or a plug-in's.",
 )
 @option(
     "output",
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     default=1024,
     show_default=True,
     metavar="N",
-    help="Tokens of a reply at most.",
+    help="Maximum number of tokens in a reply.",
 )
 @options(printing("what was written"), run_options("overwrite"))
 def handoff(
@@ -65,11 +65,11 @@ def handoff(
     as_json: bool,
     options: Options,
 ) -> None:
-    """Write to OUT what a trainer needs to distill the agents of a merge into the merge.
+    """Write the files with which a trainer distills the agents of a merge into the merge.
 
-    MERGED is the folder of a merge, or of a search, whose best merge is taken. The merge is the student: a warm start
-    that took seconds. Each agent is the teacher of its own prompts (multi-teacher on-policy distillation). OUT gets
-    one dataset with the teacher of each prompt, and a configuration of the trainer; no weights are copied.
+    MERGED is the folder of a merge, or of a search, for its best merge. The merge is a warm start for the student, and
+    each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a dataset with the
+    teacher of each prompt, and a configuration of the trainer. No weights are copied.
 
     \b
     ramerge handoff MERGED OUT --prompts code=code.jsonl --prompts tool=tool.jsonl

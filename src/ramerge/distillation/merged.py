@@ -74,8 +74,9 @@ def open_merge(path: Path) -> Merge:
         )
     if not (folder / RECORDS[0]).is_file() or not (folder / RECIPE).is_file():
         raise RecipeError(
-            f"{folder}: has no {RECORDS[0]} and {RECIPE}, which say what was merged; give the folder that `ramerge "
-            "merge` or `ramerge search` wrote, complete"
+            f"{folder}: is not a finished merge: {RECORDS[0]} or {RECIPE} is missing; give the folder that `ramerge "
+            "merge` "
+            "or `ramerge search` wrote"
         )
     read_record(folder / RECORDS[0])
     recipe = check(read_document(folder / RECIPE))

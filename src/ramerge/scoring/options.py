@@ -10,12 +10,12 @@ SERVE_ARGS = option(
     default="",
     may_be_empty=True,
     metavar="WORDS",
-    help="Further words of the server's command line.",
+    help="Additional arguments for the server.",
 )
 DATA = option(
     "score",
     "--data",
     metavar="NAME=PATH",
     multiple=True,
-    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
+    help="Your copy of a data set (docs/guides/evaluate.md lists the names); repeat for each.",
 )

@@ -222,7 +222,8 @@ def read_scores(result: object) -> dict[str, Measure]:
         result = {"score": result}
     if not isinstance(result, Mapping) or not result:
         raise ScoreFailedError(
-            f"must return a number, {{name: number}} or {{name: [number of each item]}}, not {quoted(result)}"
+            f"the score function returned {quoted(result)}; return a number, {{name: number}} "
+            "or {name: [numbers of items]}"
         )
     if len(result) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(result):,} names; at most {_MOST_NAMES:,} are possible")

@@ -38,14 +38,14 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
 
 SERVING = options(
     option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form."),
-    option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running."),
+    option("remote", "--serve", type=click.Choice(SERVERS), help="Server that runs the merges for tasks and prompts."),
     SERVE_ARGS,
     option(
         "remote",
         "--endpoint",
         metavar="URL",
         hidden=True,
-        help="Refused: an endpoint serves one model, and here one merge after another is served (--serve).",
+        help="Refused: an endpoint serves a single model, but a search serves many; use --serve.",
     ),
     option(
         "remote",
@@ -72,15 +72,15 @@ SERVING = options(
 )
 """How tasks and prompts of `--score` are asked."""
 SCORE_HELP = (
-    "What scores a model: a function, as module:function or file.py:function; tasks of `ramerge eval`, such as "
-    "ramerge/tool,inspect_evals/gsm8k; or prompts, as FILE.jsonl or FILE.parquet, with --reward."
+    "Score of a model: a function (module:function or file.py:function), tasks of `ramerge eval` (such as "
+    "ramerge/tool,inspect_evals/gsm8k), or prompts (FILE.jsonl or FILE.parquet) with --reward."
 )
 
 
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
-@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: mass.")
+@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default with --prompts: mass.")
 @options_of(CalibrationSettings, "calibration", without=["gather", "hold_out", "reward"])
 @option(
     "method",
@@ -89,7 +89,7 @@ SCORE_HELP = (
     multiple=True,
     help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
 )
-@option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
+@option("method", "--space", type=PATH, help="A YAML file with the values and ranges to try, instead of --vary.")
 @options_of(SearchSettings, "search_settings")
 @SERVING
 @run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
@@ -105,17 +105,17 @@ def search(
     options: Options,
     **flags: Any,
 ) -> None:
-    """Merge points of a space, score each, and keep the best in the folder OUT.
+    """Try several merges, score each, and keep the best in the folder OUT.
 
-    The recipe, or --base and --agent, say what is merged; --vary or --space says which of its values vary. The same
-    command resumes an interrupted search.
+    Give the models as a recipe or with --base and --agent, and the values to try with --vary or --space. Without
+    --vary and --space, the search tries a few merges that often work well. The same command resumes an interrupted
+    search.
 
-    With --prompts of each agent's task, no labels are needed: merges are scored by how likely they are to give the
-    agents' own right replies (mass). With --prompts and --score, points are scored in the order of their mass, so that
-    --trials may be small. Without --vary or --space, the merges are tried that are the best of some agents.
+    With --prompts of each agent's task, no labels are needed: the score is mass, the likelihood of the agents' own
+    replies. With --prompts and --score, merges with higher mass are scored first, so that a few --trials suffice.
 
-    A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
-    the guide "Search" (docs/guides/search.md) says more.
+    A score function takes the folder of a merged model, and returns {name: number} or {name: [number for each item]}
+    (docs/guides/search.md).
 
     \b
     ramerge search --base BASE --agent code=CODER --agent tool=TOOL --prompts code=c.jsonl --prompts tool=t.jsonl OUT

@@ -142,7 +142,7 @@ class Folder:
         """A sentence that names the log of the score, where it holds something: tracebacks, and what was printed."""
         with suppress(OSError):
             if self.log.stat().st_size:
-                return [f"all that the score printed, with tracebacks, is in {self.log}"]
+                return [f"output and tracebacks of the score function are in {self.log}"]
         return []
 
     def agents(self) -> dict[str, dict[str, float]]:

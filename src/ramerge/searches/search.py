@@ -91,7 +91,7 @@ def search(
     has_prompts, by_mass = bool(document.stated("prompts")), score is None
     if by_mass and not has_prompts:
         raise EvaluationError(
-            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
+            "no score: give prompts for each agent (--prompts NAME=FILE, without labels), or a score function (--score)"
         )
     listen, place = on_progress or (lambda _: None), Path(out)
     space_file = [] if space is None or isinstance(space, Mapping) else [Path(space)]
@@ -167,9 +167,9 @@ def _check_own_replies(settings: SearchSettings, *, by_mass: bool) -> None:
     """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve."""
     word = "--generate" if settings.generate else "--serve"
     if not by_mass or not settings.calibration.reward:
-        raise EvaluationError(f"{word}: needs --prompts, and --reward, which scores the merges' own replies")
+        raise EvaluationError(f"{word}: needs --prompts, and --reward to score the merges' own replies")
     if len(settings.objectives) > 1:
-        raise EvaluationError(f"{word}: needs one --objective, by which own replies decide")
+        raise EvaluationError(f"{word}: needs a single --objective")
     if settings.server is not None and settings.generate is False:
         raise EvaluationError("--serve and --no-generate: one of them, not both; only own replies need the server")
     if settings.server is not None and (problems := settings.server.check()):

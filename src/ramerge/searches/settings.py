@@ -33,14 +33,16 @@ class SearchSettings:
 
     trials: int | None = field(
         default=None,
-        metadata=about("--trials", "search", "Points to try; default: all of a grid, else 30.", "N", kind=int),
+        metadata=about(
+            "--trials", "search", "Number of points to try; default: all points of a grid, otherwise 30.", "N", kind=int
+        ),
     )
     sampler: str | None = field(
         default=None,
         metadata=about(
             "--sampler",
             "search",
-            "What chooses points; default: grid if values are listed (--vary), tpe for a space (--space).",
+            "How to choose points; default: grid for --vary, tpe for --space.",
             choices=SAMPLERS,
         ),
     )
@@ -50,8 +52,8 @@ class SearchSettings:
         metadata=about(
             "--objective",
             "search",
-            "The figure to raise, or with =min to lower; default: mean, of all figures. worst: the smallest of them; "
-            "worst:NAME=SCORE,...: the worst retention, given the scores of the specialists. Several give a Pareto "
+            "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score; "
+            "worst:NAME=SCORE,...: the worst retention, given the agents' own scores. Several objectives give a Pareto "
             "front.",
             "NAME[=min]",
             repeats=True,
@@ -62,30 +64,31 @@ class SearchSettings:
         metadata=about(
             "--prune/--no-prune",
             "search",
-            "Give up a point as soon as it is certainly worse than the best; on by default.",
+            "Stop scoring a point once it is clearly worse than the best; on by default.",
         ),
     )
     most_failures: int = field(
         default=5,
-        metadata=about("--most-failures", "search", "Failed points in a row until it stops; 0: never.", "N", kind=int),
+        metadata=about("--most-failures", "search", "Stop after N failed points in a row; 0: never.", "N", kind=int),
     )
     score_timeout: float = field(
         default=3600.0,
-        metadata=about("--score-timeout", "score", "Seconds that scoring a merge may take.", "SECONDS", kind=float),
+        metadata=about("--score-timeout", "score", "Time limit for scoring a merge.", "SECONDS", kind=float),
     )
     generate: bool | None = field(
         default=None,
         metadata=about(
             "--generate/--no-generate",
             "search",
-            "With --prompts and --reward: let tied candidates reply to the held-out prompts; half the share of right "
-            "replies, half mass decides. Default: on with a GPU or --serve.",
+            "With --prompts and --reward: let statistically tied candidates reply to the held-out prompts, and choose "
+            "by "
+            "the share of right replies and mass, in equal parts. Default: on with a GPU or --serve.",
         ),
     )
     html: bool = field(
         default=True,
         metadata=about(
-            "--html/--no-html", "search", "Write OUT/search.html, which needs the extra `report`; on by default."
+            "--html/--no-html", "search", "Write OUT/search.html (needs the extra `report`); on by default."
         ),
     )
 

@@ -118,8 +118,8 @@ def agents_of(
     if len(bottom) > 1:
         bottoms = list({one.below: one.model for one in deltas if one.below in bottom}.values())
         raise RecipeError(
-            f"the deltas do not form a chain: {bottoms[0]} and {bottoms[1]} are for different models that no other one "
-            "gives; is one missing? Name those that belong together one after another"
+            f"the deltas do not form a chain: {bottoms[0]} and {bottoms[1]} start from different models; is a delta "
+            "missing between them? Give the deltas of one run in order"
         )
     agents: dict[str, object] = {}
     names_by_digest: dict[str, str] = {}
@@ -169,11 +169,11 @@ def _inside(folder: Path) -> RunCheckpoint | None:
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
     if is_model and step is not None:
-        _note(f"{folder}: is left out of the run, because it is a soup itself; to take it, name all checkpoints")
+        _note(f"{folder}: is skipped, because it is itself a soup; to use it, name all checkpoints")
     elif is_model:
-        _note(f"{folder}: is left out of the run, because neither its name nor a trainer's state says which step it is")
+        _note(f"{folder}: is skipped, because neither its name nor a trainer's state has its step")
     elif step is not None and (folder / "config.json").exists():
-        _note(f"{folder}: is left out of the run, because it holds no weights, or not all of them")
+        _note(f"{folder}: is skipped, because weights are missing")
     return None
 
 

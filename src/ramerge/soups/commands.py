@@ -43,7 +43,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     type=click.Choice(STRATEGIES),
     default="uniform",
     show_default=True,
-    help="How checkpoints are weighted; each but greedy is a method of that name.",
+    help="How to weight the checkpoints; all but greedy are also methods.",
 )
 @option(
     "method",
@@ -53,21 +53,21 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     multiple=True,
     help="A parameter of the strategy, such as half_life=50 or at=1000; repeatable.",
 )
-@option("models", "--last", type=click.IntRange(1), metavar="K", help="Take the last K checkpoints only.")
-@option("models", "--steps", metavar="A:B", help="Take checkpoints of steps A to B only; either may be left out.")
+@option("models", "--last", type=click.IntRange(1), metavar="K", help="Use only the last K checkpoints.")
+@option("models", "--steps", metavar="A:B", help="Use only checkpoints from step A to B; either may be left out.")
 @option(
     "score",
     "--scores",
     metavar="LOGS",
     type=PATH,
-    help="For scored and --choose: a folder of logs that `ramerge eval` wrote of the checkpoints.",
+    help="For scored and --choose: a folder with `ramerge eval` logs of the checkpoints.",
 )
 @option(
     "score",
     "--choose",
     type=click.IntRange(1),
     metavar="K",
-    help="Take K checkpoints that score well, and differ in which tasks they are good at.",
+    help="Choose K checkpoints that score well on different tasks.",
 )
 @option("score", "--score", metavar="SCORE", help=f"For greedy. {SCORE_HELP}")
 @option(
@@ -76,11 +76,16 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     metavar="NAME[=min]",
     default="mean",
     show_default=True,
-    help="For greedy: the figure to raise, or with =min to lower; mean: of all figures.",
+    help="For greedy: the score to maximize, or with =min to minimize; mean: the mean of all scores.",
 )
 @SERVING
 @options_of(SearchSettings, "search_settings", only=["most_failures", "score_timeout"])
-@option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
+@option(
+    "score",
+    "--analyze",
+    is_flag=True,
+    help="Show how straight the run is in weight space, and merge nothing; needs --base.",
+)
 @option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN, WRITE_RECIPE, printing("the result"), MERGE)
 def soup(
@@ -95,8 +100,8 @@ def soup(
 ) -> None:
     """Average checkpoints along a training run into one model at OUT, or predict a later checkpoint.
 
-    RUN is a folder of checkpoints (global_step_10, checkpoint-10, iter_0000010), a list of checkpoints, a repository
-    of the hub with a branch for each step, or a folder of deltas, which with --base is the fastest.
+    RUN is a folder of checkpoints (global_step_10, checkpoint-10, iter_0000010), a list of checkpoints, a Hub
+    repository with a branch for each step, or a folder of deltas. Deltas need --base, and are the fastest.
 
     \b
     ramerge soup runs/code OUT --last 5
@@ -184,7 +189,7 @@ def _find_greedy(
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:
-        raise RecipeError("greedy: needs --score, which says how a soup is scored")
+        raise RecipeError("--strategy greedy: needs --score to score soups")
     make_scorer, objective = (
         scorer_of(score_of(flags), flags["search_settings"].score_timeout),
         objective_of(flags["objective"]),

@@ -117,8 +117,8 @@ def greedy_soup(
         except TooManyFailuresError as error:
             raise EvaluationError(
                 [
-                    f"{error.count} in a row got no score; the last, {' + '.join(error.trial.point[_SOUP])}: "
-                    f"{error.trial.failure} (--most-failures 0 never stops)",
+                    f"stopped after {error.count} failures in a row (--most-failures 0 never stops); the last, "
+                    f"{' + '.join(error.trial.point[_SOUP])}: {error.trial.failure}",
                     *folder.said_by_score(),
                 ]
             ) from error

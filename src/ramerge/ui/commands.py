@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     type=PATH,
     multiple=True,
     metavar="FOLDER",
-    help="A folder that the page may read, with all that is below it; outputs are written into the first one; "
-    "repeatable; default: the working folder.",
+    help="A folder that the page may read, with its subfolders; outputs go to the first one; repeatable; default: the "
+    "working folder.",
 )
-@option("run", "--port", type=click.IntRange(0, 65535), default=0, help="The port; default: any that is free.")
+@option("run", "--port", type=click.IntRange(0, 65535), default=0, help="The port; default: any free port.")
 @options(DEBUG, run_options("threads", "max_memory", "device"))
 def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port: int, options: Options) -> None:
-    """Open a page in the browser: look at agents, choose a merge, run it, compare and share it.
+    """Open a page in the browser to look at agents, and to choose, run, compare and share merges.
 
-    The page is for this user on this machine only: its address holds a random token. It reads nothing outside of the
-    folders given with --root, and runs the commands that it shows.
+    Only you can open the page, on this machine: its address contains a random token. It reads only the folders given
+    with --root, and shows the commands that it runs.
     """
     from ramerge.sdk.options import missing
 

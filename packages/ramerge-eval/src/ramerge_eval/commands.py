@@ -30,7 +30,7 @@ _FORMATS = ("text", "markdown", "html", "csv")
     "tasks",
     metavar="TASK",
     multiple=True,
-    help="A task of Inspect's: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
+    help="An Inspect task: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
 )
 @BASE
 @AGENT
@@ -46,12 +46,12 @@ _FORMATS = ("text", "markdown", "html", "csv")
     "remote",
     "--serve",
     type=click.Choice(SERVERS),
-    help="Start a server for each model, and stop it.",
+    help="Start a server for each model, and stop it afterwards.",
 )
 @SERVE_ARGS
-@option("remote", "--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that runs already, up to /v1.")
+@option("remote", "--endpoint", metavar="URL", help="URL of a running OpenAI-compatible endpoint, up to /v1.")
 @option(
-    "remote", "--served-name", "served_names", metavar="NAME", multiple=True, help="What the endpoint calls the model."
+    "remote", "--served-name", "served_names", metavar="NAME", multiple=True, help="Name of the model on the endpoint."
 )
 @option(
     "remote",
@@ -59,9 +59,9 @@ _FORMATS = ("text", "markdown", "html", "csv")
     default="RAMERGE_API_KEY",
     show_default=True,
     metavar="VARIABLE",
-    help="Variable with the endpoint's key.",
+    help="Environment variable with the endpoint's key.",
 )
-@option("score", "--limit", type=click.IntRange(1, 10**9), help="Ask only the first samples of each task.")
+@option("score", "--limit", type=click.IntRange(1, 10**9), help="Use only the first samples of each task.")
 @DATA
 @option(
     "score",
@@ -69,20 +69,20 @@ _FORMATS = ("text", "markdown", "html", "csv")
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Generation, by Inspect's names (max_tokens=512, max_connections=64), or a task's parameter "
+    help="Generation setting with Inspect's name (max_tokens=512, max_connections=64), or a task's parameter "
     "(math.fewshot=8, coding.subsets=mbpp).",
 )
 @option(
     "run",
     "--sandbox",
     metavar="NAME",
-    help="Where programs that models write run: bubblewrap, docker, or local: no sandbox, with your rights.",
+    help="Sandbox for model-written programs: bubblewrap, docker, or local (no sandbox, your permissions).",
 )
 @printing("the scores")
 def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None:
-    """Score models on tasks of Inspect's, into the folder LOGS, which `inspect view --log-dir LOGS` shows.
+    """Score models on Inspect tasks, and write the logs to LOGS (`inspect view --log-dir LOGS` shows them).
 
-    To resume a run that was interrupted, give the same command again.
+    The same command resumes an interrupted run.
 
     \b
     ramerge/coding    LiveBench, LiveCodeBench, MBPP, CodeContests, CodeForces, HumanEval
@@ -92,7 +92,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge/ifeval    IFEval
     ramerge/math      GSM8K, MATH500
     ramerge/rewards   your own prompts, with a reward function
-    ramerge/agreement how likely a model finds the agents' own replies; not skill
+    ramerge/agreement likelihood of the agents' own replies; not skill
 
     \b
     ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm
@@ -184,7 +184,7 @@ def _scores(model: Model) -> dict[str, object]:
     }
 
 
-@command("table", short_help="Put scores of models side by side.")
+@command("table", short_help="Compare scores of models in a table.")
 @click.argument("logs", type=PATH)
 @option(
     "output",
@@ -202,31 +202,29 @@ def _scores(model: Model) -> dict[str, object]:
     multiple=True,
     help="A model to show; repeat for more; default: all.",
 )
-@option("models", "--base", metavar="NAME", help="The base model, where merge records do not say it.")
+@option("models", "--base", metavar="NAME", help="The base model, if no merge record names it.")
 @option(
     "models",
     "--specialist",
     "specialists",
     metavar="TASK=NAME",
     multiple=True,
-    help="The agent trained for a task, or for all of a suite; default: the one that is named for it.",
+    help="The agent trained for a task or suite; default: the agent with its name.",
 )
-@option(
-    "models", "--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record."
-)
+@option("models", "--merged", metavar="NAME", multiple=True, help="A merged model without a merge record.")
 @option(
     "output", "--reference", type=click.Choice(["paper"]), help="Add the rows of the paper's table, marked as quoted."
 )
 @option("output", "--intervals", is_flag=True, help="Show 95 % bootstrap intervals of the scores.")
-@option("output", "--compare", metavar="NAME,NAME", help="Paired bootstrap tests between two models instead.")
+@option("output", "--compare", metavar="NAME,NAME", help="Show paired bootstrap tests between two models instead.")
 @option("output", "--out", type=PATH, help="Write to a file.")
 @option("output", "--overwrite", is_flag=True, help="Replace the file if it exists.")
 @DEBUG
 def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, overwrite: bool, **options: Any) -> None:
-    """Put the models of LOGS side by side, in the columns of the paper's tables.
+    """Compare the models in LOGS in a table, such as those of the paper.
 
-    LOGS is what `ramerge eval` or `inspect eval` wrote. On a terminal a wide table is broken into blocks; a file or a
-    pipe gets all columns in one.
+    LOGS is a folder that `ramerge eval` or `inspect eval` wrote. On a terminal, wide tables are split into blocks; in a
+    file or a pipe, all columns are in one line.
     """
     from ramerge.sdk.files import STANDARD_OUTPUT, write_file
     from ramerge.sdk.outputs import claim_files

@@ -73,9 +73,9 @@ def refuse_other_models(plan: MergePlan) -> None:
                 sample = common_names[:: -(-len(common_names) // _TENSORS) or 1]
                 if all(digests[one] in (_digest(own[owner][one], reader) for owner in (name, BASE)) for one in sample):
                     continue
-                text = f"was gathered from another model than {name} or the base (was it trained on since?);"
+                text = f"was not calibrated with {name} or the base (was {name} trained further?);"
             elif (side.folder / PLACES).exists():
-                text = f"has no {MODEL}, which says from which model the inputs were recorded;"
+                text = f"has no {MODEL}, so the model of its inputs is unknown;"
             else:
                 continue
             text = f"{side.folder}: {text} run `ramerge calibrate` again"

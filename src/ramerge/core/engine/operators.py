@@ -58,8 +58,8 @@ def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
         raise WeightsError(
-            f"{record.inputs.path}: recorded inputs {record.inputs.name!r} are NaN or Inf, have a negative weight, "
-            "or count nothing; run `ramerge calibrate` again"
+            f"{record.inputs.path}: recorded inputs {record.inputs.name!r} have NaN, Inf, negative weights or only "
+            "zero weights; run `ramerge calibrate` again"
         )
     return RecordedRows(inputs, weights)
 

@@ -212,10 +212,9 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
         yield _of(
             plan,
             name,
-            f"its norms are the base's {change} ({examples} and others of a sample), which no training does: programs "
-            "such as MLX, llama.cpp and Megatron (zero-centered gamma) store them so, and a merge adds the difference. "
-            "Give the checkpoint as its trainer saved it, or convert it back; or give the base as the same program "
-            "stores it",
+            f"its norms are the base's {change} ({examples} and others of a sample), and training does not do that. "
+            "MLX, llama.cpp and Megatron (zero-centered gamma) store norms this way, and a merge would add the "
+            "difference. Give the checkpoint as its trainer saved it, or a base that the same program stored",
         )
 
 
@@ -377,16 +376,17 @@ class _Start:
         dtype = full_name(self.dtype)
         if self.is_rounded:
             text = (
-                f"holds the base's numbers, rounded to {dtype}, in only {self.exact / self.elements:.1%} of a sample, "
+                f"only {self.exact / self.elements:.1%} of its values (a sample) equal the base's, rounded to {dtype}, "
             )
             return (
-                f"{text}so what quantizing changed counts as trained; if it was trained from the model before that, "
-                "give that model as base"
+                f"{text}so quantization errors count as training; if it was trained from the unquantized model, give "
+                "that as the base"
             )
         return (
-            f"holds the base's numbers rounded to {dtype} in {self.rounded_count / self.elements:.0%} of a sample: its "
-            "trainer dequantized the base, so rounding makes most elements differ. Give the base that it was trained "
-            f"from: ramerge convert {plan.inputs.base.location} OUT --dtype {dtype}"
+            f"{self.rounded_count / self.elements:.0%} of its values (a sample) equal the base's, rounded to {dtype}: "
+            "its "
+            "trainer dequantized the base, so rounding makes most elements differ. Give the dequantized base: "
+            f"ramerge convert {plan.inputs.base.location} OUT --dtype {dtype}"
         )
 
 
@@ -427,8 +427,10 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     common = cosines[0] > _COMMON and by_angles
     alike = common or all(share > _VOTES for share in votes.values())
     if votes[likely] > _VOTES and (not alike or sample.stands_still(likely, apart)):
-        text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
-        yield SwappedBase(_of_base(plan, f"{text}; {_question('it')}"))
+        text = (
+            f"where {names[likely - 1]} differs from the base, the other agents have the values of {names[likely - 1]}"
+        )
+        yield SwappedBase(_of_base(plan, f"{text}; {_question(names[likely - 1])}"))
     elif (
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
@@ -439,8 +441,8 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         )
     ):
         name = names[straight - 1]
-        text = f"the other models differ from {name} in different directions (mean cosine "
-        text += f"{decimals(cosines[straight], 2)}), but from the base in a common direction ({cosines[0]:.2f}); "
+        text = f"measured from the base, the other models moved in a common direction (mean cosine {cosines[0]:.2f}); "
+        text += f"measured from {name}, in different ones ({decimals(cosines[straight], 2)}); "
         text = _of_base(plan, f"{text}{_question(name)}")
         yield SwappedBase(text) if sample.carriers[apart[1:]].min() > ENOUGH else text
     elif alike:
@@ -448,12 +450,12 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         text = (
             f"the agents differ from the base in the same way, and little from each other ({evidence}); unless they are"
         )
-        text += " checkpoints of one run, they were probably trained from another model, or the base is swapped with an"
-        yield _of_base(plan, f"{text} agent")
+        text += " checkpoints of one run, the base is probably wrong, or swapped with an agent"
+        yield _of_base(plan, text)
 
 
 def _question(agent: str) -> str:
-    return f"is {agent} swapped with the base, or were the others trained from it?"
+    return f"are {agent} and the base swapped, or were the others trained from {agent}?"
 
 
 def _of_base(plan: MergePlan, text: str) -> str:

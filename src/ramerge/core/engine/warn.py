@@ -67,8 +67,8 @@ def spoiled(non_finite: Mapping[str, NonFinite]) -> list[str]:
     return [
         f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
         f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
-        "allow.non_finite computes with them: depending on the method, the output holds NaN or Inf there, or what the "
-        "other models give"
+        "allow.non_finite computes with them: depending on the method, the output has NaN or Inf there, or the other "
+        "models' values"
         for label, each in non_finite.items()
     ]
 
@@ -116,7 +116,7 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
     dense_agents = {name: density for name, density in densities.items() if density > _DENSE}
     if epsilon is None or len(densities) == 1 or not dense_agents:
         return ()
-    consequence = "so most is shared, and RAM averages that over the agents that moved it. "
+    consequence = "so most parameters are shared, and RAM averages them. "
     if fine := {name: why for name, why in fine_agents(plan).items() if name in dense_agents}:
         counts = ", ".join(f"{dense_agents[name]:.0%} of {name} ({why})" for name, why in fine.items())
         return [
@@ -130,7 +130,9 @@ def _dense(plan: MergePlan, epsilon: float | None, densities: Mapping[str, float
     counts = ", ".join(f"{density:.0%} of {name}" for name, density in dense_agents.items())
     text = f"training moved {counts} by more than epsilon = {epsilon:g}, {consequence}{instead_of_averaging(plan)}"
     return [
-        SaysWhereToBegin(f"{text}. Check that the base is theirs: of agents as dense, a swapped one may go unnoticed")
+        SaysWhereToBegin(
+            f"{text}. Check that the base is the right one: with such dense agents, a wrong base may go unnoticed"
+        )
     ]
 
 
@@ -150,11 +152,10 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
             far.append(f"{name} {effective:.3f} instead of {nominal:.3f}")
     if not far:
         return []
-    on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps it on average, "
+    on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps the factor on average, "
     return [
-        f"rounding to {_dtype(plan)} changes how much of an agent's update {plan.method.name} keeps where only this "
-        f"agent moved (a sample): {', '.join(far)}; {on_average}"
-        f"`dtype: {plan.exact_dtype}` keeps it exactly"
+        f"rounding to {_dtype(plan)} changes the factor of unique updates ({plan.method.name}, from a sample): "
+        f"{', '.join(far)}; {on_average}`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 
 

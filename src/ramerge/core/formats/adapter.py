@@ -108,8 +108,8 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
     if options := agent.settings.unread:
         names = brief_list(list(map(quoted, options)))
         yield (
-            f"{CONFIG} has options that are set and not known here, so they are not used: {names}; make sure that the "
-            "update is B A"
+            f"{CONFIG} sets options unknown to ramerge, which are ignored: {names}; make sure that the update is "
+            "still B A"
         )
 
 
@@ -195,8 +195,9 @@ def _other_base(agent: AdaptedModel) -> Iterator[str]:
     name = IN_4_BITS.sub("", settings.base_model_name_or_path)
     if name and not {_model_name(name), _model_name(settings.base_model_name_or_path)} & model_names:
         yield (
-            f"its configuration says that it was trained on {quoted(name)}, and the base is "
-            f"{base.directory}; the shapes fit, but on another model it makes no sense"
+            f"{CONFIG} names {quoted(name)} as its base, but the base is {base.directory}; the shapes fit, so make "
+            "sure "
+            "that it is the same model"
         )
 
 

@@ -18,7 +18,7 @@ from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.core.tensors.tensor import Tensor
 
 UNGATHERED = (
-    "it was saved without gathering what ZeRO-3 or FSDP had spread; save it again, gathered (DeepSpeed: "
+    "it was saved without gathering the shards of ZeRO-3 or FSDP; gather them when you save (DeepSpeed: "
     "stage3_gather_16bit_weights_on_model_save, FSDP: FULL_STATE_DICT)"
 )
 """Why weights of a model or an adapter have no elements."""
@@ -182,9 +182,9 @@ def check_index(folder: Location, index: Mapping[str, str], shards: Mapping[str,
     problems = []
     for name, shard in index.items():
         if name not in actual:
-            problems.append(f"{folder / shard}: the index says it holds {quoted(name)}, but it does not")
+            problems.append(f"{folder / shard}: lacks {quoted(name)}, which the index lists for it")
         elif actual[name] != shard:
-            problems.append(f"{folder}: the index says {quoted(name)} is in {shard}, but it is in {actual[name]}")
+            problems.append(f"{folder}: the index lists {quoted(name)} for {shard}, but it is in {actual[name]}")
     problems += [
         f"{folder / shard}: holds {quoted(name)}, which the index does not list"
         for name, shard in actual.items()

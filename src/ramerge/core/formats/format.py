@@ -52,7 +52,7 @@ class Opening:
             elif path.is_symlink():
                 problems.append(f"{path}: is a broken link")
             else:
-                missing = "the index names this file, but it is missing" if in_index else "is missing"
+                missing = "is missing, but the index names it" if in_index else "is missing"
                 problems.append(f"{path}: {missing}")
         if not self.allow_outside_links:
             outside = [path for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)]

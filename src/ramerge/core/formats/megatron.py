@@ -106,7 +106,7 @@ def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     """Embeddings without the rows that Megatron adds so that all ranks have as many."""
     if not tensor.shape or tensor.shape[0] < sizes.vocabulary:
         raise ValueError(
-            f"has shape {list(tensor.shape)}, but config.json says a vocabulary of {sizes.vocabulary:,}; it is of "
+            f"has shape {list(tensor.shape)}, but vocab_size in config.json is {sizes.vocabulary:,}; it belongs to "
             "another model"
         )
     return [rows_of(tensor, 0, sizes.vocabulary)]

@@ -101,9 +101,9 @@ def open_stack(
         below = model
         model = open_checkpoint(folder, base=below, **options)
         if only_deltas and model.delta is None:
-            raise CheckpointError(f"{folder}: is no delta, but {model.title}; give a folder that `ramerge delta` wrote")
+            raise CheckpointError(f"{folder}: is not a delta ({model.title}); give a folder that `ramerge delta` wrote")
         if place and not model.needs_base:
-            text = "is a whole model; only adapters and deltas can be added to another one"
+            text = "is a whole model; only adapters and deltas can be added to a model"
             raise CheckpointError(f"{folder}: {text}")
         if model.format != ADAPTER or below is None:
             plain = None
@@ -225,6 +225,6 @@ def _no_weights(directory: Location) -> str:
         return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
     inner = _inner_models(directory)
     others = f", the last of {len(inner)} such folders" if len(inner) > 1 else ""
-    hint = f"; there are some in {inner[-1]}{others}" if inner else ""
+    hint = f"; did you mean {inner[-1]}{others}?" if inner else ""
     formats = ", ".join(dict.fromkeys(format.title for format in by_priority()))
-    return f"{directory}: holds no weights in a format that is known ({formats}){hint}"
+    return f"{directory}: has no weights in a known format ({formats}){hint}"

@@ -119,10 +119,10 @@ def _choose_files(
     # files that are not read and look like a model, which programs may read in place of the others
     warnings: tuple[str, ...] = ()
     if series:
-        state = "not complete" if any(gaps(series)) else "complete by themselves"
+        state = "an incomplete model" if any(gaps(series)) else "a complete model, too"
         warnings = (
-            f"{folder}: {few_quoted(names)} make up the model that is read; {few_quoted(series)}, which are "
-            f"{state}, are not read; remove what is left from an earlier save",
+            f"{folder}: reads {few_quoted(names)} and ignores {few_quoted(series)} ({state}); remove the files of the "
+            "earlier save",
         )
     if names == [naming.one_file] and (folder / naming.index).exists():
         indexed: list[str] = []
@@ -130,8 +130,8 @@ def _choose_files(
             indexed, _ = read_index(folder / naming.index, suffix)
         if indexed != names:
             warnings = (
-                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
-                "which names other files, as vLLM reads them; remove what is left from an earlier save",
+                f"{folder}: {naming.index} names other files than {naming.one_file}. ramerge and transformers read "
+                f"{naming.one_file}, vLLM reads the others; remove the files of the earlier save",
             )
     return names, index, notes, warnings
 
@@ -181,7 +181,7 @@ def open_files(
         tensors.update({tensor.name: tensor for tensor in own_tensors})
     if index is not None and not problems:
         problems += [
-            f"{folder}: the index says {quoted(tensor.name)} is in {index[tensor.name]}, but it is in {name}"
+            f"{folder}: the index lists {quoted(tensor.name)} for {index[tensor.name]}, but it is in {name}"
             for tensor, name in overridden
             if tensor.name not in tensors
         ]
@@ -254,20 +254,22 @@ def _incomplete(
         some = few_quoted(absent, count)
         if not in_index:
             yield (
-                f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "
-                "copy what is missing, or save the model again"
+                f"{folder}: is incomplete: by the numbers in their names, its files lack {some}; copy the missing "
+                "files, "
+                "or save the model again"
             )
         elif any(name in files for name in absent):
             yield (
-                f"{folder / naming.index}: does not name {some}, but such files are there, so it is not the index of "
-                "these files; remove it to read all of them, or save the model again"
+                f"{folder / naming.index}: does not list {some}, which are in the folder, so it belongs to another "
+                "save; "
+                "remove the index to read all files, or save the model again"
             )
         elif whole := _whole_without(folder, naming):
-            yield f"{folder / naming.index}: names other files than those that are there; {whole}"
+            yield f"{folder / naming.index}: names files that are not in the folder; {whole}"
         else:
             yield (
-                f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
-                "model is not complete; copy what is missing with its index, or save the model again"
+                f"{folder / naming.index}: the model is incomplete: neither the index nor the folder has {some}; copy "
+                "the missing files with their index, or save the model again"
             )
     totals: dict[str, set[int]] = defaultdict(set)
     for name in names:

@@ -14,32 +14,30 @@ _MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
 # Kind, alternative patterns of names inside of it, and advice for {run} and {file}.
 _KINDS = (
     (
-        "the state of an engine of vLLM, of which each file is one rank's part (save_sharded_state)",
+        "the sharded state of a vLLM engine (save_sharded_state)",
         ("model-rank-*-part-*",),
-        "give the folder that the engine was loaded from, or save the model with its trainer; no tool puts such parts "
-        "together again",
+        "give the folder that the engine was loaded from, or save the model with its trainer; no tool joins the shards",
     ),
     (
-        "a pipeline of diffusers",
+        "a diffusers pipeline",
         ("model_index.json",),
-        "give the folder of the one model in it that was trained, such as {run}/transformer or {run}/unet, and of the "
-        "base the same",
+        "give the trained model in it, such as {run}/transformer or {run}/unet, and the same folder of the base",
     ),
     (
-        "a checkpoint of Megatron in its old format",
+        "a checkpoint in Megatron's old format",
         ("mp_rank_*", "iter_*/mp_rank_*"),
         "convert it: torchrun pretrain_gpt.py with the arguments of the training, --load {run} --ckpt-convert-format "
         "torch_dist --ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of "
         "transformers",
     ),
     (
-        "the original files of Llama",
+        "a model in Llama's original format",
         ("consolidated.*.pth",),
         "convert it: python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {run} --model_size "
         "SIZE --output_dir {run}-hf",
     ),
     (
-        "an adapter of MLX",
+        "an MLX adapter",
         _MLX,
         "convert it: mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base "
         "as BASE; then give {run}-fused",
@@ -70,7 +68,7 @@ def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
         return None
     run = quote(str(folder))
     return (
-        f"{folder}: is an adapter of Megatron ({quoted(example)} and others), which is not read; convert it, in "
+        f"{folder}: is a Megatron adapter ({quoted(example)} and others), which ramerge does not read; convert it, in "
         "Megatron-Bridge's repository: python examples/conversion/adapter/export_adapter.py --hf-model-id BASE "
         f"--megatron-peft-checkpoint {run} --output-hf-path {run}-peft"
     )
@@ -90,8 +88,8 @@ def unmerged_adapters(folder: Location, names: Iterable[str]) -> str | None:
             "save_pretrained), or save the adapter alone, with its adapter_config.json"
         )
     return (
-        f"{folder}: holds factors of LoRA ({such}) without an adapter_config.json that states r and lora_alpha, so "
-        "what they add is not known: save them with PEFT (save_pretrained), or merge them into the base "
+        f"{folder}: holds LoRA factors ({such}) without an adapter_config.json with r and lora_alpha, so their "
+        "update is unknown: save them with PEFT (save_pretrained), or merge them into the base "
         "with the tool that wrote them, and give the result"
     )
 
@@ -102,9 +100,9 @@ def fsdp_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
     if example is None:
         return None
     return (
-        f"{folder}: is a checkpoint of Megatron-FSDP, fsdp_dtensor ({quoted(example)} and others), which is not read: "
-        "load it with the program that trained it and save it in the layout of transformers (Megatron-Bridge: "
-        "AutoBridge.save_hf_pretrained), or train with --ckpt-format torch_dist, which is read"
+        f"{folder}: is a Megatron-FSDP checkpoint, fsdp_dtensor ({quoted(example)} and others), which ramerge does not "
+        "read: load it with the program that trained it and save it in the Hugging Face layout (Megatron-Bridge: "
+        "AutoBridge.save_hf_pretrained), or train with --ckpt-format torch_dist"
     )
 
 
@@ -124,5 +122,5 @@ def advice(folder: Location) -> str | None:
     for title, patterns, command in _KINDS:
         if paths := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
             run = quote(str(folder))
-            return f"is {title}, which is not read; {command.format(run=run, file=quote(paths[0]))}"
+            return f"is {title}, which ramerge does not read; {command.format(run=run, file=quote(paths[0]))}"
     return None

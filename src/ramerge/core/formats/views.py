@@ -37,8 +37,9 @@ def tensor_of(name: str, view: View) -> Tensor:
     if len(shape) > 1 and _is_row_major(transposed_shape, steps):
         return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, transposed_shape, origin)))
     raise CheckpointError(
-        f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
-        f"{list(strides)}, which is not read; save it again after .contiguous()"
+        f"{view.storage.path}: tensor {quoted(name)} of shape {list(shape)} is not contiguous (strides "
+        f"{list(strides)}); "
+        "save it again after .contiguous()"
     )
 
 

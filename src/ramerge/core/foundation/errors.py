@@ -221,7 +221,7 @@ class EvaluationError(InputError):
         ...     ramerge.search("recipe.yaml", "found")  # neither prompts nor a score
         ... except ramerge.EvaluationError as error:
         ...     print(error)
-        say what scores merges: ...
+        no score: give prompts for each agent ...
     """
 
 

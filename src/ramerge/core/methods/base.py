@@ -290,7 +290,8 @@ class SideInput:
 IMPORTANCE = SideInput(
     "importance",
     "importances",
-    "pass --prompts {name}=FILE, on which it is estimated, or --importance {name}=FOLDER of `ramerge calibrate`",
+    "pass prompts to estimate it (--prompts {name}=FILE), or a folder of `ramerge calibrate` (--importance "
+    "{name}=FOLDER)",
     'give {"model": STATE_DICT, "importance": {NAME: ARRAY}} as the agent, with arrays of the tensors\' shapes; '
     "`ramerge.merge` estimates them from folders and `prompts`",
     by_element=True,
@@ -299,7 +300,7 @@ IMPORTANCE = SideInput(
 INPUTS = SideInput(
     "inputs",
     "recorded inputs",
-    "pass --prompts {name}=FILE, on which they are recorded, or --inputs {name}=FOLDER of `ramerge calibrate`",
+    "pass prompts to record them (--prompts {name}=FILE), or a folder of `ramerge calibrate` (--inputs {name}=FOLDER)",
     'give {"model": STATE_DICT, "inputs": {NAME: ROWS}} as the agent, with rows (n, d) for each weight (m, d); '
     "`ramerge.merge` records them from folders and `prompts`",
     by_element=False,

@@ -101,5 +101,5 @@ def tidy(out: OutputTarget | None) -> None:
     with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
         if output_dir(out).is_left_complete():
             discard(out)
-            note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
+            note = f"{out}: is complete; leftovers of the killed run that wrote it were removed"
             warnings.warn(note, OutputWarning, stacklevel=3)

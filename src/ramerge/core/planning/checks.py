@@ -96,10 +96,10 @@ def check_configs(
         refusals = {key: text for key, text in comparison.refusals.items() if key not in allowances}
         warnings = {key: text for key, text in comparison.warnings.items() if key not in allowances}
         if refusals:
-            text = f"{_config_of(agent)} differs from the base's in what the weights mean: {_pairs(refusals)}"
+            text = f"{_config_of(agent)} does not fit the base's: {_pairs(refusals)}"
             accept = f"allow.config: [{', '.join(refusals)}] accepts it"
             if all(key.rpartition(".")[2] == "vocab_size" for key in refusals) and _has_other_rows(base, agent):
-                accept = "what accepts the other shapes accepts this, too"
+                accept = "accepting the other shapes accepts this too"
             yield problem(f"{text} ({accept})", name)
         if warnings:
             text = f"{_config_of(agent)} differs from the base's, which may change what the weights mean"
@@ -222,11 +222,11 @@ def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) 
     for name, files in files_by_name.items():
         if absent := [file for file in files if PurePosixPath(file).as_posix() not in companions]:
             owners = [agent for agent, model in inputs.opened_agents.items() if _has_all(model, absent)]
-            advice = f"; {owners[0]} has them" if owners else ""
+            advice = f", but not from that of {owners[0]}" if owners else ""
             yield warning(
-                f"{companions[name]}: names {brief_list(list(map(quoted, absent)))}, which the output does not get, "
-                f"because they are not in this folder{advice}; copy them into the output, which cannot be loaded "
-                "without them"
+                f"{companions[name]}: needs {brief_list(list(map(quoted, absent)))}, missing from this "
+                f"folder{advice}; copy "
+                "what is missing into the output, which cannot be loaded without it"
             )
     for agent, model in inputs.opened_agents.items():
         own = processor_files(model.metadata_folder)
@@ -458,7 +458,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> I
         return
     for number, rule in enumerate(recipe.rules):
         if rule.dtype is not None:
-            text = f"{rule}: tensors that are quantized like the base have no other dtype; leave one of the two out"
+            text = f"{rule}: tensors that are quantized like the base cannot have a dtype of their own; leave one out"
             yield problem(text, ("rules", str(number), "dtype"))
     if recipe.seed is not None:
         text = (
@@ -470,8 +470,8 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> I
     others = unlike_base(base, only_counts=only_counts)
     if changed_tensors := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
-            f"like base: an adapter changes {brief_list(changed_tensors)}, and codes and scales are those of the model "
-            f"without it; write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
+            f"like base: an adapter changes {brief_list(changed_tensors)}, so the base's codes and scales no longer "
+            f"fit; write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
         )
         yield problem(text, ("dtype",))
     elif others:

@@ -60,11 +60,11 @@ def warn_of_damaged_files(
             reasons[path] = damage
     for path, reason in reasons.items():
         kinds = uncompared.get(path, [])
-        effects = ["the output gets it as it is"] if path in names_by_path else []
+        effects = ["it is copied to the output unchanged"] if path in names_by_path else []
         if kinds:
             are = "are" if len(kinds) > 1 or kinds[0].endswith("s") else "is"
             whose = owners[path] or "the base"
-            effects.append(f"{enumerated(kinds)} of {whose} {are} not compared with those of others")
+            effects.append(f"{enumerated(kinds)} of {whose} {are} not compared with the other models'")
         if effects:
             advice = _advice(reader, models, names_by_path[path]) if is_tokenizer(names_by_path.get(path, "")) else ""
             yield warning(f"{path}: {reason}; {' and '.join(effects)}; {AGAIN}{advice}", owners.get(path))
@@ -85,5 +85,5 @@ def _advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) ->
     for agent, model in models.items():
         with suppress(CheckpointError):
             if agent != BASE and reader.is_whole(model, name):
-                return f" (or companions: {agent} takes that of {agent})"
+                return f" (or take the file of {agent}: `companions: {agent}`)"
     return ""

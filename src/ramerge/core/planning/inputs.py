@@ -348,7 +348,7 @@ def _check_ranks(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     """Refuse parameters without elements in the model that all others are compared with."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
-        yield problem(f"{checkpoint.directory}: has no elements of {brief_list(empty)}; {UNGATHERED}", name)
+        yield problem(f"{checkpoint.directory}: is empty in {brief_list(empty)}; {UNGATHERED}", name)
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:

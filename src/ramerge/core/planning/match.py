@@ -203,7 +203,7 @@ def _compare(
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
     if empty:
-        findings.append(problem(f"{agent.directory}: has no elements of {brief_list(empty)}; {UNGATHERED}", name))
+        findings.append(problem(f"{agent.directory}: is empty in {brief_list(empty)}; {UNGATHERED}", name))
     elif shapes and allow.different_shapes:
         findings.append(note(f"{name}: {len(shapes)} tensors of another shape ({policy})"))
     elif shapes and agent.vocabulary is not None and 0 not in rows:

@@ -31,9 +31,7 @@ Requirement = Callable[[RequestedMerge], str]
 def one_merge(merge: RequestedMerge) -> str:
     """Require a single merge into a folder."""
     several = merge.in_memory or merge.points[0].name
-    return (
-        "only a single merge into a folder can be written so, not a sweep, and not tensors in memory" if several else ""
-    )
+    return "works for a single merge into a folder, not for sweeps or merges in memory" if several else ""
 
 
 def named_base(merge: RequestedMerge) -> str:
@@ -47,7 +45,7 @@ def one_folder(merge: RequestedMerge) -> str:
     if not merge.inputs.base.adapters:
         return ""
     return (
-        f"{merge.base} is a model with adapters or deltas on it, and the output can name only one model as its base; "
+        f"{merge.base} has adapters or deltas on it, but the output can name only one model as its base; "
         f"{_as_one_model(merge)}"
     )
 
@@ -75,6 +73,6 @@ def tied_as_base(merge: RequestedMerge) -> str:
     if not (names := merge.inputs.untied_by):
         return ""
     return (
-        f"{enumerated(names)} changed the embeddings that {merge.base} ties apart from each other, which the output "
-        "cannot say; write the model instead"
+        f"{enumerated(names)} changed the tied embeddings of {merge.base} in different ways, which this output cannot "
+        "store; write the model instead"
     )

@@ -25,8 +25,8 @@ def soup_of(soup: Soup, checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
     weights, models = weights_of(soup), list(checkpoints.values())
     last, shapes = models[-1], [{(name, each.shape) for name, each in model.tensors.items()} for model in models]
     problems = [
-        f"{model.directory}: has other tensors than {last.directory}, or other shapes, such as {min(different)[0]!r}; "
-        "a soup is made of checkpoints of one run"
+        f"{model.directory}: tensors differ in name or shape from {last.directory}, such as {min(different)[0]!r}; a "
+        "soup averages checkpoints of one run"
         for model, own in zip(models, shapes, strict=True)
         if (different := own ^ shapes[-1])
     ]

@@ -171,15 +171,16 @@ def _refuse_clashes(
         if not clashes:
             continue
         some = [
-            f"{row} is {_token_text(own[row])}, but {_token_text(tokens[first[row]][row])} in {label_of(first[row])}"
+            f"row {row} is {_token_text(own[row])}, but {_token_text(tokens[first[row]][row])} in "
+            f"{label_of(first[row])}"
             for row in sorted(clashes)[:_SOME]
         ]
         more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
-        text = f"has other tokens in the same rows of the embeddings: {', '.join(some)}{more}"
+        text = f"embedding rows stand for different tokens: {', '.join(some)}{more}"
         if recipe.allow.different_tokens:
             yield note(f"{label_of(name)}: {text} (allow.different_tokens)")
         else:
-            advice = "merging these rows mixes tokens; allow.different_tokens: true does so"
+            advice = "allow.different_tokens: true merges these rows anyway, which mixes tokens"
             yield problem(f"{models[name].directory}: {text} ({advice})", name)
 
 
@@ -194,15 +195,14 @@ def _warn_of_lost_tokens(
         some = [f"{_token_text(own[row])} in row {row:,}" for row in lost_tokens[:_SOME]]
         more = f", and {len(lost_tokens) - _SOME:,} more" if len(lost_tokens) > _SOME else ""
         text = (
-            f"has {len(lost_tokens):,} token{'s' if len(lost_tokens) > 1 else ''} that the tokenizer of the output "
-            "lacks: "
+            f"has {len(lost_tokens):,} token{'s' if len(lost_tokens) > 1 else ''} that the output's tokenizer lacks: "
         )
-        text += f"{', '.join(some)}{more}. The output gets {_whose(owner)}"
+        text += f"{', '.join(some)}{more}. The output gets the tokenizer of {'the base' if owner == BASE else owner}"
         if recipe.companions is not None:
             yield note(f"{label_of(name)}: {text}")
         else:
-            prefix = "" if name == BASE else f"companions: {name} takes that of {name}; "
-            yield warning(f"{text} ({prefix}companions: {label_of(owner)} accepts it)", name)
+            prefix = "" if name == BASE else f"`companions: {name}` takes that of {name}; "
+            yield warning(f"{text} ({prefix}`companions: {label_of(owner)}` accepts the loss)", name)
 
 
 def _whose(model: str) -> str:

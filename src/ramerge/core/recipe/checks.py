@@ -211,11 +211,9 @@ def models_only(document: Document) -> Recipe:
 
 def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> None:
     """Refuse keys of a recipe that a conversion of one model cannot have."""
-    reasons = dict.fromkeys(
-        ("agents", "method", "prompts"), "a conversion is of one model and merges nothing; use `ramerge merge`"
-    )
+    reasons = dict.fromkeys(("agents", "method", "prompts"), "`ramerge convert` merges nothing; use `ramerge merge`")
     if not has_base:
-        reasons["rename"] = "maps names to those of a base; give the base, too (--base MODEL)"
+        reasons["rename"] = "maps tensor names to a base's; give the base too (--base MODEL)"
     if wrong := [key for key in keys if str(key).partition(".")[0] in reasons]:
         raise RecipeError(f"{label}{key}: {reasons[str(key).partition('.')[0]]}" for key in wrong)
 

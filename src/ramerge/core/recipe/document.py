@@ -309,7 +309,7 @@ _YAML_ERRORS = (
     ("flow mapping", "a brace is not closed, or a comma is missing inside of it", True),
     ("flow sequence", "a bracket is not closed, or a comma is missing inside of it", True),
     (r"'\t'", "is indented with a tab; use spaces", False),
-    ("mapping values", "a colon where none can be; check the indentation, and quote a value that holds a colon", False),
+    ("mapping values", "unexpected colon; check the indentation, and put values with a colon in quotes", False),
     ("block mapping", "does not line up with the lines above it; keys of one level are indented alike", False),
 )
 

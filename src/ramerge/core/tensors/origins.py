@@ -321,7 +321,7 @@ def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequen
     if twins := _overlapping(shape, full):
         return twins
     missing = math.prod(shape) - sum(math.prod(sizes) for _, sizes in full)
-    return f"the pieces leave {missing:,} of {math.prod(shape):,} elements out" if missing else None
+    return f"its shards lack {missing:,} of {math.prod(shape):,} elements" if missing else None
 
 
 def _overlapping(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:

@@ -127,9 +127,10 @@ class _FramePass(LinkPass):
         values.end()
         if self._digest.hexdigest() != self._link.weights:
             raise CheckpointError(
-                f"{self._link.folder}: the model that it makes does not have the checksum {self._link.weights}; the "
-                "delta is damaged, or the base is not the model that it was made for (grail does not store a zero "
-                "that only changed its sign, so it cannot be distinguished from these)"
+                f"{self._link.folder}: the resulting model does not have the checksum {self._link.weights}; the delta "
+                "is "
+                "damaged or belongs to another base, or a zero changed its sign in training (grail does not store "
+                "such changes)"
             )
 
 

@@ -156,8 +156,8 @@ def misfits(folder: Path, base: Checkpoint, changes: Mapping[str, tuple[str, tup
     problems = []
     if base.quantized is not None:
         problems.append(
-            f"{folder}: changes the stored bytes of a quantized model ({base.title}), which is not read; apply it with "
-            "the trainer's own tools"
+            f"{folder}: changes the stored bytes of a quantized model ({base.title}), which ramerge does not support; "
+            "apply it with the trainer's own tools"
         )
     for name, layout in changes.items():
         tensor = base.tensors.get(name)

@@ -44,16 +44,16 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     if sync.is_dir():
         if _is_locked(sync / "lock"):
             raise CheckpointError(
-                f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas"
+                f"{folder}: an inference engine is writing to it ({sync / 'lock'}); wait, or give the deltas"
             )
         if not (sync / "state.json").is_file():
             raise CheckpointError(
-                f"{folder}: an engine has begun to write into it and has not finished ({sync} has no state.json); its "
-                "tensors are of different versions. Give the deltas over their base"
+                f"{folder}: an inference engine did not finish writing to it ({sync} has no state.json), so it mixes "
+                "versions of the weights. Give the base and the deltas instead"
             )
         warnings = (
-            f"{folder}: an engine writes deltas into this folder ({sync}), and nothing tells whether one was "
-            "interrupted; to be sure, give the deltas over their base",
+            f"{folder}: an inference engine writes to this folder ({sync}), and may have been interrupted; to be sure, "
+            "give the base and the deltas instead",
         )
     contents = safetensors.open_folder(folder, opening)
     return replace(contents, warnings=(*warnings, *contents.warnings))

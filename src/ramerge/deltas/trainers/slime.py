@@ -87,8 +87,9 @@ class _PayloadPass(LinkPass):
         checksum, algorithm = self._payload.checksum, self._payload.algorithm
         if self._digest.hexdigest() != checksum:
             raise self._payload.frame.wrong(
-                f"the tensor that it makes does not have the checksum {checksum} ({algorithm}); the file is damaged, "
-                "or the base is not the model that the delta was made for"
+                f"the resulting tensor does not have the checksum {checksum} ({algorithm}); the file is damaged, or "
+                "the "
+                "delta belongs to another base"
             )
 
     def finish(self) -> None:
@@ -209,7 +210,7 @@ def _payloads(
                     payloads[entry.name] = Payload(frame, str(checksum), algorithm, encoding)
     places = {(entry.name, file) for file, header in headers.items() for entry in header.entries}
     problems += [
-        f"{folder / file}: the index says it holds {quoted(name)}, but it does not"
+        f"{folder / file}: lacks {quoted(name)}, which the index lists for it"
         for name, file in weight_map.items()
         if (name, file) not in places
     ]

@@ -37,7 +37,7 @@ def format_of(layout: TrainerLayout) -> Format:
     """The format of a trainer's layout, for the table of formats."""
 
     def open_folder(folder: Path, opening: Opening) -> Contents:
-        base = opening.require(folder, "a delta", "the model that the training began with")
+        base = opening.require(folder, "a delta", "the model that training started from")
         chain = links(layout, folder, base, opening)
         place = unpacked(base, chain, opening)
         contents = delta.open_folder(place, opening)

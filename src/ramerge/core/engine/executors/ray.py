@@ -304,12 +304,12 @@ def run_share(
     try:
         own_versions = _versions()
         wrong = [
-            f"{name} {own_versions[name]}, not {version}"
+            f"{name} {own_versions[name]} instead of {version}"
             for name, version in versions.items()
             if own_versions[name] != version
         ]
         if wrong:
-            raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
+            raise PlanError(f"this node has other versions than the one that started the merge: {', '.join(wrong)}")
         with _inside(Path(folder)):
             work = _unpacked(payload[0])
             with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as results:

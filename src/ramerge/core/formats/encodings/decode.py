@@ -80,7 +80,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     if not decoding.problems and not decoding.tensors:
         if ignore:
             return contents, None
-        text = f"config.json declares quantized weights ({method}), but no tensor is; remove the declaration from it"
+        text = f"config.json declares quantized weights ({method}), but no tensor is quantized; remove the declaration"
         decoding.problems.append(text)
     _check_rest(decoding)
     if decoding.problems:
@@ -121,7 +121,7 @@ def _check_rest(decoding: Decoding) -> None:
     for name, tensor in decoding.encoded_tensors.items():
         is_left = name not in decoding.tensors and name not in decoding.hidden_names
         if is_left and (_SCALES.search(name) or _PACKED_NAMES.search(name)):
-            decoding.problem(tensor, "belongs to no quantized tensor that is known")
+            decoding.problem(tensor, "belongs to no known quantized tensor")
 
 
 def _decoded(

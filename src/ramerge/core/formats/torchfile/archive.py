@@ -83,7 +83,7 @@ class Window:
 
 def damage(path: Path, what: str) -> CheckpointError:
     """The error about a file that no program writes as it is."""
-    return CheckpointError(f"{path}: is damaged or no file of torch.save: {what}; {AGAIN}")
+    return CheckpointError(f"{path}: is damaged, or not a torch.save file: {what}; {AGAIN}")
 
 
 @contextmanager

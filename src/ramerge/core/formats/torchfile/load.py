@@ -159,7 +159,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
         return Name(path)
     if any(module == package or module.startswith(f"{package}.") for package in (*_PACKAGES, *modules)):
         return Name(path)
-    raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
+    raise RefusedError(f"its pickle imports {quoted(path)}, which tensors do not need; it may be an attack")
 
 
 def _make(name: Name, args: tuple[object, ...]) -> object:
@@ -179,7 +179,7 @@ def _make_ordered_dict(_name: Name, args: tuple[object, ...]) -> dict[object, ob
 def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
     """The only attribute in torch's pickles: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
-        raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
+        raise RefusedError("its pickle reads an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
 
 
