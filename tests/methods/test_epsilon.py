@@ -30,7 +30,7 @@ def sizes(folder: Path, names: list[str]) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("method", some(["ram", "ram+", "ram+s", "isolate"], fast=["ram+"]))
+@pytest.mark.parametrize("method", some(["ram", "ram+", "ram+s", "isolate"], fast=["ram+"], full=()))
 def test_the_record_shows_the_threshold_of_each_agent(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     record = ramerge.merge(recipe(tmp_path, names, method, parameters=HALF), tmp_path / "out")
@@ -109,7 +109,7 @@ def test_sweeps_vary_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", some(["ram", "ram+", "isolate", "ties"], fast=["ram+"]))
+@pytest.mark.parametrize("method", some(["ram", "ram+", "isolate", "ties"], fast=["ram+"], full=["ties"]))
 def test_analyses_take_it(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     absolute = ramerge.analyze(recipe(tmp_path, names, "ram"))
