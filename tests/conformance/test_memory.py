@@ -86,7 +86,7 @@ def merged(method: str, base: Any, agents: Any, extra: Mapping[str, Any], recipe
 @settings(max_examples=8)
 @given(data=st.data())
 def test_bytes_of_the_merge_of_folders(method: str, data: st.DataObject) -> None:
-    base, listed = data.draw(families(KINDS))
+    base, listed = data.draw(families(KINDS[:2]))  # several dtypes are brought to one as in merges of folders
     agents = {f"a{place}": agent for place, agent in enumerate(as_many_as_it_takes(method, listed))}
     more: dict[str, Any] = {"rounding": data.draw(st.sampled_from(["nearest", "stochastic"])), "rounding_seed": 7}
     more |= data.draw(st.sampled_from([{}, {"dtype": "float32"}, {"rules": [{"match": "*w1", "keep": "base"}]}]))

@@ -99,7 +99,6 @@ def remove(path: Path) -> None:
 
 REPLACEMENTS: dict[str, Callable[[Path, Path], None]] = {
     "link to a file or folder": lambda path, victim: path.symlink_to(victim),
-    "link to a device": lambda path, victim: path.symlink_to("/dev/zero"),
     "pipe": lambda path, victim: os.mkfifo(path),
 }
 

@@ -80,7 +80,7 @@ def test_a_scaled_agent_moves_the_same_elements(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_an_agent_that_equals_the_base_moves_nothing(tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
+    names = write_simple(tmp_path, {"code": 0.05, "tool": 0.4})
     source = recipe(tmp_path, [*names], "ram+", parameters=HALF)
     write_checkpoint(tmp_path / "still", read_checkpoint(tmp_path / "base"))
     source["agents"]["still"] = str(tmp_path / "still")
