@@ -17,13 +17,6 @@ from tests.formats import trainers  # noqa: E402  (needs torch)
 pytestmark = pytest.mark.full  # torch
 
 
-def as_torch(tensors):
-    return {
-        name: torch.from_numpy(tensor.bits.view("int16").copy()).view(torch.bfloat16)
-        for name, tensor in tensors.items()
-    }
-
-
 def test_an_index_that_disagrees_with_the_files(tmp_path: Path, messages: Messages) -> None:
     folder = trainers.write_bin(tmp_path / "x", simple(0), shards=2)
     index = folder / "pytorch_model.bin.index.json"

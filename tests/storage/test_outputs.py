@@ -20,7 +20,7 @@ from ramerge.core.foundation.progress import Progress
 from ramerge.core.storage.bucket_upload import BucketUpload
 from ramerge.core.storage.objects import open_bucket
 from ramerge.core.storage.upload import CLAIM
-from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills
 from tests.engine.test_uploads import as_written_here, without_strays
@@ -188,14 +188,6 @@ def test_a_process_that_is_stopped_while_it_commits(
     os.kill(process.pid, signal.SIGCONT)
     assert not process.communicate()[1] and process.returncode == 0
     assert found(s3, name) == expected(source, tmp_path / "here")
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> dict[str, Any]:
-    """A merge whose weights take several parts of an upload."""
-    for seed, name in enumerate(["base", "code"]):
-        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
-    return {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
 
 
 @pytest.mark.parametrize(("what", "number"), [("arrived", 2), ("put", 9)])
