@@ -19,6 +19,7 @@ from ramerge.core.methods.registry import METHODS, listed
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
 from tests.messages import Messages
+from tests.tiers import some
 
 COMMAND = [sys.executable, "-m", "ramerge.cli.main"]
 
@@ -218,7 +219,7 @@ def big(folder: Path) -> list[str]:
     return ["a"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", some([signal.SIGINT, signal.SIGHUP], fast=[signal.SIGINT]))
 def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) -> None:
     names = big(tmp_path)
     process = subprocess.Popen(

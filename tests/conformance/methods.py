@@ -44,6 +44,11 @@ def by_tier(methods: Iterable[str]) -> list[Any]:
     return some(methods, fast=REPRESENTATIVES)
 
 
+def one_of_each_kind(methods: Iterable[str]) -> list[Any]:
+    """The methods as parameters of a test of code that does not know them; all but the representatives are nightly."""
+    return some(methods, fast=REPRESENTATIVES, full=())
+
+
 _EPSILON = st.sampled_from([1e-5, 0.0, 1e-3, {"relative": 0.5}])
 _RAM = {
     "epsilon": _EPSILON,

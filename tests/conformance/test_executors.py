@@ -11,6 +11,7 @@ import pytest
 import ramerge
 from ramerge.core.methods.registry import METHODS
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.conformance.methods import one_of_each_kind
 from tests.conformance.test_merge import plain
 from tests.deltas.test_deltas import files, large
 from tests.e2e import kills
@@ -29,7 +30,7 @@ def on_ray(connected: Any) -> Merge:
     return lambda source, out, **more: cluster.merge(connected, source, out, **{"block": BLOCK, **more})
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", one_of_each_kind(METHODS))
 def test_every_method_gives_the_bytes_of_threads(method: str, on_ray: Merge, tmp_path: Path) -> None:
     source = plain(tmp_path, method)[0]
     kills.merge(source, tmp_path / "threads", block=BLOCK)  # first, because it compiles what the others load

@@ -22,27 +22,18 @@ from tests.conformance.methods import REPRESENTATIVES
 from tests.conformance.test_merge import same
 from tests.deltas.writing import blocks_of_elements
 
-# Every format with a method that counts first and one with thresholds, and two formats with every method. A format does
-# not know the method, but the method decides how much is read at once: so methods of whole rows or tensors meet a
-# quantized format too.
+# Every format with a method that counts first and one with thresholds, and a few formats with a method of each kind: a
+# format does not know the method, but the method decides how much is read at once. The nightly run takes each with all.
 SOME_METHODS = ("ram+", "ties")
-SOME_ROWS = ("fsdp, second dimension", "adapter")
-BY_ROWS = ("quantized, fp8 blocks", "delta")
-WHOLE = [name for name, method in METHODS.items() if not method.elementwise and method.side is None]
+SOME_ROWS = ("fsdp, second dimension", "adapter", "quantized, fp8 blocks", "delta")
 OTHERS = [name for name, method in METHODS.items() if method.side is None and name not in SOME_METHODS]
-# Other methods with these formats in turns; the nightly run takes each with all.
-PAIRS = [
-    *product(ROWS, SOME_METHODS),
-    *((SOME_ROWS[place % len(SOME_ROWS)], method) for place, method in enumerate(OTHERS)),
-    *((BY_ROWS[place % len(BY_ROWS)], method) for place, method in enumerate(WHOLE)),
-    *product((*SOME_ROWS, *BY_ROWS), set(REPRESENTATIVES) & {*OTHERS, *WHOLE}),
-]
+PAIRS = [*product(ROWS, SOME_METHODS), *product(SOME_ROWS, {*REPRESENTATIVES} & {*OTHERS})]
 REST = [pair for pair in product(ROWS, OTHERS) if pair not in PAIRS]
 
 
 def parameters(pairs: Iterable[tuple[str, str]]) -> list[Any]:
     """Pairs, of which `make test` takes every format once, and representative methods with some formats."""
-    fast = {*product(ROWS, SOME_METHODS[:1]), *product((*SOME_ROWS, *BY_ROWS), REPRESENTATIVES)}
+    fast = {*product(ROWS, SOME_METHODS[:1]), *product(SOME_ROWS, REPRESENTATIVES)}
     return [
         pytest.param(row, method, marks=[*ROWS[row].marks, *([] if (row, method) in fast else [pytest.mark.full])])
         for row, method in sorted(set(pairs))

@@ -143,9 +143,6 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
-
-
 @pytest.fixture
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, agent in MODELS.items():
@@ -156,15 +153,15 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-@every_page
-def test_every_block_says_what_it_is(page: Path) -> None:
-    tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
-    indented = [(token.map or [0])[0] + 1 for token in tokens if token.type == "code_block"]
-    assert not indented, f"{page}: blocks without fence and language at lines {indented}"
-    assert {block.language for block in blocks(page)} <= LANGUAGES
+def test_every_block_says_what_it_is() -> None:
+    for page in PAGES:
+        tokens = MarkdownIt("commonmark").parse(page.read_text(encoding="utf-8"))
+        indented = [(token.map or [0])[0] + 1 for token in tokens if token.type == "code_block"]
+        assert not indented, f"{page}: blocks without fence and language at lines {indented}"
+        assert {block.language for block in blocks(page)} <= LANGUAGES, page
 
 
-@every_page
+@pytest.mark.parametrize("page", [page for page in PAGES if "```" in page.read_text(encoding="utf-8")], ids=name_of)
 @pytest.mark.usefixtures("models")
 def test_blocks_run(page: Path) -> None:
     values: dict[str, Any] = {}
@@ -256,38 +253,36 @@ def check_recipe(block: Block) -> None:
     assert ramerge.plan(path).problems == (), block
 
 
-@every_page
-def test_names_of_the_package_exist(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for name in re.findall(r"\bramerge\.(\w+)\(", text):
-        assert hasattr(ramerge, name), f"{page}: ramerge.{name}"
-    for block in blocks(page):
+def test_names_of_the_package_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"\bramerge\.(\w+)\(", page.read_text(encoding="utf-8")):
+            assert hasattr(ramerge, name), f"{page}: ramerge.{name}"
+    for block in (block for page in PAGES for block in blocks(page)):
         for node in ast.walk(ast.parse(block.text if block.language == "python" else "")):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ramerge"):
                 module = import_module(node.module or "")
                 assert all(hasattr(module, each.name) for each in node.names), f"{block}: {node.module}"
 
 
-@every_page
-def test_flags_and_commands_in_sentences_exist(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+def test_flags_and_commands_in_sentences_exist() -> None:
     known = {
         flag
         for command in COMMANDS.values()
         for option in command.params
         for flag in (*option.opts, *option.secondary_opts)
     }
-    for span in re.findall(r"`([^`\n]+)`", text):
+    texts = {page: re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8")) for page in PAGES}
+    for page, span in ((page, span) for page, text in texts.items() for span in re.findall(r"`([^`\n]+)`", text)):
         for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", span):
             assert flag in known | THEIRS.keys(), f"{page}: `{span}`"
         if command := re.match(r"ramerge ([a-z]+)", span):
             assert command[1] in COMMANDS, f"{page}: `{span}`"
 
 
-@pytest.mark.parametrize("page", LINKED, ids=name_of)
-def test_links_lead_to_files(page: Path) -> None:
+def test_links_lead_to_files() -> None:
     """Those inside the site are checked when it is built; these are those that readers of the sources follow."""
-    for link in re.findall(r"\]\(([^()\s]+)\)", page.read_text(encoding="utf-8")):
+    links = [(page, re.findall(r"\]\(([^()\s]+)\)", page.read_text(encoding="utf-8"))) for page in LINKED]
+    for page, link in ((page, link) for page, found in links for link in found):
         file, _, anchor = link.partition("#")
         if "://" in link:
             continue
@@ -438,10 +433,9 @@ def test_predicted_times_follow_from_what_was_measured() -> None:
     assert text == scale.page(text, scale.tables_of_results()), "run `python -m benchmarks.scale --write`"
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
-def test_tables_match_code_and_measurements(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert text == tables.page(text), "run `python -m docs.tables`"
+def test_tables_match_code_and_measurements() -> None:
+    texts = {page: page.read_text(encoding="utf-8") for page in DOCS.rglob("*.md")}
+    assert [str(page) for page, text in texts.items() if text != tables.page(text)] == [], "run `python -m docs.tables`"
 
 
 def test_the_reference_has_every_flag_with_its_default() -> None:

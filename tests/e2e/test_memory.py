@@ -91,7 +91,7 @@ def test_decompositions_stay_within_the_plan(asked: str, tmp_path: Path) -> None
     import numpy as np
 
     draw = np.random.default_rng(0)
-    base = {f"layers.{i}.w.weight": draw.normal(0, 0.02, (1500, 2500)) for i in range(2)}
+    base = {f"layers.{i}.w.weight": draw.normal(0, 0.02, (900, 1500)) for i in range(2)}
     for name in ("base", "a"):
         moved = {
             key: floats(values + (name == "a") * draw.normal(0, 1e-3, values.shape)) for key, values in base.items()

@@ -36,9 +36,7 @@ def rivals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rivals]:
         yield Rivals(server, folder)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "old", "moment", "winner"), some(STOPPED, full=(STOPPED[0], *STOPPED[-2:]))
-)
+@pytest.mark.parametrize(("first", "second", "old", "moment", "winner"), some(STOPPED, full=(STOPPED[0], STOPPED[-1])))
 def test_one_of_two_rivals_completes(
     first: str, second: str, old: str, moment: str, winner: str, rivals: Rivals
 ) -> None:

@@ -96,15 +96,6 @@ def test_the_merge_counts_what_rounding_erases(
         assert any(one.erased for one in record.agents.values())
 
 
-def test_blocks_and_threads_change_no_count(tmp_path: Path) -> None:
-    source = recipe(tmp_path, family(tmp_path, "BF16", {"code": "F32", "tool": "BF16"}))
-    found = [
-        ramerge.merge(source, tmp_path / f"out{threads}", options=ramerge.Options(threads=threads, cache=False)).agents
-        for threads in (1, 3)
-    ]
-    assert found[0] == found[1]
-
-
 def test_nothing_is_counted_where_rounding_loses_nothing(tmp_path: Path) -> None:
     names = family(tmp_path, "BF16", {"code": "F32", "tool": "BF16"})
     record = ramerge.merge(recipe(tmp_path, names, dtype="float32"), tmp_path / "out")

@@ -55,7 +55,9 @@ def test_damaged_records(change: dict[str, object], tmp_path: Path, messages: Me
 
 
 def test_analyses_come_back(tmp_path: Path) -> None:
-    text = ramerge.analyze(recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.0}))).to_json()
+    text = ramerge.analyze(
+        recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.0, "memory": 0.2}))
+    ).to_json()
     assert analysis_of(text).to_json() == text
 
 

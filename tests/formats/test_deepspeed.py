@@ -50,7 +50,7 @@ def check(found: Checkpoint, tensors: dict[str, Stored]) -> None:
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
-@pytest.mark.parametrize("ranks", range(1, 9))
+@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
 def test_world_sizes(ranks: int, stage: int, tmp_path: Path) -> None:
     folder = trainers.write_zero(tmp_path / "x", ALL, stage=stage, ranks=ranks, **MORE)
     found = open_checkpoint(folder)

@@ -63,8 +63,6 @@ def test_statistics_are_of_the_rounded_base(sample: str, tmp_path: Path) -> None
         assert agent.values == wanted.agents[name].values
     made, same = read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "wanted")
     assert all(tensor.dtype == "BF16" and np.array_equal(tensor.bits, same[name].bits) for name, tensor in made.items())
-    found = ramerge.analyze(source)
-    assert all(0.04 < agent.density < 0.06 for agent in found.agents.values())
     (note,) = notes_of(source)
     assert "4 of its tensors are compared as rounded to bfloat16" in note and "code and tool are bfloat16" in note
     assert not any("float32" in text for text in ramerge.plan(source).warnings if "rounding by itself" in text)
@@ -122,6 +120,7 @@ def test_like_base_keeps_codes_where_nothing_moved(tmp_path: Path) -> None:
     assert (values["updates"], values["erased"]) == (16 * 96, 0)
 
 
+@pytest.mark.full
 def test_requantized_agent_is_rounded_likewise(tmp_path: Path) -> None:
     start = dequantized()
     source = write(tmp_path, {"code": trained(start, 1)})

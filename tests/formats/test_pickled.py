@@ -7,7 +7,7 @@ import pytest
 import ramerge
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError
-from tests.checkpoints import read_checkpoint, recipe, simple, write_simple
+from tests.checkpoints import recipe, simple, write_simple
 from tests.messages import Messages
 
 torch = pytest.importorskip("torch")
@@ -15,33 +15,6 @@ torch = pytest.importorskip("torch")
 from tests.formats import trainers  # noqa: E402  (needs torch)
 
 pytestmark = pytest.mark.full  # torch
-
-
-def as_torch(tensors):
-    return {
-        name: torch.from_numpy(tensor.bits.view("int16").copy()).view(torch.bfloat16)
-        for name, tensor in tensors.items()
-    }
-
-
-def test_a_pickled_agent_merges_to_the_same_bytes(tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
-    ramerge.merge(recipe(tmp_path, names), tmp_path / "expected")
-    (tmp_path / "tool" / "model.safetensors").unlink()
-    state = as_torch(simple(2, moved=0.4))
-    torch.save(state, tmp_path / "tool" / "pytorch_model.bin")
-    ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
-    expected, found = read_checkpoint(tmp_path / "expected"), read_checkpoint(tmp_path / "out")
-    assert all(found[name].bits.tobytes() == expected[name].bits.tobytes() for name in expected)
-
-
-def test_a_pickled_base_gives_safetensors(tmp_path: Path) -> None:
-    names = write_simple(tmp_path)
-    (tmp_path / "base" / "model.safetensors").unlink()
-    torch.save(as_torch(simple(0)), tmp_path / "base" / "pytorch_model.bin")
-    ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
-    assert (tmp_path / "out" / "model.safetensors").is_file()
-    assert not list((tmp_path / "out").glob("*.bin"))
 
 
 def test_an_index_that_disagrees_with_the_files(tmp_path: Path, messages: Messages) -> None:

@@ -192,6 +192,7 @@ def test_nan_in_a_shared_scale_is_refused(tmp_path: Path, messages: Messages) ->
         ramerge.merge({**source, "dtype": "like base"}, tmp_path / "like")
 
 
+@pytest.mark.full
 def test_what_quantizing_erases_is_counted(tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")
     record = ramerge.merge({**source, "method": "task_arithmetic", "dtype": "like base"}, tmp_path / "out")
@@ -234,6 +235,7 @@ def in_float4(values: NDArray, group: int, second: float | None) -> NDArray:
     return (np.copysign(codes, groups) * scales[:, None]).reshape(values.shape)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sample", "group"), [("modelopt nvfp4", 16), ("mxfp4", 32)])
 def test_what_quantizing_to_float4_would_erase_is_counted(sample: str, group: int, tmp_path: Path) -> None:
     name, shape = "model.layers.0.q_proj.weight", (24, 64)

@@ -69,11 +69,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     return ["--base", home / "base", "--agent", f"a={home / 'one'}", "--agent", f"b={home / 'two'}"]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_merges_are_byte_identical(system: str, inputs: list[object], tmp_path: Path) -> None:
-    for taken, out in (([], "usual"), (SYSTEMS[system], "other")):
+def test_merges_are_byte_identical(inputs: list[object], tmp_path: Path) -> None:
+    for out, taken in {"usual": [], **SYSTEMS}.items():
         said(taken, "merge", "--method", "ties", *inputs, tmp_path / out)
-    assert files(tmp_path / "other") == files(tmp_path / "usual")
+        assert files(tmp_path / out) == files(tmp_path / "usual"), out
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,9 @@ def merged(solver: Solver, method: str, taus: list[Any], parameters: dict[str, A
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("method", "parameters"), ALL)
-def test_torch_solves_as_numpy_does(method, parameters, kind):
-    for shape in SHAPES:
+def test_torch_solves_as_numpy_does(method, parameters):
+    for kind, shape in product(KINDS, SHAPES):
         for real, tolerance in ((np.float64, 1e-10), (np.float32, 1e-6)):
             taus = [tau.astype(real) for tau in KINDS[kind](shape, 3)]
             here = merged(CPU, method, taus, parameters)
@@ -54,7 +54,7 @@ def test_torch_solves_as_numpy_does(method, parameters, kind):
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(("method", "parameters"), ALL)
 @given(data=st.data())
-@settings(deadline=None, max_examples=at_most(25))
+@settings(deadline=None, max_examples=at_most(10))
 def test_torch_solves_any_task_vectors_as_numpy_does(method, parameters, data):
     """Within 1e-10, and where rounding is amplified, near what rounding the task vectors changes for NumPy alone."""
     shape = data.draw(st.tuples(st.integers(1, 24), st.integers(1, 24)), label="shape")
@@ -133,7 +133,7 @@ def test_consumer_gpus_refine_from_float32(capability, hip, slow, tmp_path: Path
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("method", [name for name, each in METHODS.items() if each.family == "spectral"])
-@pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
+@pytest.mark.parametrize("dtype", some(["BF16", "F32", "F64"], full=["BF16"]))
 def test_whole_merges_are_the_same_on_torch(method, dtype, tmp_path: Path):
     source = recipe(tmp_path, write_simple(tmp_path, dtype=dtype), method)
     for out, device in (("here", "cpu"), ("there", TORCH_CPU)):

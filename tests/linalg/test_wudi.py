@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ramerge.core.linalg import wudi
 from tests.checkpoints import read_checkpoint
+from tests.tiers import at_most
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
 
@@ -161,7 +162,7 @@ HARD = {
 
 
 @pytest.mark.parametrize("case", HARD)
-@pytest.mark.parametrize("shape", [(40, 200), (200, 40), (100, 100)])
+@pytest.mark.parametrize("shape", [(40, 200), (200, 40)])
 def test_closed_form_beats_adam_and_the_sum(shape, case):
     taus = HARD[case](agents(shape, 3))
     nothing = literal(np.zeros(shape), taus)
@@ -196,7 +197,9 @@ def hard_agents(draw, real=np.float32):
     return taus
 
 
-thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+thorough = settings(
+    max_examples=at_most(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.mark.full
@@ -229,9 +232,8 @@ def test_what_is_not_finite_shows_in_the_result(value, shape):
 
 
 @pytest.mark.full  # large matrices
-@pytest.mark.parametrize("real", [np.float32, np.float64])
-@pytest.mark.parametrize("count", [1, 2, 3])
-@pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (1100, 1050)])
+@pytest.mark.parametrize(("real", "count"), [(np.float32, 3), (np.float64, 2), (np.float32, 1)])
+@pytest.mark.parametrize("shape", [(2, 3), (300, 1200), (1500, 30), (600, 600)])
 def test_scratch_memory_is_what_was_promised(shape, count, real):
     taus = agents(shape, count, real=real)
     wudi.closed_form(agents((2, 3), count, real=real))  # what a first call leaves behind

@@ -2,6 +2,7 @@
 
 import math
 import tracemalloc
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,8 @@ def same(found: NDArray, wanted: NDArray, tolerance: float = 1e-10) -> None:
 AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, float, float], float]] = [
     ("tsvm", {}, (6, 10), (0.01100970744557, 0.004804318519552, 0.008865091390216, 0.0703929524185), 1e-12),
     ("tsvm", {}, (10, 6), (-0.001551021923307, 0.01131190473912, -0.005895495572823, 0.07210201897259), 1e-12),
-    ("tsvm", {}, (4, 20), (-0.006729508816061, -0.002660277863674, -0.01039554271287, 0.06648886721402), 1e-12),
     ("iso_c", {}, (6, 10), (0.001077939208642, 0.003231305783025, 0.0002356534996574, 0.07620689863146), 1e-12),
     ("iso_c", {}, (10, 6), (-0.002103790024446, 0.008782652324374, 0.006475360155935, 0.08104321863046), 1e-12),
-    ("iso_c", {}, (4, 20), (0.001357206753544, 0.005172033052665, 0.00400801899893, 0.09719829087726), 1e-12),
     (
         "iso_cts",
         {"common_space_fraction": 0.5},
@@ -90,30 +89,8 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
         (-0.005783513102602, 0.009265878630389, -0.002452460648807, 0.09338138808609),
         1e-12,
     ),
-    (
-        "iso_cts",
-        {"common_space_fraction": 0.5},
-        (4, 20),
-        (0.004502621938038, 0.002000019088426, -0.004562134647363, 0.08106902558491),
-        1e-12,
-    ),
     ("swudi", {}, (6, 10), (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949), 3e-06),
     ("swudi", {}, (10, 6), (-0.004751256201416, 0.006168093997985, -0.004093122668564, 0.05853486420313), 3e-06),
-    ("swudi", {}, (4, 20), (0.007392451167107, 0.01370995026082, 0.01731362380087, 0.1453906473568), 3e-06),
-    (
-        "swudi",
-        {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
-        (6, 10),
-        (0.0003767372108996, 0.003225656691939, -0.002143802354112, 0.03956562218378),
-        3e-06,
-    ),
-    (
-        "swudi",
-        {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
-        (10, 6),
-        (-0.002202183241025, 0.003904958954081, -0.001156183890998, 0.03711876613166),
-        3e-06,
-    ),
     (
         "swudi",
         {"filter_type": "none", "init_mode": "mean", "truncate_rank_ratio": 0.4},
@@ -129,20 +106,6 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
         3e-06,
     ),
     (
-        "swudi",
-        {"exp_time": 3.0, "truncate_rank_ratio": 0.85},
-        (10, 6),
-        (-0.003678336972371, 0.005073495209217, -0.002513946732506, 0.05247499440604),
-        3e-06,
-    ),
-    (
-        "swudi",
-        {"exp_time": 3.0, "truncate_rank_ratio": 0.85},
-        (4, 20),
-        (-0.003258725395426, 0.009673219174147, 0.005581121891737, 0.1000909639597),
-        3e-06,
-    ),
-    (
         "aswudi",
         {"auto_rank_method": "participation_sqrt"},
         (6, 10),
@@ -152,27 +115,6 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
     (
         "aswudi",
         {"auto_rank_method": "participation_sqrt"},
-        (10, 6),
-        (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "participation_sqrt"},
-        (4, 20),
-        (-0.007024168502539, 0.01646283827722, 0.01279973145574, 0.1308676766072),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "participation"},
-        (6, 10),
-        (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "participation"},
         (10, 6),
         (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
         3e-06,
@@ -193,51 +135,9 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
     ),
     (
         "aswudi",
-        {"auto_rank_method": "entropy"},
-        (10, 6),
-        (-0.002559256739914, 0.004469027742743, -0.003398552071303, 0.04455909092185),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "entropy"},
-        (4, 20),
-        (-0.006413547322154, 0.01122208870947, 0.008707202039659, 0.1182167977508),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "stable_rank"},
-        (6, 10),
-        (-0.005901946220547, 0.005352536216378, -0.002522732131183, 0.06530751249903),
-        3e-06,
-    ),
-    (
-        "aswudi",
         {"auto_rank_method": "stable_rank"},
         (10, 6),
         (-0.006448826752603, 0.001511548180133, -0.003068016842008, 0.06246827904887),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "stable_rank"},
-        (4, 20),
-        (-0.004392232745886, 0.007758954539895, 0.003955496940762, 0.09067067979305),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "gavish_donoho"},
-        (6, 10),
-        (-0.001860245596617, 0.01053520385176, -0.002402907237411, 0.08100198109523),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "gavish_donoho"},
-        (10, 6),
-        (-0.008899473585188, 0.008367679081857, -0.0008752724970691, 0.07995823114679),
         3e-06,
     ),
     (
@@ -254,37 +154,8 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
         (-0.003730338998139, 0.00369258178398, 0.002305588219315, 0.05574120504949),
         3e-06,
     ),
-    (
-        "aswudi",
-        {"auto_rank_method": "cumvar_0.9"},
-        (10, 6),
-        (-0.004047632217407, 0.004325618967414, -0.002556176390499, 0.04419752605215),
-        3e-06,
-    ),
-    (
-        "aswudi",
-        {"auto_rank_method": "cumvar_0.9"},
-        (4, 20),
-        (0.001741159241647, 0.01100362278521, 0.009013377130032, 0.1057351397761),
-        3e-06,
-    ),
     ("resmerge", {}, (6, 10), (-0.002500940123246, -0.0002742096588687, -0.001819265471664, 0.02292557190182), 1e-07),
     ("resmerge", {}, (10, 6), (0.0004973933781778, 0.001770900007756, 0.001682454312518, 0.02458279747644), 1e-07),
-    ("resmerge", {}, (4, 20), (0.002426507966938, 0.001722399205174, 0.003346718219867, 0.02611797278855), 1e-07),
-    (
-        "resmerge",
-        {"rank_topk": 2},
-        (6, 10),
-        (0.002985747008139, 0.004009247984452, -0.004736213904844, 0.03753433869122),
-        1e-07,
-    ),
-    (
-        "resmerge",
-        {"rank_topk": 2},
-        (10, 6),
-        (0.0002016642206872, 0.002843125164979, 0.00610383371517, 0.03740306781735),
-        1e-07,
-    ),
     (
         "resmerge",
         {"rank_topk": 2},
@@ -294,10 +165,8 @@ AUTHORS: list[tuple[str, dict[str, Any], tuple[int, int], tuple[float, float, fl
     ),
     ("psa", {}, (6, 10), (-0.006602733861655, 0.01061205007136, 0.0001011800850392, 0.09221281498291), 3e-08),
     ("psa", {}, (10, 6), (0.004053278360516, 0.01525230705738, 0.002427459927276, 0.09227653357625), 3e-08),
-    ("psa", {}, (4, 20), (-0.00584258325398, 0.01116521563381, 0.007358158472925, 0.1060970874679), 3e-08),
     ("knots", {}, (6, 10), (0.002085611303178, 0.005519581487015, -0.001454900092894, 0.02792296849307), 1e-12),
     ("knots", {}, (10, 6), (0.001539135554675, 0.007612008573347, -0.002121207055818, 0.02910585073644), 1e-12),
-    ("knots", {}, (4, 20), (0.000359643429592, 0.005171916130554, -0.005855596170991, 0.03096802223275), 1e-12),
 ]
 
 
@@ -341,9 +210,8 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "parameters"), SETTINGS)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_obvious_reference(method, parameters, kind, count):
-    for shape in SHAPES:
+def test_the_obvious_reference(method, parameters, kind):
+    for shape, count in product(SHAPES, (1, 2, 3)):
         taus = KINDS[kind](shape, count)
         if not any(tau.any() for tau in taus):
             continue
@@ -356,8 +224,7 @@ def test_the_obvious_reference(method, parameters, kind, count):
 
 
 @pytest.mark.parametrize("method", SPECTRAL)
-@pytest.mark.parametrize("make", [random, low_rank, equal_values])
-@pytest.mark.parametrize("shape", [(12, 18), (18, 12)])
+@pytest.mark.parametrize(("make", "shape"), [(random, (12, 18)), (low_rank, (18, 12)), (equal_values, (12, 18))])
 def test_rotations_of_rows_and_columns_rotate_the_result(method, make, shape):
     taus = make(shape)
     left = orthogonal(shape[0], 77)
@@ -406,8 +273,7 @@ def steep(shape, count=3):
     return [tau + 0.1 * strong for tau, strong in zip(random(shape, count), low_rank(shape, count), strict=True)]
 
 
-@pytest.mark.parametrize("make", [random, steep])
-@pytest.mark.parametrize("shape", [(264, 400), (400, 264), (264, 264)])
+@pytest.mark.parametrize(("make", "shape"), [(random, (264, 400)), (steep, (400, 264))])
 @pytest.mark.parametrize(("method", "parameters"), [*((name, {}) for name in SPECTRAL), ("swudi", {"exp_time": 1e5})])
 def test_large_matrices_are_decomposed_in_float32(method, parameters, shape, make, monkeypatch):
     decomposed: list[str] = []
@@ -547,7 +413,7 @@ def test_what_is_not_finite_is_refused(method, tmp_path: Path):
 
 
 @pytest.mark.parametrize("method", SPECTRAL)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (9,), (3, 4, 5)])
+@pytest.mark.parametrize("shape", [(1, 1), (9,), (3, 4, 5)])
 def test_every_shape(method, shape, tmp_path: Path):
     rng = np.random.default_rng(0)
     for name in ("base", "a", "b", "c"):
@@ -580,8 +446,7 @@ def test_plans_say_how_many_matrices_there_are(method, tmp_path: Path):
 
 @pytest.mark.full  # large matrices
 @pytest.mark.parametrize("method", SPECTRAL)
-@pytest.mark.parametrize("shape", [(100, 2000), (2000, 100), (500, 500)])
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("shape", "count"), [((100, 2000), 3), ((2000, 100), 1), ((500, 500), 3)])
 def test_memory_is_what_was_planned(method, shape, count):
     taus = [tau.astype(np.float32) for tau in random(shape, count)]
     merged(method, random((3, 4), count))

@@ -12,7 +12,7 @@ from ramerge.core.planning.model import MergePlan, PlannedCounts
 from ramerge.core.planning.rounds import without_cache
 from ramerge.deltas.kinds import AsAdapter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
-from tests.conformance.methods import ROWS, by_tier
+from tests.conformance.methods import ROWS, one_of_each_kind
 from tests.conformance.test_merge import plain
 from tests.messages import Messages
 from tests.plans import planned as plan
@@ -254,7 +254,7 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path, messages: Messages) -> Non
         plan(recipe(tmp_path, names), max_memory="lots")
 
 
-@pytest.mark.parametrize("method", by_tier(ROWS))
+@pytest.mark.parametrize("method", one_of_each_kind(ROWS))
 def test_memory_that_messages_name_suffices(method: str, tmp_path: Path) -> None:
     source, _, _, _ = plain(tmp_path, method)
     for kind in [*OUTPUT_KINDS.usable().values(), AsAdapter(rank=2), AsAdapter(energy=0.5)]:

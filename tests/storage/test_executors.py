@@ -16,7 +16,7 @@ from tests.e2e import kills
 from tests.engine.executors import cluster
 from tests.engine.test_uploads import without_strays
 from tests.storage.seaweed import BUCKET, Server
-from tests.storage.test_outputs import CASES, expected, found, left
+from tests.storage.test_outputs import expected, found, left
 
 pytestmark = pytest.mark.full  # Ray
 
@@ -30,16 +30,6 @@ def stage(own_cache: Path) -> Path:
 @pytest.fixture
 def source(tmp_path: Path) -> dict[str, Any]:
     return recipe(tmp_path, write_simple(tmp_path)) | {"shard_size": "2KB"}
-
-
-def test_the_output_is_that_of_threads(
-    connected: Any, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
-) -> None:
-    for case in CASES:  # in one test, because a cluster would start in each process of tests
-        name = f"ray/{case.replace(' ', '-')}"
-        cluster.merge(connected, source | CASES[case], f"s3://{BUCKET}/{name}", block=kills.BLOCK)
-        assert found(s3, name) == expected(source | CASES[case], tmp_path / case)
-        assert left(stage) == []
 
 
 def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

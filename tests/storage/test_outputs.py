@@ -20,7 +20,7 @@ from ramerge.core.foundation.progress import Progress
 from ramerge.core.storage.bucket_upload import BucketUpload
 from ramerge.core.storage.objects import open_bucket
 from ramerge.core.storage.upload import CLAIM
-from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
+from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills
 from tests.engine.test_uploads import as_written_here, without_strays
@@ -95,10 +95,8 @@ MOMENTS = [
     ("record", 80),
     ("arrived", 0),
     ("removed here", 1),
-    ("put", 4),  # the second shard; before the first one it is tried whether the store takes conditions
-    ("put", 6),  # the claim
-    ("put", 7),  # the first small file
-    ("put", 9),
+    ("put", 6),  # the claim, after shards, before which it is tried whether the store takes conditions
+    ("put", 9),  # one of the small files
 ]
 INDEX = "model.safetensors.index.json"
 
@@ -143,7 +141,7 @@ def test_a_kill_after_the_commit(number: int, s3: Server, source: dict[str, Any]
 
 
 @pytest.mark.parametrize("executor", ["threads", "ray"])
-@pytest.mark.parametrize("trial", range(int(os.environ.get("RAMERGE_STOPS", "3"))))
+@pytest.mark.parametrize("trial", range(int(os.environ.get("RAMERGE_STOPS", "2"))))
 def test_stopped_process_resumes_after_defeat(
     trial: int,
     executor: str,
@@ -190,14 +188,6 @@ def test_a_process_that_is_stopped_while_it_commits(
     os.kill(process.pid, signal.SIGCONT)
     assert not process.communicate()[1] and process.returncode == 0
     assert found(s3, name) == expected(source, tmp_path / "here")
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> dict[str, Any]:
-    """A merge whose weights take several parts of an upload."""
-    for seed, name in enumerate(["base", "code"]):
-        write_checkpoint(tmp_path / name, simple(seed, moved=0.3 * bool(seed), shape=(1500, 1800)))
-    return {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
 
 
 @pytest.mark.parametrize(("what", "number"), [("arrived", 2), ("put", 9)])
@@ -290,20 +280,6 @@ def test_what_is_no_model_is_not_replaced(s3: Server, source: dict[str, Any], me
     out = s3.put(Path(source["base"]), "home-base")
     (problem,) = ramerge.plan(source | {"base": out}, out, options=ramerge.Options(overwrite=True)).problems
     messages.check(problem)
-
-
-def test_a_refused_merge_leaves_the_old_model(s3: Server, source: dict[str, Any], stage: Path) -> None:
-    """Although shards of the new one had arrived."""
-    out = f"s3://{BUCKET}/refused-late"
-    kills.merge(source, out)
-    before = s3.files("refused-late")
-    tensors = simple(1, moved=0.3)
-    last = sorted(tensors)[-1]
-    tensors[last] = floats(np.full((40, 16), np.nan), "BF16")
-    write_checkpoint(Path(source["agents"]["code"]), tensors)
-    with pytest.raises(ramerge.WeightsError):
-        kills.merge(source | {"method": "ram"}, out, overwrite=True)
-    assert s3.files("refused-late") == before and left(stage) == []
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
@@ -421,24 +397,24 @@ def test_a_sweep_is_that_of_a_folder(
 DOINGS = {"sweep": VARY, "delta": {"kind": "delta"}}
 
 
-@pytest.mark.parametrize("doing", DOINGS)
-@pytest.mark.parametrize(("what", "number"), [("record", 40), ("arrived", 0), ("put", 4), ("put", 6), ("put", 9)])
+@pytest.mark.parametrize(
+    ("doing", "what", "number"),
+    [("sweep", "record", 40), ("sweep", "put", 4), ("sweep", "put", 9), ("delta", "put", 6), ("delta", "put", 9)],
+)
 def test_killed_sweeps_and_deltas_resume(
     doing: str, what: str, number: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
 ) -> None:
     name, options = f"killed-{doing}/{what}-{number}", DOINGS[doing]
     out = f"s3://{BUCKET}/{name}"
     kills.merge(source, tmp_path / "here", **options)
-    was = killed(source, out, what, number, **options)
-    assert was or (doing, what) == ("delta", "arrived"), "a delta is uploaded as a whole"
-    if was:
-        there = s3.files(name)
-        assert not [key for key in there if key.endswith(".index.json") and not key.startswith("companions/")]
-        for point in {key.partition("/")[0] for key in there if "/" in key}:
-            assert ramerge.plan(source | {"base": f"{out}/{point}"}).problems, "no model before it is complete"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OutputWarning)
-            kills.merge(source, out, **options)
+    assert killed(source, out, what, number, **options)
+    there = s3.files(name)
+    assert not [key for key in there if key.endswith(".index.json") and not key.startswith("companions/")]
+    for point in {key.partition("/")[0] for key in there if "/" in key}:
+        assert ramerge.plan(source | {"base": f"{out}/{point}"}).problems, "no model before it is complete"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OutputWarning)
+        kills.merge(source, out, **options)
     assert matches(s3.files(name), tmp_path / "here")
     assert left(stage) == []
 

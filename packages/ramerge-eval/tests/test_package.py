@@ -14,6 +14,8 @@ from tests.commands import ramerge as command
 import ramerge
 import ramerge_eval
 
+pytestmark = pytest.mark.full  # Inspect
+
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 

@@ -1,9 +1,11 @@
 """The page in a browser: Debian's or any other Chromium that is on the path; skipped where there is none."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ class Opened:
     requests: list[str] = field(default_factory=list)
 
     def rows(self, figure: str) -> list[dict]:
-        """Of a figure, from Vega, without what Vega adds."""
+        """A figure's rows from Vega, without what Vega adds."""
         return self.page.evaluate("name => report.views[name].data('rows').map(row => ({...row}))", figure)
 
     def column(self, place: int) -> list[str]:
@@ -58,6 +60,12 @@ def browser() -> Iterator[Any]:
         found.close()
 
 
+@cache
+def rendered(values: str) -> str:
+    """The page of an analysis, which several tests open."""
+    return report.render(json.loads(values))
+
+
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
     """Opens an analysis; at the end, it must have asked for nothing and complained of nothing."""
@@ -65,7 +73,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Open]:
 
     def opened(values: dict[str, Any], **context: Any) -> Opened:
         path = tmp_path / f"{len(all_opened)}.html"
-        path.write_text(report.render(values), encoding="utf-8")
+        path.write_text(rendered(json.dumps(values)), encoding="utf-8")
         one = Opened(browser.new_context(**context).new_page(), path)
         all_opened.append(one)
         one.page.on("console", lambda message: one.complaints.append(message.text))
@@ -276,7 +284,7 @@ def test_names_reach_the_page_in_the_recipes_order(open_page: Open) -> None:
 
 
 def _contrast(one: str, other: str) -> float:
-    """Of two colors `rgb(r, g, b)`, as WCAG has it."""
+    """WCAG's contrast between two colors `rgb(r, g, b)`."""
     lighter, darker = sorted((_luminance(one), _luminance(other)), reverse=True)
     return (lighter + 0.05) / (darker + 0.05)
 
