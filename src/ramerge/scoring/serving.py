@@ -148,7 +148,11 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
                 if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
                     break
                 if time.monotonic() > until:
-                    raise EndpointError(_failure_text(f"was not ready within {server.timeout:g} seconds", command, log))
+                    raise EndpointError(
+                        _failure_text(
+                            f"was not ready within {server.timeout:g} seconds (--serve-timeout)", command, log
+                        )
+                    )
                 time.sleep(0.25)
             else:
                 raise EndpointError(_failure_text(f"ended with exit code {process.returncode}", command, log))
