@@ -44,6 +44,8 @@ METHODS = ("task_arithmetic", "ram", "ram+")
 """Candidates of the search."""
 GAPS = {"bfloat16": 0.5, "float32": 0.01}
 """Two tokens whose logits differ by less are a tie, which kernels may break in two ways."""
+SECONDS = 3600.0
+"""For a server to start, on a machine that does much else."""
 VLLM = ("--max-model-len", "2048", "--enforce-eager")
 RESULTS = Path(__file__).parents[1] / "results" / "servers.json"
 FUNCTION = f"{Path(__file__).with_name('reward.py')}:compute_score"
@@ -118,7 +120,7 @@ def rewards_of(texts: Sequence[str], asked: Sequence[Record]) -> list[float]:
 
 def server_of(kind: str, dtype: str, *more: str) -> ramerge.ModelServer:
     """A server that computes in a dtype."""
-    return ramerge.ModelServer(kind, ["--dtype", dtype, *(VLLM if kind == "vllm" else ()), *more])
+    return ramerge.ModelServer(kind, ["--dtype", dtype, *(VLLM if kind == "vllm" else ()), *more], SECONDS)
 
 
 def replies(running: RunningServer, model: str, asked: Sequence[Record]) -> list[str]:
@@ -255,7 +257,8 @@ class Check:
 
 def served(kind: str) -> list[str]:
     """Flags of a command for a server in float32, as the model in memory is computed on a CPU."""
-    return ["--serve", kind, "--serve-args", shlex.join(server_of(kind, "float32").arguments)]
+    server = server_of(kind, "float32")
+    return ["--serve", kind, "--serve-args", shlex.join(server.arguments), "--serve-timeout", str(server.timeout)]
 
 
 def compared_rewards(rewards: Sequence[float], expected: Sequence[float]) -> Row:
