@@ -30,7 +30,8 @@ if mode == "broken":
 if mode == "engine":
     sys.exit(
         "(EngineCore pid=7) ERROR [core.py:1510] RuntimeError: Worker failed with error 'Available memory is less than "
-        "requested'\\n" + "    a frame\\n" * 20 + "RuntimeError: Engine core initialization failed. See root cause above."
+        "requested'\\n" + "    a frame\\n" * 20
+        + "RuntimeError: Engine core initialization failed. See root cause above."
     )
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
