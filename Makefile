@@ -190,7 +190,7 @@ VLLM ?= $(SERVER)/bin/vllm
 SERVED := $(REAL)/served
 SERVED_AGENTS := $(foreach task,call needle,$(SERVED)/sft/$(task)/model.safetensors $(SERVED)/lora/$(task)/adapter_model.safetensors)
 
-serve-check: $(VENV)/.dev $(VENV)/.eval $(SERVED_AGENTS) $(if $(filter $(SERVER)/%,$(VLLM)),$(SERVER)/.vllm)  ## serve merges by vLLM and transformers, and compare replies: MINUTES; VLLM=path/to/vllm for one of yours
+serve-check: $(VENV)/.dev $(VENV)/.eval $(SERVED_AGENTS) $(if $(filter $(SERVER)/%,$(VLLM)),$(SERVER)/.vllm)  ## serve merges by vLLM and transformers, and compare replies; VLLM=path/to/vllm for one of yours
 	PATH=$(dir $(abspath $(VLLM))):$$PATH $(BIN)/python lab/real/servers.py --base $(REAL)/base --work $(SERVED) $(SERVE)
 	$(BIN)/python -m docs.tables
 
