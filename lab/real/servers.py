@@ -41,7 +41,7 @@ ASKED = ("call", "needle", "fact", "steps")
 DTYPES = ("bfloat16", "float32")
 MOST_TOKENS = 32
 CANDIDATES = "parameters.r=0.1,0.1001"
-"""The search has two that are so much alike that mass does not separate them, because only then are they asked for replies."""
+"""The search has two that mass does not separate, because only then are they asked for replies."""
 GAPS = {"bfloat16": 0.5, "float32": 0.01}
 """Two tokens whose logits differ by less are a tie, which kernels may break in two ways."""
 SECONDS = 3600.0
