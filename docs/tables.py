@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ramerge.testing import check_bounds, check_layout, check_method, check_orde
 
 DOCS = Path(__file__).parent
 _LORA = DOCS.parent / "lab" / "results" / "lora.json"
+_SERVERS = DOCS.parent / "lab" / "results" / "servers.json"
 _CELLS = DOCS.parent / "tests" / "conformance" / "cells.json"
 _TABLE = re.compile(r"(<!-- (\w+) ?(\S*): python -m docs\.tables -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
@@ -132,6 +133,47 @@ def page_of(method: str) -> str:
     return f"{method.replace('+s', '-plus-s').replace('+', '-plus').replace('_', '-')}.md"
 
 
+# --- servers --------------------------------------------------------------------------------------------------------
+
+
+def _servers(part: str) -> str:
+    """Replies of real servers, and of commands with one, compared with those of the model in memory."""
+    stored = json.loads(_SERVERS.read_text(encoding="utf-8"))
+    if part == "versions":
+        return _versions(stored.values())
+    rows = [(name, row) for name, each in stored.items() for row in each["rows"]]
+    if part == "replies":
+        head = ("served", "by", "computed in", "equal replies", "others: gap in logits", "ready after")
+        return table(head, [_replies_row(row) for name, row in rows if name in ("merge", "adapter")])
+    head = ("command", "equal to those in memory", "result", "took")
+    return table(head, [_command_row(name, row) for name, row in rows if name in ("eval", "search")])
+
+
+def _command_row(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    if name == "eval":
+        what, result = "rewards", f"mean reward {row['mean']:.3f}, in memory {row['expected']:.3f}"
+    else:
+        what, result = "replies", f"the best merge is {'the same' if len({*row['best']}) == 1 else 'another'}"
+    return f"`ramerge {name} --serve vllm`", f"{row['equal']} of {row['prompts']} {what}", result, f"{row['seconds']} s"
+
+
+def _replies_row(row: Mapping[str, Any]) -> tuple[str, ...]:
+    names = {"merge": "merge", "adapter": "merge as adapter", "vllm": "vLLM", "transformers": "`transformers serve`"}
+    gaps = ", ".join(f"{each['gap']:.3f}" for each in row["differences"])
+    equal, ready = f"{row['equal']} of {row['prompts']}", f"{row['seconds to start']} s"
+    return names[row["what"]], names[row["server"]], row["dtype"], equal, gaps, ready
+
+
+def _versions(parts: Iterable[Mapping[str, Any]]) -> str:
+    """When, and with which versions, parts were measured."""
+    found = dict[str, dict[str, None]]()  # ordered sets
+    for part in parts:
+        served = [("vLLM", row["version"]) for row in part["rows"] if "version" in row]
+        for name, each in [("measured on", part["date"]), *part["versions"].items(), *served]:
+            found.setdefault(name, {})[each] = None
+    return table(tuple(found), [tuple(" and ".join(each) for each in found.values())])
+
+
 # --- commands and public names --------------------------------------------------------------------------------------
 
 
@@ -223,6 +265,7 @@ _TABLES: Mapping[str, Callable[[str], str]] = {
     "method": _method,
     "costs": _costs,
     "adapters": _adapters,
+    "servers": _servers,
     "commands": _commands,
     "flags": _flags,
     "names": _names,

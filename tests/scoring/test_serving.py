@@ -27,6 +27,12 @@ if mode == "rude":
     sys.exit("\\x1b[2J" + "x" * 100_000 + "\\n\\x1b[2Jready")
 if mode == "broken":
     sys.exit("no such model: " + sys.argv[2])
+if mode == "engine":
+    sys.exit(
+        "(EngineCore pid=7) ERROR [core.py:1510] RuntimeError: Worker failed with error 'Available memory is less than "
+        "requested'\\n" + "    a frame\\n" * 20
+        + "RuntimeError: Engine core initialization failed. See root cause above."
+    )
 if mode == "stubborn":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
@@ -108,6 +114,16 @@ def test_a_server_that_ends_is_an_error_with_what_it_said(tmp_path: Path, monkey
     install(monkeypatch, tmp_path, "broken")
     server = ModelServer("vllm", timeout=300)
     said = r"exit code 1[\s\S]*no such model: MODEL"
+    with pytest.raises(EndpointError, match=said), serving(server, "MODEL", "merged", tmp_path / "log"):
+        pass
+
+
+def test_an_error_of_an_engine_is_shown_instead_of_a_pointer_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, tmp_path, "engine")
+    said = "exit code 1: .*Worker failed with error 'Available memory is less than requested'; all that it printed"
+    server = ModelServer("vllm", timeout=300)
     with pytest.raises(EndpointError, match=said), serving(server, "MODEL", "merged", tmp_path / "log"):
         pass
 

@@ -311,6 +311,18 @@ def test_the_command_and_its_table(place: Path, stand_in: Server) -> None:
     assert "rewards,prompts,reward,100.0" in table
 
 
+def test_a_server_has_as_long_to_start_as_it_is_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = place / "vllm"
+    program.write_text("#!/bin/sh\nsleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("ramerge.scoring.serving._program", lambda kind: str(program))
+    words = ["eval", "logs", "--task", "ramerge/rewards", "--serve", "vllm", "--model", "m=org/x"]
+    words += ["--task-set", "rewards.prompts=prompts.jsonl", "--task-set", "rewards.function=reward.py:compute_score"]
+    done = command(*words, "--serve-timeout", "0.5")
+    assert isinstance(done.exception, EndpointError)
+    assert "was not ready within 0.5 seconds (--serve-timeout)" in str(done.exception)
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

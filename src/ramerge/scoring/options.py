@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from ramerge.sdk.commands import option
 
 SERVE_ARGS = option(
@@ -11,6 +13,15 @@ SERVE_ARGS = option(
     may_be_empty=True,
     metavar="WORDS",
     help="Additional arguments for the server.",
+)
+SERVE_TIMEOUT = option(
+    "remote",
+    "--serve-timeout",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds to start a server or load a model.",
 )
 DATA = option(
     "score",

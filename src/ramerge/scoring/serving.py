@@ -46,6 +46,9 @@ _MODULES = ("accelerate", "fastapi", "openai", "torch", "transformers", "uvicorn
 """Modules that `transformers serve` imports: without one of them, its program is there and does not start."""
 _CAUSE = re.compile(r"\w(Error|Exception|Interrupt)(: |$)|\berror: |CUDA|\bkilled\b|out of memory", re.IGNORECASE)
 
+_POINTER = re.compile(r"root cause above", re.IGNORECASE)
+"""In the last error of vLLM, which only says that its engine has ended with another one."""
+
 
 @dataclass(frozen=True)
 class ModelServer:
@@ -148,7 +151,11 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[R
                 if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
                     break
                 if time.monotonic() > until:
-                    raise EndpointError(_failure_text(f"was not ready within {server.timeout:g} seconds", command, log))
+                    raise EndpointError(
+                        _failure_text(
+                            f"was not ready within {server.timeout:g} seconds (--serve-timeout)", command, log
+                        )
+                    )
                 time.sleep(0.25)
             else:
                 raise EndpointError(_failure_text(f"ended with exit code {process.returncode}", command, log))
@@ -250,7 +257,8 @@ def _failure_text(problem: str, command: Sequence[str], log: Path) -> str:
 def _telling_line(log: Path) -> str:
     """The last line of a server's log that names an error, otherwise its last line; empty where there is none."""
     lines = [line.strip() for line in _last_lines(log)]
-    return next((line for line in reversed(lines) if _CAUSE.search(line)), next(filter(None, reversed(lines)), ""))
+    errors = (line for line in reversed(lines) if _CAUSE.search(line) and not _POINTER.search(line))
+    return next(errors, next(filter(None, reversed(lines)), ""))
 
 
 def _last_lines(log: Path) -> list[str]:

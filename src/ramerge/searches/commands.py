@@ -10,7 +10,7 @@ import click
 
 from ramerge import EvaluationError, ModelServer, RecipeError
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.scoring.options import DATA, SERVE_ARGS
+from ramerge.scoring.options import DATA, SERVE_ARGS, SERVE_TIMEOUT
 from ramerge.scoring.serving import SERVERS, server_words
 from ramerge.sdk.commands import (
     KEYS,
@@ -47,15 +47,7 @@ SERVING = options(
         hidden=True,
         help="Refused: an endpoint serves a single model, but a search serves many; use --serve.",
     ),
-    option(
-        "remote",
-        "--serve-timeout",
-        type=click.FloatRange(0, 1e6, min_open=True),
-        default=900.0,
-        show_default=True,
-        metavar="SECONDS",
-        help="Seconds to start a server or load a model.",
-    ),
+    SERVE_TIMEOUT,
     option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task."),
     DATA,
     option(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge import EndpointError, EvaluationError, ModelAccess, ModelServer
-from ramerge.scoring.options import DATA, SERVE_ARGS
+from ramerge.scoring.options import DATA, SERVE_ARGS, SERVE_TIMEOUT
 from ramerge.scoring.serving import SERVERS, server_words
 from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, named, option, parse_scalar, printing, say
 from ramerge.sdk.progress import StoppedError
@@ -49,6 +49,7 @@ _FORMATS = ("text", "markdown", "html", "csv")
     help="Start a server for each model, and stop it afterwards.",
 )
 @SERVE_ARGS
+@SERVE_TIMEOUT
 @option("remote", "--endpoint", metavar="URL", help="URL of a running OpenAI-compatible endpoint, up to /v1.")
 @option(
     "remote", "--served-name", "served_names", metavar="NAME", multiple=True, help="Name of the model on the endpoint."
@@ -108,7 +109,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     words = server_words(options["serve_args"])
     if words and not options["serve"]:
         raise EvaluationError("--serve-args: is for --serve")
-    server = ModelServer(options["serve"], words) if options["serve"] else None
+    server = ModelServer(options["serve"], words, options["serve_timeout"]) if options["serve"] else None
     access = ModelAccess(server, options["endpoint"] or "", options["key_env"])
     access.check()
     models = [f"base={options['base']}"] if options["base"] is not None else []
