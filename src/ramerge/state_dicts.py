@@ -24,7 +24,7 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError, WeightsError
-from ramerge.core.foundation.limits import check_options
+from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, brief, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options

@@ -160,7 +160,7 @@ def _records(path: Path) -> Iterator[tuple[str, object]]:
         for file in files:
             if file.exists() and not file.is_file():
                 raise InputError(f"{file}: is not a regular file; give JSON Lines or Parquet")
-            yield from _READERS.get(file.suffix, _lines)(file)
+            yield from _READERS.get(file.suffix, _json_records)(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
 
@@ -181,7 +181,7 @@ def files_of(path: Path) -> list[Path]:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[str, object]]:
+def _json_records(path: Path) -> Iterator[tuple[str, object]]:
     if path.suffix == ".pkl":
         raise InputError(f"{path}: is a pickle, which is not executed; give JSON Lines, such as SkyRL's dumped_evals")
     with path.open("rb") as file:
@@ -194,11 +194,11 @@ def _lines(path: Path) -> Iterator[tuple[str, object]]:
                 raise InputError(f"{path}: line {number}: {error}; give JSON Lines: one object a line") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, object]]:
+def _parquet_records(path: Path) -> Iterator[tuple[str, object]]:
     yield from ((f"{path}: {place}", row) for place, row in parquet_rows(path, InputError))
 
 
-def _samples(path: Path) -> Iterator[tuple[str, object]]:
+def _torch_records(path: Path) -> Iterator[tuple[str, object]]:
     try:
         content = load_file(path)
     except CheckpointError as error:
@@ -211,11 +211,11 @@ def _samples(path: Path) -> Iterator[tuple[str, object]]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
-    ".jsonl": _lines,
-    ".json": _lines,
-    ".ndjson": _lines,
-    ".parquet": _rows,
-    ".pt": _samples,
+    ".jsonl": _json_records,
+    ".json": _json_records,
+    ".ndjson": _json_records,
+    ".parquet": _parquet_records,
+    ".pt": _torch_records,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.settings import parse_size
 from ramerge.core.options import DEVICE
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.text import Displayed, dumped, quoted

@@ -15,7 +15,7 @@ from typing import get_args
 from ramerge import Options, PlanError, RecipeError
 from ramerge.core.engine.outputs import open_output
 from ramerge.core.foundation.dtypes import full_name, widest
-from ramerge.core.foundation.limits import ResourceLimits, too_little
+from ramerge.core.foundation.settings import ResourceLimits, too_little
 from ramerge.core.foundation.text import without_secrets
 from ramerge.core.output.lifecycle import output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target

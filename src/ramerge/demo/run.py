@@ -56,7 +56,7 @@ def run(out: Path | None, say: Print) -> None:
             recipe = {"method": method, "base": str(AGENTS / "base"), "agents": agents}
             records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
         _say_statistics(records, say)
-        _say_scores(models, say)
+        _print_shares(models, say)
         remark = (
             f"The merged checkpoints are in {out}."
             if out
@@ -154,7 +154,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
     )
 
 
-def _say_scores(models: Mapping[str, Path], say: Print) -> None:
+def _print_shares(models: Mapping[str, Path], say: Print) -> None:
     if lacking := missing(_SCORING, who="scores need"):
         say(f"\nnote: {lacking[0]}")
         return

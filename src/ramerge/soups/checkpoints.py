@@ -93,7 +93,7 @@ def choose(
     ]
     if last is not None:
         if inside and len(inside) < last:
-            _note(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
+            _warn(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
         inside = inside[-last:]
     if not inside:
         steps = f"{checkpoints[0].step} to {checkpoints[-1].step}"
@@ -169,11 +169,11 @@ def _inside(folder: Path) -> RunCheckpoint | None:
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
     if is_model and step is not None:
-        _note(f"{folder}: is left out of the run, because it is a soup itself; to take it, name all checkpoints")
+        _warn(f"{folder}: is left out of the run, because it is a soup itself; to take it, name all checkpoints")
     elif is_model:
-        _note(f"{folder}: is left out of the run, because neither its name nor a trainer's state says which step it is")
+        _warn(f"{folder}: is left out of the run, because neither its name nor a trainer's state says which step it is")
     elif step is not None and (folder / "config.json").exists():
-        _note(f"{folder}: is left out of the run, because it holds no weights, or not all of them")
+        _warn(f"{folder}: is left out of the run, because it holds no weights, or not all of them")
     return None
 
 
@@ -186,7 +186,7 @@ def _is_soup(folder: Path) -> bool:
     return isinstance(name, str) and name in METHODS and METHODS[name].along_run
 
 
-def _note(text: str) -> None:
+def _warn(text: str) -> None:
     warnings.warn(OutputWarning(text), stacklevel=2)
 
 

@@ -249,12 +249,12 @@ def lines_of(result: GreedyResult, out: Path) -> list[str]:
         *others, last = trial.members
         name = f"{len(others)} kept + {last}" if len(others) >= _MOST_NAMES else " + ".join(trial.members)
         outcome = "not kept" if not trial.kept else "kept" if others else ""
-        rows.append([name, _number(trial.score), _number(trial.held_out), trial.failure or outcome])
+        rows.append([name, _score_text(trial.score), _score_text(trial.held_out), trial.failure or outcome])
     return [
         *table(["soup", result.objective, "held out", ""], rows),
         f"{out / 'best'}: the uniform soup of {', '.join(result.members)}",
     ]
 
 
-def _number(value: float | None) -> str:
+def _score_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"

@@ -69,7 +69,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
 
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """Make a pandas data frame: for `frame` of records and of analyses."""
+    """Make a pandas data frame, or say how to install pandas."""
     try:
         import pandas as pd
     except ImportError as error:

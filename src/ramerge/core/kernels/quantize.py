@@ -148,7 +148,7 @@ def survive(
 
 
 @cache
-def _kernel(codes: str, scales: str, powers: bool) -> Kernel:
+def _quantization(codes: str, scales: str, powers: bool) -> Kernel:
     name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 
@@ -190,7 +190,7 @@ def quantize(
     """
     if values.size:
         words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
-        kernel = _kernel(codes, scales, powers)
+        kernel = _quantization(codes, scales, powers)
         kernel(
             values,
             old,

@@ -134,7 +134,7 @@ class _RamLoop:
 
 
 @cache
-def _kernel(task: _RamLoop) -> Kernel:
+def _ram_kernel(task: _RamLoop) -> Kernel:
     loop, form = task.loop, task.loop.out
     numbers = [form.real_code] * (len(task.agents) + task.epsilons)
     arguments = (*loop.codes, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")
@@ -153,7 +153,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(_RamLoop(loop, len(epsilons), counts=True))
+    kernel = _ram_kernel(_RamLoop(loop, len(epsilons), counts=True))
     peak = kernel(*inputs, *[1.0] * n, *epsilons, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -189,7 +189,7 @@ def merge(
     """
     n = len(inputs) - 1
     does = (combination, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
-    kernel = _kernel(_RamLoop(loop, len(epsilons), *does))
+    kernel = _ram_kernel(_RamLoop(loop, len(epsilons), *does))
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)
     peak = kernel(

@@ -59,7 +59,7 @@ class DellaLinearParameters(WeightedParameters):
     def _are_probabilities(self) -> DellaLinearParameters:
         names = [*{**_by_agent(self.density), **_by_agent(self.epsilon)}] or [""]
         for name in names:
-            density, epsilon = _of(self.density, name), _of(self.epsilon, name)
+            density, epsilon = _of_agent(self.density, name), _of_agent(self.epsilon, name)
             if density is None or epsilon is None or density in (0, 1):
                 continue
             if density - epsilon <= 0 or density + epsilon >= 1:
@@ -78,7 +78,7 @@ def _by_agent(value: PerAgentNumber) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _of(value: PerAgentNumber, agent: str) -> float | None:
+def _of_agent(value: PerAgentNumber, agent: str) -> float | None:
     return value.get(agent) if isinstance(value, Mapping) else value
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.core.formats.encodings.decode import stated_dtype
-from ramerge.core.foundation.limits import read_limits
+from ramerge.core.foundation.settings import read_limits
 from ramerge.core.foundation.text import message
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, Statistic
 from ramerge.core.options import Options
@@ -68,7 +68,7 @@ def make_plan(
     limits = read_limits(options.threads, options.max_memory)
     points, inputs, findings = _models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
-    contents, differences = _contents(points, inputs, observations, cache=options.cache, alone=alone)
+    contents, differences = _contents_of_plan(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
     details, decisions = kind.details(points, inputs, contents.tensors)
     findings += [*differences, *decisions, *checks.note_rounded_base(contents.tensors)]
@@ -146,13 +146,13 @@ def _check_output(
     return output.free_bytes(), [*map(problem, wrong)]
 
 
-def _contents(
+def _contents_of_plan(
     points: Sequence[Point], inputs: OpenedInputs, observations: Sequence[Statistic], *, cache: bool, alone: bool
 ) -> tuple[PlannedContents, list[PlanFinding]]:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents(), []
-    matches, ties, findings = _match(points, base, inputs)
+    matches, ties, findings = _match_models(points, base, inputs)
     reader = TokenReader()
     speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matches.rows, reader)
     findings += [
@@ -205,7 +205,7 @@ def _contents(
     return contents, findings
 
 
-def _match(
+def _match_models(
     points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs
 ) -> tuple[Counterparts, tuple[Tie, ...], list[PlanFinding]]:
     recipe, side = points[0].recipe, points[0].method.side

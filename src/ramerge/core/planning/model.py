@@ -210,7 +210,8 @@ class TensorPlan:
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantized) if self.quantized is not None else 1)
+        scaling_unit = scaled.scaling_unit(self.quantized) if self.quantized is not None else 1
+        unit = math.lcm(2, self.unit, self.chunk, scaling_unit)
         return max(size // unit, 1) * unit
 
     @property

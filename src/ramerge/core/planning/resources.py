@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramerge.core.foundation.limits import ResourceLimits, too_little
 from ramerge.core.foundation.machine import memory, processors
+from ramerge.core.foundation.settings import ResourceLimits, too_little
 from ramerge.core.methods.base import FEW, Statistic
 from ramerge.core.planning.findings import PlanFinding, problem
 from ramerge.core.planning.inputs import OpenedInputs
@@ -82,7 +82,7 @@ def choose_resources(
     agents, models, observations = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observations)
     # cached counts included, so that blocks are the same with and without them
     reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observations else 0), observations)]
-    fixed_bytes = _fixed_bytes(inputs, tensors, reads, _nbytes(observations, agents), is_remote=is_remote)
+    fixed_bytes = _fixed_bytes(inputs, tensors, reads, _bytes_of_counts(observations, agents), is_remote=is_remote)
     if in_memory:  # the present merged tensor, and the next
         fixed_bytes += (
             2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
@@ -93,7 +93,9 @@ def choose_resources(
     own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
     own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
     # of each worker one set of counts that it fills, and one that waits to be added up
-    own += 2 * max(_nbytes(group, agents) for group in {observations}.union(*(read.values() for read in reads)))
+    own += 2 * max(
+        _bytes_of_counts(group, agents) for group in {observations}.union(*(read.values() for read in reads))
+    )
     needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
     # one whole matrix must be possible; several at a time are faster, if they leave room for others
     budget = limits.memory or max(fixed_bytes + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
@@ -176,7 +178,7 @@ def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: i
     return most
 
 
-def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
+def _bytes_of_counts(statistics: Sequence[Statistic], agents: int) -> int:
     return sum(statistic.blank(agents).nbytes for statistic in statistics)
 
 

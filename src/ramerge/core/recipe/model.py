@@ -21,7 +21,7 @@ from pydantic import (
 
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.settings import parse_size
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS, unknown_method

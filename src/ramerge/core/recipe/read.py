@@ -65,8 +65,8 @@ def blind(_document: Document) -> Sequence[str]:
 AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
-def translate_recipe(source: AnyRecipe, look: Look = blind) -> Document:
-    """Translate a recipe's document to ramerge's own form. Its values are not checked yet.
+def recipe_document(source: AnyRecipe, look: Look = blind) -> Document:
+    """The document of a recipe in any form, in ramerge's own form. Its values are not checked yet.
 
     Args:
         look: gives the names of the base's tensors, on which values in another form may depend.
