@@ -167,7 +167,7 @@ class Plan(_PlanBase):
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
-        kind: what the output will be written as.
+        kind: the kind of output.
         options: how the merge will be carried out.
 
     Example:

@@ -80,7 +80,7 @@ class ReplySet(Displayed):
     Attributes:
         exchanges: by agent.
         rewarded: whether only right replies are among them.
-        notes: what the user should know.
+        notes: remarks for the user.
         counts: by agent, how many replies are scored on, and out of how many.
         least: the least reward of a right reply; None where all replies count.
 

@@ -33,10 +33,10 @@ def gather(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> dict[str, Path]:
-    """Gather of a recipe's agents, on its prompts, what a method needs, unless the user's cache has it already.
+    """Gather the side inputs that a method needs of a recipe's agents, unless the user's cache has them.
 
     `merge`, `plan` and `sweep` do so by themselves where a recipe has prompts. Half of the prompts is held out, so that
-    `rank` can score merges on them. What was not used for 90 days is removed from the cache.
+    `rank` can score merges on them. Folders that were not used for 90 days are removed.
 
     Args:
         recipe: with a base, agents and prompts, as for `plan`.
@@ -73,7 +73,7 @@ def gather(
 
 
 def _has_side_inputs(document: Document, name: str, what: str) -> bool:
-    """Whether an agent of a recipe has a folder of side inputs of its own, so that none need be gathered."""
+    """Whether an agent brings its own side inputs, so that none need be gathered."""
     agent = document.agents[name]
     folder = agent.get(what) if isinstance(agent, Mapping) else None
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()

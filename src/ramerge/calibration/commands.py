@@ -31,7 +31,7 @@ def calibrate(
     options: Options,
     **flags: Any,
 ) -> None:
-    """Gather what agents reply to prompts of their tasks, and what methods need of that.
+    """Gather replies of agents to prompts of their tasks, and the inputs that methods need.
 
     By default these are the inputs of layers, for the method regmean; --gather importance gives the diagonal of the
     Fisher information, for the method fisher.

@@ -171,7 +171,7 @@ class LiveModel:
         """Generate continuations of prompts, at most `most` tokens each, with the token that ends them.
 
         Args:
-            pad: what is put in front of shorter prompts, unseen.
+            pad: the token id in front of shorter prompts, which is masked.
         """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
@@ -262,7 +262,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def _load_from_folder(kind: Any, folder: Path, **options: Any) -> Any:
-    """Load a model or tokenizer from nothing but a folder, without running code from it."""
+    """Load a model or tokenizer from a folder alone, without running code from it."""
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
@@ -289,7 +289,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Context in which torch has so many threads."""
+    """Context in which torch uses `number` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -300,7 +300,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Context that names what does not fit into a device's memory, with advice."""
+    """Context that says which data do not fit into a device's memory, with advice."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:

@@ -38,7 +38,7 @@ class Reply:
     """A reply in a file of prompts, perhaps with its reward.
 
     Attributes:
-        reward: what it earned; None if that is not known.
+        reward: its reward; None if unknown.
         turns: messages of the agent and its tools between prompt and reply.
         ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
         start: where the reply begins in them.
@@ -59,7 +59,7 @@ class Prompt:
         text: the prompt; None if it is messages.
         messages: the conversation up to the reply; empty if it is a text.
         replies: in the order of the records, without those that are the same; the best and newest of very many.
-        about: what a reward function in verl's form gets besides the reply: data source, ground truth, extra info.
+        about: further arguments of a reward function in verl's form: data source, ground truth, extra info.
     """
 
     place: str
@@ -87,7 +87,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
     Args:
         path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
-        seed: of the draw, which depends on the prompts and not on their order.
+        seed: the seed of the draw, which depends on the prompts and not on their order.
 
     Raises:
         InputError: a file cannot be read, holds no prompt, or has records that are wrong; with the first ten problems.

@@ -194,9 +194,9 @@ class CalibrationRecord(Displayed):
         layers: weights whose inputs are recorded.
         importances: tensors whose importances are estimated; 0 if none are.
         device: where it ran, with the name of a GPU.
-        dtype: what the model computed in.
+        dtype: the dtype in which the model computed.
         seconds: wall time.
-        notes: what the user should know.
+        notes: remarks for the user.
         digests: SHA-256 of the files, by name, by which damage is seen.
 
     Example:

@@ -38,7 +38,7 @@ def delta(
     as_json: bool,
     options: Options,
 ) -> None:
-    """Write to OUT what the agent has changed of the base.
+    """Write the agent's changes of the base to OUT.
 
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name).
     `ramerge apply --base BASE OUT MODEL` gives the agent back, byte-identical, and merging takes OUT as an agent. The

@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
 
 
 class _Compiling:
-    """Listener of the first merge that explains once why it takes seconds."""
+    """Listener of the first merge, which explains once why kernels take seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say

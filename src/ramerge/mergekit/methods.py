@@ -27,7 +27,7 @@ def _drop_rate(density: float) -> float:
 
 
 def _angle_parts(parameters: dict[str, object]) -> dict[str, object]:
-    """Parts with their own angle in `nuslerp`: mergekit's rows are columns here, and its columns rows."""
+    """Parts with their own angle in `nuslerp`: rows and columns have swapped names in mergekit."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 

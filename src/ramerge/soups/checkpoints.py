@@ -85,7 +85,7 @@ def is_missing(word: str) -> bool:
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take the last checkpoints, at most so many, of those whose steps are in a range, ends included."""
+    """Take at most `last` checkpoints, the latest ones with steps in a range, ends included."""
     inside = [
         one
         for one in checkpoints

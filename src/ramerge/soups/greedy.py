@@ -43,9 +43,9 @@ class SoupTrial:
     """A scored soup of the greedy search.
 
     Attributes:
-        score: what it was judged by; None if it could not be scored.
+        score: its score; None if it could not be scored.
         held_out: its score on every second item, which it was not judged by; None if the score has no items.
-        kept: of a single checkpoint, whether it could be scored; of a soup, whether its last member was kept.
+        kept: whether a single checkpoint could be scored, or a soup's last member was kept.
     """
 
     members: tuple[str, ...]

@@ -33,10 +33,10 @@ class Straightness:
 
     Attributes:
         length: the length of the last checkpoint's task vector.
-        share: of the squared lengths of all task vectors, what lies in the first component of each tensor.
-        fit: R^2 of the straight lines through the coordinates, weighted by what lies in the first components.
-        coordinates: of each checkpoint, how far it is on the line: the root of what lies in the first components, with
-            the sign of most of it; in units of the last one's.
+        share: the share of all task vectors' squared lengths in each tensor's first component.
+        fit: R^2 of the straight lines through the coordinates, weighted by the first components' squares.
+        coordinates: each checkpoint's distance along the line, in units of the last one's: the root of the squares
+            in the first components, with the sign of most of them.
     """
 
     length: float
@@ -52,7 +52,7 @@ class RunStraightness:
     Attributes:
         layers: by name, in the model's order; tensors that are in no layer by their own names.
         tensors: by name; those that moved.
-        shares: of each checkpoint's squared task vector, what lies in the first component of each tensor.
+        shares: for each checkpoint, the share of its squared task vector in each tensor's first component.
     """
 
     steps: tuple[float, ...]

@@ -37,7 +37,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
     Args:
         text: a recipe; one that cannot be read is replaced.
-        agents: likewise, or NAME=MODEL; others are called what their folders are.
+        agents: likewise, or NAME=MODEL; others are named after their folders.
     """
     try:
         document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)

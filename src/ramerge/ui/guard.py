@@ -36,7 +36,7 @@ class PageGuard:
     """Guard around Gradio: refuses requests before Gradio sees them, and sends browsers the page's permissions.
 
     Args:
-        token: what the first address must hold; a cookie holds it from then on. None: everybody may come.
+        token: required in the first address; a cookie holds it from then on. None: everybody may come.
         hosts: the only values of the header Host, so that no other name leads here; None for any.
         frames: origins that may show the page inside of theirs.
     """

@@ -36,7 +36,7 @@ class PlanPass(ABC):
     Attributes:
         plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
         files: the inputs.
-        label: what the progress is called.
+        label: the name of its progress.
         batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
         counted: the statistics that the pass counts, by the tensor's index.
     """
@@ -74,7 +74,7 @@ class PlanPass(ABC):
         """Have a worker read a batch of blocks, and count or merge it."""
 
     def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
-        """Bring to the disk what was written, before another node reports it."""
+        """Flush written data to the disk, before another node reports it."""
 
     def close(self) -> None:
         """Close the inputs that the pass has opened on another node."""

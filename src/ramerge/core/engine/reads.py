@@ -44,7 +44,7 @@ class Passes:
         listen: gets the progress.
         plan: the plan, as it travels.
         files: the inputs, open.
-        operators: what methods make of recorded inputs.
+        operators: operators that methods make from recorded inputs.
     """
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:

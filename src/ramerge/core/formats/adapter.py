@@ -201,7 +201,7 @@ def _other_base(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _model_name(place: str) -> str:
-    """The last part of a model's name or path in lower case; of a path in the hub's cache, the model's name."""
+    """The last part of a model's name or path in lower case; for a path in the hub's cache, the model's name."""
     parts = [part for part in re.split(r"[/\\]", place) if part]
     cached = [part for part in parts if part.startswith("models--")]
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

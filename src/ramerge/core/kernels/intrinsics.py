@@ -148,7 +148,7 @@ def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Round float64 to float32 towards zero, with the last bit set if anything was lost ("round to odd").
 
-    A further rounding to a shorter format then gives what rounding the float64 once would have given.
+    A further rounding to a shorter format then gives the same as rounding the float64 once.
     """
     nearest = b.fptrunc(value, F32)
     wide = b.fpext(nearest, F64)
@@ -165,7 +165,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The bits of a floating-point format: of the mantissa, the exponent's bias, of the number in all."""
+    """Bits of a floating-point format: mantissa, the exponent's bias, all together."""
 
     mantissa: int
     bias: int
@@ -291,7 +291,7 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
-    """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
+    """Store the elements selected by 64 bits, one after the other, in another array of the same type.
 
     `compress(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
     and the set. Only processors that compress vectors do this fast.

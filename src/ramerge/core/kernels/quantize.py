@@ -141,7 +141,7 @@ def survive(
     Args:
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
         values: 1-D: whole rows of a matrix.
-        old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
+        old: the stored numbers, of the same size. A group that equals them bit for bit stays as stored.
     """
     if values.size:
         _survive(scales)(values, old, out, group, columns, factor, divisor)

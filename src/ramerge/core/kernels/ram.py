@@ -54,7 +54,7 @@ class _RamLoop:
         epsilons: their number, 1 if all agents have the same.
         merges: a key of `SHARED`, to store the merged elements; if empty, only count.
         rescales: unique elements times lambda.
-        rounds: count what storing them in the format erases.
+        rounds: whether to count the updates that storing them in the format erases.
         allow_nonfinite: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it
             reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does not reach the
             result, `peak` is of task vectors too.
@@ -181,7 +181,7 @@ def merge(
         allow_nonfinite: take NaN and Inf as they come: a NaN is no update.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
-        combination: what becomes of elements that several agents moved, a key of `SHARED`.
+        combination: the treatment of elements that several agents moved, a key of `SHARED`.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format; if `allow_nonfinite`,

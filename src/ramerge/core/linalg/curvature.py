@@ -206,7 +206,7 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
 
 
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
-    """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
+    """X; parts that no two agents share cancel exactly, because they are not added in the first place."""
     m = len(products) // len(norms)
     parts = _parts(m, len(norms))
     result = arrays.empty((m, len(products)), real_of(products), products)

@@ -1,4 +1,4 @@
-"""Arcee Fusion: of one agent's task vector only what matters most (Arcee, mergekit's method of this name).
+"""Arcee Fusion: only the most important entries of one agent's task vector (Arcee, mergekit's method of this name).
 
 I = |tau| * sum over the row of p ln(p / q)        p, q: softmax of the agent's and of the base's row, plus 1e-8
 merged = a    where I >= median + 1.5 * (upper quartile - lower quartile), over the tensor

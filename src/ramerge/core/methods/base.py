@@ -174,7 +174,7 @@ class Statistic(ABC, Generic[S]):
     What is equal is counted once, however many merges need it, so all that it depends on must be a field.
 
     Attributes:
-        scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
+        scope: the part that one result is counted over: the whole `model`, each `layer`, or each `tensor`.
         after: the statistic whose result is required first, which takes a read of the inputs more.
     """
 
@@ -197,7 +197,7 @@ class Statistic(ABC, Generic[S]):
     def kept(self) -> str | None:
         """Key of its counts, whatever the scope, for keeping them beyond the process; None: they are not kept.
 
-        Only for counts of a few integers, of which those of a part are the sums of those of its tensors.
+        Only for counts of a few integers, where a part's counts are the sums over its tensors.
         """
         return None
 
@@ -339,8 +339,8 @@ class Method(ABC, Generic[P, R]):
         source: paper and equations.
         formula: in one line.
         parameters: the model that states and checks its parameters.
-        family: what it is listed with.
-        alone: what a merge of one agent is.
+        family: the group in lists.
+        alone: the meaning of a merge of one agent.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
         presets: named values of parameters.
@@ -355,7 +355,7 @@ class Method(ABC, Generic[P, R]):
             side of a linear weight meets the inputs.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
-        side: what every agent needs in addition to its weights; None for nothing.
+        side: the side input that every agent needs; None for nothing.
         columns: the figures of `report`.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
@@ -397,7 +397,7 @@ class Method(ABC, Generic[P, R]):
 
         Args:
             piece: what to merge.
-            prepared: what `prepare` gave for its tensor.
+            prepared: the result of `prepare` for its tensor.
             counts: where to count what `reported` would; None if that is not needed.
             allow_nonfinite: whether numbers that are not finite are computed with.
         """

@@ -62,7 +62,7 @@ class ResumePolicy(Protocol):
     Attributes:
         files: names and sizes of the files that are kept. All others are made again.
         share: how much is done, human-readable.
-        reason: why what is there cannot be used; empty for nothing to say.
+        reason: why the earlier work cannot be used; empty for nothing to say.
     """
 
     files: Mapping[str, int]
@@ -187,7 +187,7 @@ class OutputDir:
 
     Attributes:
         work: the hidden folder.
-        sends: whether what is built is uploaded.
+        sends: whether the output is uploaded.
         is_in_place: whether the folder that was built is at OUT; None if that is unknown.
     """
 
@@ -243,7 +243,7 @@ class OutputDir:
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
-        """Make the folder to build in. First repairs what a killed run left."""
+        """Make the folder to build in, after repairing a killed run's."""
         self._policy = policy
         self._new_parents = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -336,7 +336,7 @@ class OutputDir:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def publish(self, overwrite: bool) -> None:
-        """Move what was built to OUT."""
+        """Move the finished output to OUT."""
         assert self._staging is not None
         self._staging.check()
         self._refuse_occupied_place(overwrite)
@@ -388,7 +388,7 @@ class OutputDir:
                     folder.rmdir()
 
     def discard(self) -> list[str]:
-        """Clean up as every run does before it begins, and report what was there."""
+        """Clean up as every run does before it begins, and report the left-overs."""
         if not os.path.lexists(self.work):
             return []
         self._lock = self._own()

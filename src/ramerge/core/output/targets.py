@@ -79,7 +79,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
 
     Args:
         path: as it was given.
-        what: what the path is for, for the message.
+        what: the path's purpose, for the message.
 
     Raises:
         RecipeError: it is not a possible path, or is remote.

@@ -58,7 +58,7 @@ def make_plan(
         out: the output folder, local or remote, if it is known.
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        kind: what the output is written as.
+        kind: the kind of output.
         observations: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 

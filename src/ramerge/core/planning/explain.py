@@ -134,7 +134,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
 
 
 def objections(plan: MergePlan) -> tuple[str, ...]:
-    """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+    """The problems; in a strict plan also the forecast, although a merge that counts may find nothing wrong."""
     return (*plan.findings.problems, *(forecast(plan) if plan.strict else ()))
 
 
@@ -144,7 +144,7 @@ def doubts(plan: MergePlan) -> tuple[str, ...]:
 
 
 def forecast(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+    """Warnings, from headers, about likely findings of a merge, which then warns only of large ones."""
     return (*forecast_of_rounding(plan), *forecast_of_density(plan))
 
 
@@ -168,7 +168,7 @@ def instead_of_averaging(plan: MergePlan) -> str:
 
 
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
-    """A warning, from headers, that a threshold may not tell what moved from what did not."""
+    """A warning, from headers, that a threshold may not separate moved elements from others."""
     epsilon, fine = absolute(plan.parameters), fine_agents(plan)
     if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()

@@ -77,7 +77,7 @@ def choose_resources(
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         fewest: elements of the smallest useful blocks.
         after: the most memory of the process after merging.
-        smaller: what makes `after` smaller, as an addition to the advice to give more memory.
+        smaller: a way to make `after` smaller, as an addition to the advice to give more memory.
     """
     agents, models, observations = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observations)
     # cached counts included, so that blocks are the same with and without them

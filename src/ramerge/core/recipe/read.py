@@ -30,7 +30,7 @@ class Dialect:
         translate: gives the document in ramerge's form, whose messages still show the lines and flags of the original.
             It is also given a look at the models, on whose tensors values may depend. Raises RecipeError: something is
             wrong or not supported.
-        flags: what replaces the options of the other program's command line, by name.
+        flags: replacements for options of the other program's command line, by name.
     """
 
     marks: frozenset[str]

@@ -141,7 +141,7 @@ def readable_errors(
 
     Args:
         access: what to check if access is denied, as a phrase.
-        absent: what a missing file means, as a phrase.
+        absent: the meaning of a missing file, as a phrase.
     """
     from obstore.exceptions import BaseError
 

@@ -36,8 +36,8 @@ class FoundModel:
         directory: the folder of the model; of several that are added up, the first one's.
         hub_id: its id if it comes from the hub.
         revision: its revision there.
-        adapters: what is added to it, in this order.
-        members: of a soup, the models that it is a mean of, by name; `directory` is that of the first.
+        adapters: adapters on it, in this order.
+        members: the models of a soup, by name; `directory` is that of the first.
     """
 
     written: str
@@ -72,7 +72,7 @@ class FoundModel:
 
     @property
     def location(self) -> str:
-        """The folder for messages, or what was written; with a plus before each adapter."""
+        """The folder for messages, or the text as written; with a plus before each adapter."""
         if self.directory is None or self.members:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
