@@ -285,7 +285,7 @@ def plan(
             check_variation(vary or {})
         else:
             _located_points(document, vary)
-        place = _checked_target(out, options)
+        place = _output_target(out, options)
         output = output_dir(place) if place is not None else None
         read = reads_of(document)
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
@@ -306,7 +306,7 @@ def _located_points(document: Document, vary: Mapping[str, Sequence[object]] | N
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
 
 
-def _checked_target(out: str | Path | None, options: Options) -> OutputTarget | None:
+def _output_target(out: str | Path | None, options: Options) -> OutputTarget | None:
     return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
@@ -334,9 +334,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
         note = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
         rest.notes.append(note)
         return rest
-    new_document = document.with_values(
-        {}
-    )  # its prompts stay, so that the output's recipe can be merged on another machine
+    new_document = document.with_values({})  # prompts stay: another machine can then merge the output's recipe
     folders = FEATURES["gather"](document, side.key, options=options, on_progress=on_progress)
     for agent, folder in folders.items():
         new_document.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
@@ -349,7 +347,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 def _make_plan(
     points: Sequence[Point], out: str | Path | None, kind: OutputKind, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
-    place = _checked_target(out, options)
+    place = _output_target(out, options)
     merge_plan = make_plan(points, place, options, in_memory=in_memory, kind=kind)
     _LOG.debug("plan: %s, %d problems", merge_plan.method.name, len(merge_plan.findings.problems))
     for name, form in merge_plan.inputs.formats.items():

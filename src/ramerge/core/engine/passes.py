@@ -60,10 +60,7 @@ class PlanPass(ABC):
             one_blas_thread() if solves_matrices else nullcontext(),
             notifying_compilation(lambda is_done: report(Compiling(is_done))),
         ):
-            yield self._worker(report)
-
-    def _worker(self, report: Callable[[Message], None]) -> Worker:
-        return Worker(self.plan, self.files, self.operators, report)
+            yield Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """Tell a worker the blocks of its next run, which it prefetches."""
@@ -111,10 +108,6 @@ class MergePass(PlanPass):
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs, merge it, and write it for every point."""
         return worker.merge(batch[0], self.tasks, self.sink)
-
-    @override
-    def _worker(self, report: Callable[[Message], None]) -> Worker:
-        return Worker(self.plan, self.files, self.operators, report)
 
     @override
     def settle(self) -> None:

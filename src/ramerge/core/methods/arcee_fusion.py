@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs, histogram
 from ramerge.core.kernels.piece import Numbers, Piece
-from ramerge.core.methods.base import Agents, Counts, Parameters, Results
+from ramerge.core.methods.base import Agents, Counts, Parameters, Results, RowMethod, row_of
 from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
-from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8

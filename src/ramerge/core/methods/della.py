@@ -30,13 +30,14 @@ from ramerge.core.methods.base import (
     Counts,
     PerAgentNumber,
     Results,
+    RowMethod,
     WeightedParameters,
     for_each,
+    row_of,
     seed_field,
 )
 from ramerge.core.methods.breadcrumbs import ratios
 from ramerge.core.methods.drop_mask import key
-from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 

@@ -20,10 +20,9 @@ from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
-from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic
+from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic, row_of, row_unit
 from ramerge.core.methods.formula import Formula, merge_many
 from ramerge.core.methods.formula import merge as merge_formula
-from ramerge.core.methods.rows import row_of, row_unit
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.trim import every
 

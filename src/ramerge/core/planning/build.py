@@ -18,7 +18,6 @@ from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.damaged import warn_of_damaged_files
-from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, fit_inputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
@@ -27,7 +26,7 @@ from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.requirements import RequestedMerge
-from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources
+from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources, place_matrices
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
