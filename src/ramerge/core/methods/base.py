@@ -276,15 +276,12 @@ class SideInput:
 
     Attributes:
         in_memory: how to give it for an agent that is a state dict.
-        by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
-            for some tensors, which are read whole.
     """
 
     key: Literal["importance", "inputs"]
     plural: str
     advice: str
     in_memory: str
-    by_element: bool
 
 
 IMPORTANCE = SideInput(
@@ -293,7 +290,6 @@ IMPORTANCE = SideInput(
     "pass --prompts {name}=FILE, on which it is estimated, or --importance {name}=FOLDER of `ramerge calibrate`",
     'give {"model": STATE_DICT, "importance": {NAME: ARRAY}} as the agent, with arrays of the tensors\' shapes; '
     "`ramerge.merge` estimates them from folders and `prompts`",
-    by_element=True,
 )
 """Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""
 INPUTS = SideInput(
@@ -302,7 +298,6 @@ INPUTS = SideInput(
     "pass --prompts {name}=FILE, on which they are recorded, or --inputs {name}=FOLDER of `ramerge calibrate`",
     'give {"model": STATE_DICT, "inputs": {NAME: ROWS}} as the agent, with rows (n, d) for each weight (m, d); '
     "`ramerge.merge` records them from folders and `prompts`",
-    by_element=False,
 )
 """Inputs of linear layers on some prompts; the method `regmean` takes them."""
 SIDE_INPUTS = (IMPORTANCE, INPUTS)
