@@ -67,11 +67,11 @@ class _FindingFigures:
             for pair in self.pairs
             if max(density[name] for name in pair.agents) * _ALIKE <= 1 and max(pair.both, pair.expected) >= _FEW
         ]
-        return max(pairs, key=_times_expected, default=None)
+        return max(pairs, key=_ratio_to_chance, default=None)
 
     @cached_property
     def times(self) -> float:
-        return _times_expected(self.distinct) if self.distinct else 1.0
+        return _ratio_to_chance(self.distinct) if self.distinct else 1.0
 
     @cached_property
     def alike(self) -> str:
@@ -254,7 +254,7 @@ def _ownership(agents: Sequence[AgentPart]) -> str:
     return " ".join(texts)
 
 
-def _times_expected(pair: AgentPair) -> float:
+def _ratio_to_chance(pair: AgentPair) -> float:
     return pair.both / pair.expected if pair.expected else 0.0
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 
-def _unchanged(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -56,7 +56,7 @@ class MergekitSetting:
     is_required: bool = False
     each: bool = False
     is_shared: bool = False
-    convert: Callable[[Any], Any] = _unchanged
+    convert: Callable[[Any], Any] = _identity
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MergekitMethod:
     constants: Mapping[str, Any] = field(default_factory=dict)
     base: Literal["origin", "if given", "models", "first"] = "origin"
     only: int | None = None
-    join: Callable[[dict[str, Any]], dict[str, Any]] = _unchanged
+    join: Callable[[dict[str, Any]], dict[str, Any]] = _identity
     in_bfloat16: str = ""
 
 

@@ -59,11 +59,11 @@ def explain(plan: MergePlan) -> list[str]:
             *([("whole matrices", matrices)] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            ("read", f"{_bytes(values['bytes_read'])} in {_counted(values['passes'], 'pass', 'es')}"),
+            ("read", f"{_bytes(values['bytes_read'])} in {_quantity(values['passes'], 'pass', 'es')}"),
             ("write", plan.output.kind.written(plan, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
-            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_counted(values['workers'], 'thread')}"),
+            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_quantity(values['workers'], 'thread')}"),
         ]
     if plan.output.disk_free is not None:
         rows += [("output", str(plan.output.target)), ("free disk", _bytes(plan.output.disk_free))]
@@ -76,7 +76,7 @@ def explain(plan: MergePlan) -> list[str]:
     return lines
 
 
-def _counted(count: int, what: str, ending: str = "s") -> str:
+def _quantity(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
 
 
