@@ -49,7 +49,7 @@ def _code(source: native.KernelSource) -> bytes | None:
 
 
 def _common(agents: range, methods: tuple[str, ...]) -> Iterator[native.KernelSource]:
-    """What merges and analyses of every common dtype and number of agents load."""
+    """The kernels that merges and analyses of every common dtype and number of agents load."""
     options = ramerge.Options(cache=False, overwrite=True)
     with TemporaryDirectory() as name:
         place = Path(name)

@@ -27,7 +27,7 @@ def public() -> list[EntryPoint]:
 
 
 def problem(point: EntryPoint) -> str | None:
-    """What went wrong when it was imported, if anything."""
+    """The error of its import, if any."""
     try:
         point.load()
     except Exception as error:

@@ -107,7 +107,7 @@ def in_quarters(rewards: Mapping[str, Sequence[float]]) -> dict[str, str]:
 
 
 def training(work: Path, task: str) -> dict[str, Any]:
-    """What is known of an agent's training."""
+    """An agent's training, as far as it is known."""
     log = json.loads((work / "agents" / task / "train.json").read_text(encoding="utf-8"))
     return {key: log["settings"][key] for key in ("steps", "lr", "seed")}
 

@@ -146,7 +146,7 @@ class Scorer:
         self.model.load_state_dict(model.state_dict())
 
     def rewards(self, tasks: tuple[str, ...]) -> Rewards:
-        """Of the model as it is."""
+        """Rewards of the model as it is."""
         found = {}
         for name in tasks:
             task, examples = TASKS[name], self.asked[name]

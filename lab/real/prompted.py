@@ -231,7 +231,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What is scored besides the base and the agents.
+    """The merges to score, besides the base and the agents.
 
     Attributes:
         only: names in `RULES`.

@@ -1,4 +1,4 @@
-"""What rounding does to merges of two agents: nearest, stochastic and float32 outputs, of four methods.
+"""The effect of rounding on merges of two agents: nearest, stochastic and float32 outputs, of four methods.
 
     python lab/real/rounding.py --base .real/base --agent fact=.real/agents/fact --agent sum=.real/agents/sum --out DIR
 
@@ -54,7 +54,7 @@ def merged(flags: argparse.Namespace) -> dict[tuple[str, str], Path]:
 
 
 def rounding_table(merges: Mapping[tuple[str, str], Path]) -> str:
-    """What the records say, agent by agent."""
+    """Statements of the records, agent by agent."""
     lines = [
         "| method | output | agent | erased | grown | nominal lambda | effective lambda |",
         "|---|---|---|" + "---:|" * 4,

@@ -169,7 +169,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """What the run was: flags, machine and versions."""
+    """The run: flags, machine and versions."""
     without_effect = ("base", "out", "exact", "checkpoints", "keep")
     flags = {name: value for name, value in vars(arguments).items() if name not in without_effect}
     versions = {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}}

@@ -17,8 +17,8 @@ from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.engine.stream import TensorStream
 from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.foundation.limits import check_options
 from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, enumerated, quoted
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
@@ -167,7 +167,7 @@ class Plan(_PlanBase):
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
-        kind: what the output will be written as.
+        kind: the kind of output.
         options: how the merge will be carried out.
 
     Example:
@@ -284,8 +284,8 @@ def plan(
             check_unchosen(document)
             check_variation(vary or {})
         else:
-            _points(document, vary)
-        place = _target(out, options)
+            _located_points(document, vary)
+        place = _output_target(out, options)
         output = output_dir(place) if place is not None else None
         read = reads_of(document)
         if output and not output.sends and (problems := output.problems(read, 0, overwrite=options.overwrite)):
@@ -295,18 +295,18 @@ def plan(
     # where they have chosen a method that takes nothing of them, they stay in its recipe: `handoff` reads them
     if document.stated("prompts") and not (is_chosen and METHODS[str(document.method)].side is None):
         document = with_side_inputs(document, options, on_progress)
-    merge_plan = _make_plan(_points(document, vary), out, written_as, options)
+    merge_plan = _make_plan(_located_points(document, vary), out, written_as, options)
     return (SweepPlan if merge_plan.is_sweep else Plan)(merge_plan, written_as, options)
 
 
-def _points(document: Document, vary: Mapping[str, Sequence[object]] | None) -> Sequence[Point]:
+def _located_points(document: Document, vary: Mapping[str, Sequence[object]] | None) -> Sequence[Point]:
     try:
         return make_points(document, vary)
     except RecipeError as error:
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
 
 
-def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
+def _output_target(out: str | Path | None, options: Options) -> OutputTarget | None:
     return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
@@ -335,9 +335,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
         note = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
         rest.notes.append(note)
         return rest
-    new_document = document.with_values(
-        {}
-    )  # its prompts stay, so that the output's recipe can be merged on another machine
+    new_document = document.with_values({})  # prompts stay: another machine can then merge the output's recipe
     folders = FEATURES["gather"](document, side.key, options=options, on_progress=on_progress)
     for agent, folder in folders.items():
         new_document.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
@@ -350,7 +348,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 def _make_plan(
     points: Sequence[Point], out: str | Path | None, kind: OutputKind, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
-    place = _target(out, options)
+    place = _output_target(out, options)
     merge_plan = make_plan(points, place, options, in_memory=in_memory, kind=kind)
     _LOG.debug("plan: %s, %d problems", merge_plan.method.name, len(merge_plan.findings.problems))
     for name, form in merge_plan.inputs.formats.items():

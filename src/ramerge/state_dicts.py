@@ -24,7 +24,7 @@ from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
 from ramerge.core.foundation.errors import RecipeError, WeightsError
-from ramerge.core.foundation.limits import check_options
+from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, brief, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.core.options import Options
@@ -46,10 +46,10 @@ _KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "all
 
 
 class MergedStateDict(Displayed, dict[str, Any]):
-    """Merged tensors by name, with what the merge did.
+    """Merged tensors by name, with the merge's record.
 
     Attributes:
-        record: what `ramerge.merge` writes as `ramerge.json`: statistics of agents, notes, warnings.
+        record: the content of `ramerge.json` after `ramerge.merge`: statistics of agents, notes, warnings.
 
     Example:
         >>> import numpy as np
@@ -190,12 +190,12 @@ def merge_state_dicts(
 def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight", **keywords: Any) -> Any:
     """Merge one tensor: `merge_state_dicts` of models that have no other.
 
-    What a method counts of a model is counted of this tensor alone.
+    Counts over a model are counted over this tensor alone.
 
     Args:
         base: a NumPy array or torch tensor, or None for a method that takes no base.
         agents: name to tensor, each of the base's shape.
-        name: of the tensor; draws of `dare`, `della` and `rounding="stochastic"` depend on it.
+        name: the tensor's name; draws of `dare`, `della` and `rounding="stochastic"` depend on it.
         **keywords: as for `merge_state_dicts`; `out` is a tensor, and an agent's side inputs are those of this tensor.
 
     Returns:

@@ -298,7 +298,7 @@ def test_numba_file_errors_are_no_output_errors(cache: Path, tmp_path: Path, mon
         raise OSError(errno.EMFILE, "Too many open files", "/numba/METADATA")
 
     names = write_simple(tmp_path)
-    kernel._kernel.cache_clear()
+    kernel._ram_kernel.cache_clear()
     native._machinery.cache_clear()
     monkeypatch.setattr(native, "version", version)
     with pytest.raises(ramerge.RamergeError) as failed:
@@ -311,7 +311,7 @@ def test_numba_file_errors_are_no_output_errors(cache: Path, tmp_path: Path, mon
 
 
 def test_kernels_that_are_compiled_are_a_stage(cache: Path, tmp_path: Path) -> None:
-    kernel._kernel.cache_clear()
+    kernel._ram_kernel.cache_clear()
     names = write_simple(tmp_path)
     source = recipe(tmp_path, names[:1], "ram")
     events: list[Progress] = []

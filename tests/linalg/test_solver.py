@@ -20,7 +20,7 @@ from ramerge.core.linalg import arrays, solver, spectral
 from ramerge.core.linalg.arrays import DoubleMissingError
 from ramerge.core.linalg.solver import CPU, TORCH_CPU, Solver, is_sound
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.planning import devices
+from ramerge.core.planning import resources
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.messages import Messages
@@ -123,10 +123,10 @@ def test_consumer_gpus_refine_from_float32(capability, hip, slow, tmp_path: Path
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
     assert solver.is_slow_in_float64("cuda:0") == slow and not solver.is_slow_in_float64(TORCH_CPU)
-    monkeypatch.setattr(devices, "choose_device", lambda _text: torch.device("cuda:0"))
-    monkeypatch.setattr(devices, "device_name", str)
-    monkeypatch.setattr(devices, "is_sound", lambda _device: True)
-    monkeypatch.setattr(devices, "_room", lambda _device: 1 << 40)
+    monkeypatch.setattr(resources, "choose_device", lambda _text: torch.device("cuda:0"))
+    monkeypatch.setattr(resources, "device_name", str)
+    monkeypatch.setattr(resources, "is_sound", lambda _device: True)
+    monkeypatch.setattr(resources, "_device_room", lambda _device: 1 << 40)
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), "tsvm"), options=ramerge.Options(device="cuda"))
     assert ("refined from float32" in plan.to_dict()["device"]) == slow
 
@@ -240,9 +240,9 @@ def test_next_matrices_are_read_during_solving(tmp_path: Path, monkeypatch):
 def test_too_large_matrix_never_reaches_the_device(tmp_path: Path, monkeypatch):
     source = recipe(tmp_path, write_simple(tmp_path, dtype="F32"), "tsvm")
     monkeypatch.setattr(solver, "_device", lambda name: pytest.fail(name))
-    for out, resources in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 12})):
+    for out, placement in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 12})):
         plan = planned(source, tmp_path / out)
-        execute(replace(plan, resources=replace(plan.resources, **resources)), ThreadExecutor(2))
+        execute(replace(plan, resources=replace(plan.resources, **placement)), ThreadExecutor(2))
     left, right = (read_checkpoint(tmp_path / out) for out in "ab")
     assert all(left[name].bits.tobytes() == right[name].bits.tobytes() for name in left)
 
@@ -271,9 +271,9 @@ def test_a_failure_becomes_a_warning_of_the_record(tmp_path: Path, monkeypatch):
         raise RuntimeError("MPS backend out of memory")
 
     monkeypatch.setattr(device, "_solve", full)
-    for out, resources in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 40})):
+    for out, placement in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 40})):
         plan = planned(source, tmp_path / out)
-        (record,) = execute(replace(plan, resources=replace(plan.resources, **resources)), ThreadExecutor(2))
+        (record,) = execute(replace(plan, resources=replace(plan.resources, **placement)), ThreadExecutor(2))
         assert sum("out of memory" in text for text in record.warnings) == (out == "b")
     left, right = (read_checkpoint(tmp_path / out) for out in "ab")
     assert all(left[name].bits.tobytes() == right[name].bits.tobytes() for name in left)
@@ -299,10 +299,10 @@ def test_missing_device_stops_methods_that_need_it(tmp_path: Path):
 
 def test_auto_uses_gpus_for_large_matrices(tmp_path: Path, monkeypatch):
     looked: list[int] = []
-    monkeypatch.setattr(devices, "may_have_gpu", lambda: bool(looked.append(1)))
+    monkeypatch.setattr(resources, "may_have_gpu", lambda: bool(looked.append(1)))
     source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
     assert ramerge.plan(source).to_dict()["device"] == "cpu" and not looked
-    monkeypatch.setattr(devices, "LARGE", 1)
+    monkeypatch.setattr(resources, "LARGE", 1)
     assert ramerge.plan(source).to_dict()["device"] == "cpu" and looked
 
 
@@ -317,11 +317,11 @@ def test_plans_name_device_and_misfits(room, sound, text, tmp_path: Path, monkey
         def __str__(self) -> str:
             return "cuda:0"
 
-    monkeypatch.setattr(devices, "choose_device", lambda _text: Named())
-    monkeypatch.setattr(devices, "device_name", lambda _device: "cuda:0 (a GPU)")
-    monkeypatch.setattr(devices, "is_sound", lambda _device: sound)
-    monkeypatch.setattr(devices, "is_slow_in_float64", lambda _device: False)
-    monkeypatch.setattr(devices, "_room", lambda _device: room)
+    monkeypatch.setattr(resources, "choose_device", lambda _text: Named())
+    monkeypatch.setattr(resources, "device_name", lambda _device: "cuda:0 (a GPU)")
+    monkeypatch.setattr(resources, "is_sound", lambda _device: sound)
+    monkeypatch.setattr(resources, "is_slow_in_float64", lambda _device: False)
+    monkeypatch.setattr(resources, "_device_room", lambda _device: room)
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), "tsvm"), options=ramerge.Options(device="cuda"))
     assert plan.to_dict()["device"] == ("cuda:0 (a GPU)" if sound else "cpu")
     rows = [line for line in plan.explain().splitlines() if line.startswith("device ")]
@@ -332,5 +332,5 @@ def test_plans_name_device_and_misfits(room, sound, text, tmp_path: Path, monkey
 def test_models_of_half_a_billion_parameters_are_large():
     """The figure of the documentation: Qwen2.5-0.5B has 24 layers of these matrices."""
     shapes = [(896, 896), (128, 896), (128, 896), (896, 896), (4864, 896), (4864, 896), (896, 4864)]
-    total = 24 * sum(map(devices._operations, shapes))
-    assert round(total / 1e11) == 3 and total > devices.LARGE
+    total = 24 * sum(map(resources._operations, shapes))
+    assert round(total / 1e11) == 3 and total > resources.LARGE

@@ -14,7 +14,7 @@ from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, read_document
-from ramerge.core.recipe.read import dialect_of, translate_recipe
+from ramerge.core.recipe.read import dialect_of, recipe_document
 from ramerge.mergekit.translate import DIALECT, translate
 from tests.checkpoints import floats, write_checkpoint
 from tests.messages import Messages
@@ -126,7 +126,7 @@ def test_what_comes_of_it_is_a_recipe(method: str, own: dict[str, float]) -> Non
         shared = {"weight": 1, "normalize": True}
     models = [{"model": "code", "parameters": own}, {"model": "tool"}]
     document = translate(Document(recipe(method, models=models, parameters=shared, dtype="float16")))
-    checked = check(translate_recipe(document))
+    checked = check(recipe_document(document))
     assert checked.parameters == document.as_dict()["parameters"]
     # RAM's variants of its own, which mergekit does not have, stay at the paper's
     left = {"shared", "density", "trim"} if method.startswith("ram") else {"seed"}

@@ -5,12 +5,11 @@ import pytest
 
 from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.piece import Piece
-from ramerge.core.methods.base import Layer, Method
+from ramerge.core.methods.base import Layer, Method, RowMethod
 from ramerge.core.methods.gram import CombinationMethod, Gram
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.moved import RootMeanSquare
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.methods.rows import RowMethod
 from ramerge.sdk.methods import Parameters
 
 LAYER = Layer("model.layers.0.mlp.up_proj.weight", (6, 4))

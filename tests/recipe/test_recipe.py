@@ -6,7 +6,7 @@ from ruamel.yaml import YAML
 import ramerge
 from ramerge.cli.words import parse_scalar, read_varied, stays_text
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.limits import parse_size, read_limits
+from ramerge.core.foundation.settings import parse_size, read_limits
 from ramerge.core.planning.inputs import open_recipe
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, read_document

@@ -148,7 +148,7 @@ def test_measurements_belong_to_their_prompts(monkeypatch: pytest.MonkeyPatch) -
         for name, each in numbers.items()
     }
     replies = ReplySet(exchanges, True, (), {"code": (9, 12), "tool": (5, 5)})
-    monkeypatch.setattr(agreement, "_one", lambda _live, _name, each: (float(each.key.split()[1]), 1.0))
+    monkeypatch.setattr(agreement, "_likelihood", lambda _live, _name, each: (float(each.key.split()[1]), 1.0))
     parts = list(agreement.likelihoods(None, replies, 4))
     assert [len(part["code"]) for part in parts] == [4, 3, 3, 2]
     measured = join([{name: of_items(items) for name, items in part.items()} for part in parts])

@@ -9,7 +9,7 @@ import pytest
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.scaled import requantizable, scratch_of, unit_of
+from ramerge.core.tensors.scaled import requantizable, scaling_unit, scratch_of
 from tests.checkpoints import write_checkpoint
 from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
 from tests.reference import Stored, encode
@@ -63,6 +63,6 @@ def test_units_are_whole_rows_of_blocks(tmp_path: Path) -> None:
     for name, tensor in checkpoint.tensors.items():
         origin = requantizable(tensor)
         assert origin is not None
-        units[name.removesuffix(".weight")] = unit_of(origin)
+        units[name.removesuffix(".weight")] = scaling_unit(origin)
         assert scratch_of(origin, tensor.elements) > 2 * tensor.elements
     assert units == {"flat": 16 * 40, "even": 16 * 40, "ragged": 50 * 40, "small": 10 * 40}

@@ -98,7 +98,7 @@ def test_models_of_an_endpoint_answer(endpoint: str) -> None:
     assert text == "<img src=x>merged: 2 + 2?, 8"
     assert shlex.split(command)[:2] == ["curl", f"{endpoint}/chat/completions"]
     assert json.loads(shlex.split(command)[3]) == body
-    html = ask._answers({"<b>": text})
+    html = ask._answers_as_html({"<b>": text})
     assert "&lt;img src=x&gt;merged: 2 + 2?, 8" in html and "<img" not in html and "<b>" not in html
 
 

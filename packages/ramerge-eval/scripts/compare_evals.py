@@ -76,7 +76,7 @@ EMPTY = text("empty", "", right=False)
 
 
 def state(reply: Reply, question: str = "", metadata: Mapping[str, Any] | None = None) -> TaskState:
-    """What a scorer of inspect_evals is given."""
+    """The argument of a scorer of inspect_evals."""
     output = reply.output()
     message = ChatMessageAssistant(content=reply.text, tool_calls=output.message.tool_calls)
     model = ModelName("scripted/model")

@@ -158,7 +158,7 @@ def carry_out(
         model=model,
         layers=layers,
         roles=roles,
-        tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
+        tensors=tuple(_tensor_part(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
@@ -235,7 +235,7 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     return for_method(document, "ram").replacing({"parameters": {"epsilon": epsilon}}), [note]
 
 
-def _tensor(tensor: TensorPlan, part: AnalyzedPart) -> TensorPart:
+def _tensor_part(tensor: TensorPlan, part: AnalyzedPart) -> TensorPart:
     layer = layer_of(tensor.name)
     return TensorPart(
         **vars(part),

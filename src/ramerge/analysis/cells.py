@@ -37,7 +37,7 @@ class HeatCell:
         elements: of these.
         active: elements that the agent moved.
         unique: of these, those that no other agent moved.
-        sign_agreement: of the elements that it moved together with another agent, summed over the others, the share
+        sign_agreement: among the elements that it moved together with another agent, summed over the others, the share
             that both moved in the same direction.
         precision_loss: of its updates in the merge, the share that rounding to the output's dtype erases.
         effective_lambda: the part of an update that only this agent made which is in the output, in a sample.

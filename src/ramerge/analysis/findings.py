@@ -67,11 +67,11 @@ class _FindingFigures:
             for pair in self.pairs
             if max(density[name] for name in pair.agents) * _ALIKE <= 1 and max(pair.both, pair.expected) >= _FEW
         ]
-        return max(pairs, key=_times, default=None)
+        return max(pairs, key=_ratio_to_chance, default=None)
 
     @cached_property
     def times(self) -> float:
-        return _times(self.distinct) if self.distinct else 1.0
+        return _ratio_to_chance(self.distinct) if self.distinct else 1.0
 
     @cached_property
     def alike(self) -> str:
@@ -148,9 +148,9 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
     if len(model.agents) > 1:
         agents, dtypes = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
         reason = (
-            f"Stored in {dtypes}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-            f"{_each(agents, lambda a: a.fates['average'].retained)}, which puts "
-            f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
+            f"Stored in {dtypes}, retained by RAM: {_shares(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
+            f"{_shares(agents, lambda a: a.fates['average'].retained)}, which puts "
+            f"{_shares(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
             "elements back to the base, by rounding or because agents cancel out."
         )
         findings.append(Finding(_sentence(_DILUTION, figures), reason))
@@ -189,7 +189,7 @@ def _sparsity(figures: _FindingFigures) -> Finding:
         if sparse_names
         else ""
     )
-    return Finding(text, f"Moved by more than epsilon: {_each(figures.model.agents, lambda a: a.density)}.{more}")
+    return Finding(text, f"Moved by more than epsilon: {_shares(figures.model.agents, lambda a: a.density)}.{more}")
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
@@ -213,7 +213,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
     return Finding(
         text,
         "A low-rank product moves every element of the matrices that it changes; only steps below epsilon are not "
-        f"counted: density {_each(adapter_agents, lambda agent: agent.density)}. The paper measures sparse updates of "
+        f"counted: density {_shares(adapter_agents, lambda a: a.density)}. The paper measures sparse updates of "
         "full training with RL (section 3.2). Of dense ones, rho = shared / unique (equation 2) shows which matrices "
         f"they have in common, and not what their tasks have: rho {rho}, for which RAM+ has lambda {lambdas} (equation "
         "6).",
@@ -224,18 +224,18 @@ def _overlap(figures: _FindingFigures) -> Finding:
     """The finding on overlap: each agent's share of unique changes, compared with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
-    text = f"{_own(figures.agents)} {_sentence(_CHANCE, figures)}"
+    text = f"{_ownership(figures.agents)} {_sentence(_CHANCE, figures)}"
     pair = figures.distinct or max(figures.pairs, key=lambda pair: pair.cosine)
     both, by_chance = (count / figures.model.elements for count in (pair.both, pair.expected))
     return Finding(
         text,
-        f"Of what each moved, no other agent moved {_each(figures.agents, lambda a: a.unique_share)}; "
+        f"Of what each moved, no other agent moved {_shares(figures.agents, lambda a: a.unique_share)}; "
         f"{enumerated(pair.agents)} both moved {both:.1%} of the model, where chance would give {by_chance:.1%}, with "
         f"the same sign in {pair.sign_agreement:.0%} of it and a cosine of {decimals(pair.cosine, 2)}.",
     )
 
 
-def _own(agents: Sequence[AgentPart]) -> str:
+def _ownership(agents: Sequence[AgentPart]) -> str:
     """Agents whose changes are mostly their own, and agents whose changes overlap with others'."""
 
     def names_of(those: Sequence[AgentPart]) -> str:
@@ -254,9 +254,9 @@ def _own(agents: Sequence[AgentPart]) -> str:
     return " ".join(texts)
 
 
-def _times(pair: AgentPair) -> float:
+def _ratio_to_chance(pair: AgentPair) -> float:
     return pair.both / pair.expected if pair.expected else 0.0
 
 
-def _each(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:
+def _shares(agents: Sequence[AgentPart], figure: Callable[[AgentPart], float]) -> str:
     return ", ".join(f"{agent.name} {figure(agent):.1%}" for agent in agents)

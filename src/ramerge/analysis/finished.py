@@ -38,7 +38,7 @@ def open_merge(out: Path) -> tuple[Path, Record]:
 
 
 def with_differences(analysis: Analysis, record: Record) -> Analysis:
-    """The analysis of a finished merge, with a note for every agent that changed since, by the record."""
+    """The analysis of a finished merge, with a note for every agent whose files differ from the record."""
     active_then = {agent.name: agent.values.get("active") for agent in record.agents.values()}
     changes = [
         f"{agent.name} is not what was merged: it moved {agent.active:,} elements, then {active_then[agent.name]:,}"

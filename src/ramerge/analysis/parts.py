@@ -160,12 +160,12 @@ def part_of(name: str, tensors: int, tally: Tally, agents: Sequence[str], epsilo
         name=name,
         tensors=tensors,
         elements=tally.elements,
-        agents=tuple(_agent(agents[t], t, tally, epsilons) for t in range(n)),
-        pairs=tuple(_pair(s, t, tally, agents) for s in range(n) for t in range(s + 1, n)),
+        agents=tuple(_agent_part(agents[t], t, tally, epsilons) for t in range(n)),
+        pairs=tuple(_agent_pair(s, t, tally, agents) for s in range(n) for t in range(s + 1, n)),
     )
 
 
-def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentPart:
+def _agent_part(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentPart:
     shared_counts = tuple(tally.shared[t].tolist())
     counts = AgentCounts(tally.elements, sum(shared_counts), shared_counts[0])
     changed_elements = tally.elements - int(tally.exponents[t, 0])
@@ -183,7 +183,7 @@ def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentP
         norm=math.sqrt(sums["dots"][t, t]),
         mean_magnitude=_share(sums["total"][t], changed_elements),
         by_epsilon=tuple(
-            _at(epsilon, AgentCounts(tally.elements, int(active), int(unique)))
+            _at_epsilon(epsilon, AgentCounts(tally.elements, int(active), int(unique)))
             for epsilon, (active, unique) in zip(epsilons, tally.by_epsilon[:, :, t].tolist(), strict=True)
         ),
         exponents=tuple(tally.exponents[t].tolist()),
@@ -198,7 +198,7 @@ def _agent(name: str, t: int, tally: Tally, epsilons: Sequence[float]) -> AgentP
     )
 
 
-def _at(epsilon: float, counts: AgentCounts) -> AtEpsilon:
+def _at_epsilon(epsilon: float, counts: AgentCounts) -> AtEpsilon:
     return AtEpsilon(
         epsilon=epsilon,
         active=counts.active,
@@ -214,7 +214,7 @@ def _lambdas(counts: AgentCounts) -> dict[str, float]:
     return {label: parameters.rescaling(counts) for label, parameters in RESCALINGS.items()}
 
 
-def _pair(s: int, t: int, tally: Tally, agents: Sequence[str]) -> AgentPair:
+def _agent_pair(s: int, t: int, tally: Tally, agents: Sequence[str]) -> AgentPair:
     both, first, second = (int(tally.both[pair]) for pair in ((s, t), (s, s), (t, t)))
     sums = tally.sums
     norms = math.sqrt(sums["dots"][s, s]) * math.sqrt(sums["dots"][t, t])

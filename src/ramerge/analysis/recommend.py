@@ -61,7 +61,7 @@ class Recommendation(Displayed):
     Attributes:
         situation: `copies`, `adapters`, `dense` or `sparse`.
         densities: the share of all elements that each agent moved, from 0 to 1.
-        dtypes: of each agent's weights, full names.
+        dtypes: each agent's dtype of weights, by its full name.
         adapters: the agents that are LoRA adapters.
         cosine: the greatest of two task vectors.
         method, parameters: as in a recipe.
@@ -73,7 +73,7 @@ class Recommendation(Displayed):
         masses: of each merge that was compared on the recipe's prompts, the best first, its mean mass (how likely it is
             to give the agents' right replies, from 0 to 1); empty without prompts.
         behind: the 95 % intervals of the others' differences to the best, as in `Ranking`.
-        notes: what is to be known of prompts and replies.
+        notes: remarks on prompts and replies.
 
     Example:
         >>> advice = ramerge.recommend("recipe.yaml")
@@ -170,7 +170,7 @@ def recommend(
 
     Args:
         source: an analysis, or a recipe as for `analyze`.
-        options, on_progress: of the analysis, as for `analyze`.
+        options, on_progress: as for `analyze`.
 
     Raises:
         PlanError: there is only one agent, or none moved anything.

@@ -27,7 +27,7 @@ class Analysis(Displayed):
     Attributes:
         ramerge_version: the version that wrote it.
         base: folder or hub id.
-        models: of the agents, by name.
+        models: the agents' models, by name.
         epsilon: an element has moved where |agent - base| > epsilon; None if that is relative.
         relative_epsilon: the threshold in units of the root mean square of each agent's task vector; None if absolute.
         thresholds: of each agent, in numbers; empty if rules of the recipe give it several.
@@ -42,10 +42,10 @@ class Analysis(Displayed):
         model, layers, roles, tensors: the same figures of the whole and of its parts.
         cells: figures by layer and role.
         findings: three sentences, and a fourth about float32 and float64 agents.
-        notes: what the plan noted.
-        warnings: what is probably not intended.
+        notes: notes of the plan.
+        warnings: likely mistakes.
         adapters: the agents that are LoRA adapters.
-        recipe: what was analyzed, as plain values.
+        recipe: the analyzed recipe, as plain values.
         bytes_read: bytes of weights read.
         seconds: wall time.
         peak_memory_bytes: the process's largest resident memory.
@@ -101,7 +101,7 @@ class Analysis(Displayed):
         return rows({"model": (self.model,)})["agents"]
 
     def to_dict(self) -> dict[str, Any]:
-        """The analysis as plain values, as in `--json`. What is infinite or no number is null."""
+        """The analysis as plain values, as in `--json`. Infinity and NaN become null."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
         return {key: _finite(value) for key, value in values.items()}
 

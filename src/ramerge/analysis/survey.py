@@ -115,7 +115,7 @@ def survey(
         by_epsilon: contiguous, shape (others, 2, N): elements that each agent moved by more than each of `others`, and
             those that only it did.
         sums: as `TallyLayout.sums` lays it out. Chunks of 1,024 changed elements are added in float32 (of float64
-            inputs in float64), in an order of the processor's choice. What is not finite adds nothing.
+            inputs in float64), in an order of the processor's choice. Values that are not finite add nothing.
     """
     n = len(inputs) - 1
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])

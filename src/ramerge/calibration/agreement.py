@@ -80,7 +80,7 @@ class ReplySet(Displayed):
     Attributes:
         exchanges: by agent.
         rewarded: whether only right replies are among them.
-        notes: what the user should know.
+        notes: remarks for the user.
         counts: by agent, how many replies are scored on, and out of how many.
         least: the least reward of a right reply; None where all replies count.
 
@@ -192,13 +192,14 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
     for part in zip(*(replies.in_parts(name, parts) for name in replies.exchanges), strict=True):
         yield {
             name: np.array(
-                [(0.0, 0.0) if exchange is None else _one(live, name, exchange) for exchange in exchanges], np.float64
+                [(0.0, 0.0) if exchange is None else _likelihood(live, name, exchange) for exchange in exchanges],
+                np.float64,
             ).reshape(-1, 2)
             for name, exchanges in zip(replies.exchanges, part, strict=True)
         }
 
 
-def _one(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
+def _likelihood(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
     if max(exchange.ids) >= live.vocabulary or len(exchange.ids) > (live.positions or len(exchange.ids)):
         raise InputError(
             f"{exchange.place}: the reply of {name} does not fit the model: it has {len(exchange.ids):,} tokens, with "

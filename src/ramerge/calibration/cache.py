@@ -33,10 +33,10 @@ def gather(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> dict[str, Path]:
-    """Gather of a recipe's agents, on its prompts, what a method needs, unless the user's cache has it already.
+    """Gather the side inputs that a method needs of a recipe's agents, unless the user's cache has them.
 
     `merge`, `plan` and `sweep` do so by themselves where a recipe has prompts. Half of the prompts is held out, so that
-    `rank` can score merges on them. What was not used for 90 days is removed from the cache.
+    `rank` can score merges on them. Folders that were not used for 90 days are removed.
 
     Args:
         recipe: with a base, agents and prompts, as for `plan`.
@@ -62,7 +62,7 @@ def gather(
     check_settings("settings", settings, CalibrationSettings)
     document = open_recipe(recipe, options)
     models = models_only(document)
-    names = [name for name in models.agents if not _has(document, name, what)]
+    names = [name for name in models.agents if not _has_side_inputs(document, name, what)]
     if not names:
         return {}
     request = CachedCalibration.of(models, names, replace(settings, gather=what), options)
@@ -72,8 +72,8 @@ def gather(
     return {name: request.folder / name for name in names}
 
 
-def _has(document: Document, name: str, what: str) -> bool:
-    """Whether an agent of a recipe has a folder of side inputs of its own, so that none need be gathered."""
+def _has_side_inputs(document: Document, name: str, what: str) -> bool:
+    """Whether an agent brings its own side inputs, so that none need be gathered."""
     agent = document.agents[name]
     folder = agent.get(what) if isinstance(agent, Mapping) else None
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
@@ -107,7 +107,7 @@ class CachedCalibration:
         reader.check()
         states = [state_of(reader.plan_of(name).inputs.files) for name in names]
         about = [models.to_yaml(), paths, states, repr(prompts), asdict(settings)]
-        return cls(models, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
+        return cls(models, prompts, settings, _cached_folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
 
     @property
     def is_gathered(self) -> bool:
@@ -125,7 +125,7 @@ class CachedCalibration:
             yield live, [note for record in records.values() for note in record.notes]
 
 
-def _folder(name: str) -> Path:
+def _cached_folder(name: str) -> Path:
     """The folder of a calibration in the user's cache, marked as used now."""
     home = store.folder("calibrations")
     if home is None:

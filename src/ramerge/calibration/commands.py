@@ -84,10 +84,10 @@ def calibrate(
             ]
             for name, one in records.items()
         ]
-        say([*table(head, rows), *_next(records, out)])
+        say([*table(head, rows), *_next_commands(records, out)])
 
 
-def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
+def _next_commands(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
     """The commands of merges that use the calibration."""
     for method, flag, names in (
         ("regmean", "--inputs", [name for name, one in records.items() if one.layers]),

@@ -15,8 +15,8 @@ from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.core.formats.recorded import name_of
 from ramerge.core.foundation.devices import device_name
-from ramerge.core.foundation.limits import parse_size
 from ramerge.core.foundation.machine import memory
+from ramerge.core.foundation.settings import parse_size
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.core.tensors.text_config import text_configs
 from ramerge.sdk.formats import read_json

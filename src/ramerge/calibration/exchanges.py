@@ -27,7 +27,7 @@ class Exchange:
 
     Attributes:
         start: where the reply begins, at least 1.
-        reward: what it earned; None if that is not known.
+        reward: its reward; None if unknown.
         generated: whether the agent generated the reply.
         truncated: whether ids were cut off, because the model has no more positions.
         ended: whether the reply ends by itself.
@@ -60,7 +60,7 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
     """The exchanges of a file `replies.jsonl`.
 
     Args:
-        partial: whether it may end in the middle of a line, as after a kill; what is incomplete is left out.
+        partial: whether it may end in the middle of a line, as after a kill; an incomplete line is left out.
     """
     exchanges = []
     try:

@@ -1,4 +1,4 @@
-"""Number of recorded rows of inputs of an expert: all experts of a layer share a budget."""
+"""How many input rows are recorded for an expert: all experts of a layer share a budget."""
 
 from __future__ import annotations
 

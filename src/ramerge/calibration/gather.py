@@ -30,7 +30,7 @@ def exchanges_of(
         earlier_replies: by the prompt's key, replies of an earlier run.
         batch: number of prompts at once; those of similar length go together, and fewer from then on
             where the memory of the device does not suffice.
-        reward: what scores replies that come without a reward; None if nothing does.
+        reward: a function that scores replies without a reward; None for no function.
     """
     exchanges_by_key = dict(earlier_replies)
     problems: dict[str, list[str]] = {}

@@ -27,8 +27,8 @@ def importances_of(
     """Importances of an agent: the mean over exchanges of the squared gradient of a reply's log-likelihood.
 
     Returns:
-        For each name float32 numbers of the tensor's shape, on the model's device. What no training moves, such as a
-        buffer, is missing.
+        For each name float32 numbers of the tensor's shape, on the model's device. Tensors that training never moves,
+        such as buffers, are missing.
     """
     squares = SquareSums(live.model)
     advice = f"the weights are damaged, or overflow in {live.dtype}: use float32"

@@ -49,7 +49,7 @@ class LiveModel:
             self.model.to(device)
         if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen
             self.model.set_experts_implementation("eager")
-        self.targets: dict[str, torch.Tensor] = _targets(self.model)
+        self.targets: dict[str, torch.Tensor] = _writable_parts(self.model)
         self._rows: Mapping[str, int] = {}
         self._untied = False
         self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
@@ -78,7 +78,7 @@ class LiveModel:
         are_tied = head is not None and head.weight is weight
         if are_tied if untied else self._untied:
             head.weight = torch.nn.Parameter(weight.detach().clone()) if untied else weight
-            self._untied, self.targets = untied, _targets(self.model)
+            self._untied, self.targets = untied, _writable_parts(self.model)
         for module in (embeddings, head):
             if module is None:
                 continue
@@ -87,7 +87,7 @@ class LiveModel:
             count = next((rows[name] for name in names if name in rows), len(module.weight))
             if count != len(module.weight):
                 module.weight.data = module.weight.data.new_zeros(count, *module.weight.shape[1:])
-                self.targets = _targets(self.model)
+                self.targets = _writable_parts(self.model)
 
     def put(self, tensors: Iterable[MergedTensor]) -> None:
         """Replace the weights of the model by those of a merge.
@@ -171,7 +171,7 @@ class LiveModel:
         """Generate continuations of prompts, at most `most` tokens each, with the token that ends them.
 
         Args:
-            pad: what is put in front of shorter prompts, unseen.
+            pad: the token id in front of shorter prompts, which is masked.
         """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
@@ -209,7 +209,7 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not
         return scores.float() / self._temperature + torch.from_numpy(noise).to(scores.device, torch.float32)
 
 
-def _targets(model: Any) -> dict[str, torch.Tensor]:
+def _writable_parts(model: Any) -> dict[str, torch.Tensor]:
     """For each name that a checkpoint may have, the part of a parameter or buffer that holds its elements.
 
     Where transformers stores a copy of what the model has fused, such as the two projections of an expert, it is looked
@@ -244,7 +244,9 @@ def _load_model(folder: Path, dtype: str) -> Any:
     """Load the model on the CPU, in evaluation mode; refuse a model with weights that transformers would make up."""
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     key = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = _load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
+    model, report = _load_from_folder(
+        AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)}
+    )
     if report["missing_keys"]:
         raise CheckpointError(
             f"{folder}: lacks {', '.join(sorted(report['missing_keys']))}; without them its architecture is no causal "
@@ -256,11 +258,11 @@ def _load_model(folder: Path, dtype: str) -> Any:
 
 def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a folder."""
-    return _load(AutoTokenizer, folder)
+    return _load_from_folder(AutoTokenizer, folder)
 
 
-def _load(kind: Any, folder: Path, **options: Any) -> Any:
-    """Load a model or tokenizer from nothing but a folder, without running code from it."""
+def _load_from_folder(kind: Any, folder: Path, **options: Any) -> Any:
+    """Load a model or tokenizer from a folder alone, without running code from it."""
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
@@ -287,7 +289,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Context in which torch has so many threads."""
+    """Context in which torch uses `number` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(before if number is None else number)
     try:
@@ -298,7 +300,7 @@ def threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
-    """Context that names what does not fit into a device's memory, with advice."""
+    """Context that says which data do not fit into a device's memory, with advice."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:

@@ -15,7 +15,7 @@ import torch
 class Offloaded:
     """The weights of a model on a device, as many as fit in a budget, in the order of the modules.
 
-    Gradients cannot be taken: what a backward pass needs of the weights is gone by then.
+    Gradients cannot be taken: weights are gone before a backward pass needs them.
 
     Args:
         budget: bytes of weights that stay on the device; those of one module more are copied there at a time.
@@ -44,7 +44,7 @@ class Offloaded:
         self._resident = resident
 
     def home(self, weight: torch.Tensor) -> torch.Tensor:
-        """The tensor in main memory that a weight, or a part of one, is a copy of; otherwise the weight itself."""
+        """The original in main memory of a weight on the device; otherwise the weight itself."""
         home = self._homes.get(weight.untyped_storage().data_ptr())
         if home is None:
             return weight

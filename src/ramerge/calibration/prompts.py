@@ -38,7 +38,7 @@ class Reply:
     """A reply in a file of prompts, perhaps with its reward.
 
     Attributes:
-        reward: what it earned; None if that is not known.
+        reward: its reward; None if unknown.
         turns: messages of the agent and its tools between prompt and reply.
         ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
         start: where the reply begins in them.
@@ -59,7 +59,7 @@ class Prompt:
         text: the prompt; None if it is messages.
         messages: the conversation up to the reply; empty if it is a text.
         replies: in the order of the records, without those that are the same; the best and newest of very many.
-        about: what a reward function in verl's form gets besides the reply: data source, ground truth, extra info.
+        about: further arguments of a reward function in verl's form: data source, ground truth, extra info.
     """
 
     place: str
@@ -87,7 +87,7 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
 
     Args:
         path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
-        seed: of the draw, which depends on the prompts and not on their order.
+        seed: the seed of the draw, which depends on the prompts and not on their order.
 
     Raises:
         InputError: a file cannot be read, holds no prompt, or has records that are wrong; with the first ten problems.
@@ -160,7 +160,7 @@ def _records(path: Path) -> Iterator[tuple[str, object]]:
         for file in files:
             if file.exists() and not file.is_file():
                 raise InputError(f"{file}: is not a regular file; give JSON Lines or Parquet")
-            yield from _READERS.get(file.suffix, _lines)(file)
+            yield from _READERS.get(file.suffix, _json_records)(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
 
@@ -181,7 +181,7 @@ def files_of(path: Path) -> list[Path]:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[str, object]]:
+def _json_records(path: Path) -> Iterator[tuple[str, object]]:
     if path.suffix == ".pkl":
         raise InputError(f"{path}: is a pickle, which is not executed; give JSON Lines, such as SkyRL's dumped_evals")
     with path.open("rb") as file:
@@ -194,11 +194,11 @@ def _lines(path: Path) -> Iterator[tuple[str, object]]:
                 raise InputError(f"{path}: line {number}: {error}; give JSON Lines: one object a line") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, object]]:
+def _parquet_records(path: Path) -> Iterator[tuple[str, object]]:
     yield from ((f"{path}: {place}", row) for place, row in parquet_rows(path, InputError))
 
 
-def _samples(path: Path) -> Iterator[tuple[str, object]]:
+def _torch_records(path: Path) -> Iterator[tuple[str, object]]:
     try:
         content = load_file(path)
     except CheckpointError as error:
@@ -211,11 +211,11 @@ def _samples(path: Path) -> Iterator[tuple[str, object]]:
 
 
 _READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
-    ".jsonl": _lines,
-    ".json": _lines,
-    ".ndjson": _lines,
-    ".parquet": _rows,
-    ".pt": _samples,
+    ".jsonl": _json_records,
+    ".json": _json_records,
+    ".ndjson": _json_records,
+    ".parquet": _parquet_records,
+    ".pt": _torch_records,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.settings import parse_size
 from ramerge.core.options import DEVICE
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.text import Displayed, dumped, quoted
@@ -196,9 +196,9 @@ class CalibrationRecord(Displayed):
         layers: weights whose inputs are recorded.
         importances: tensors whose importances are estimated; 0 if none are.
         device: where it ran, with the name of a GPU.
-        dtype: what the model computed in.
+        dtype: the dtype in which the model computed.
         seconds: wall time.
-        notes: what the user should know.
+        notes: remarks for the user.
         digests: SHA-256 of the files, by name, by which damage is seen.
 
     Example:

@@ -22,7 +22,7 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
     if not spec:
         return
     try:
-        parameter = inspect.signature(_load(spec)).parameters.get(_TRUTH)
+        parameter = inspect.signature(_load_reward(spec)).parameters.get(_TRUTH)
     except ValueError:  # of a function that is not written in Python
         parameter = None
     if parameter is None or parameter.default is not parameter.empty:
@@ -47,7 +47,7 @@ def reward_of(spec: str) -> RewardFunction | None:
     """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification."""
     if not spec:
         return None
-    function = _load(spec)
+    function = _load_reward(spec)
 
     def reward(prompt: Prompt, text: str) -> float:
         try:
@@ -63,7 +63,7 @@ def reward_of(spec: str) -> RewardFunction | None:
     return reward
 
 
-def _load(spec: str) -> Callable[..., Any]:
+def _load_reward(spec: str) -> Callable[..., Any]:
     try:
         _, function = load(spec)
     except Exception as error:  # the user's code

@@ -26,7 +26,7 @@ class Rollout:
 
     Attributes:
         reward: a number; None if it is not known.
-        about: what a reward function gets: data source, ground truth, extra info.
+        about: arguments of a reward function: data source, ground truth, extra info.
         ids: all token ids of prompt and reply; empty if the trainer has not kept them.
         start: where in `ids` the last words of the model begin.
     """
@@ -46,7 +46,7 @@ class Form:
 
     Attributes:
         keys: that its records have, and those of the forms after it do not.
-        read: the rollouts of a record; none if it failed. Raises `ValueError` with what is wrong.
+        read: the rollouts of a record; none if it failed. Raises `ValueError` with the problem.
     """
 
     name: str

@@ -82,7 +82,7 @@ def cli(context: click.Context) -> None:
         context.exit(2)
 
 
-def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+def _stop_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
     ignore()  # a second signal must not interrupt the clean-up
     raise StoppedError(number)
 
@@ -90,15 +90,15 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 def main() -> NoReturn:
     """Run the command; exit codes: 0 done, 2 the input, 1 the output or the machine, 128 + n signal n."""
     session = Session()
-    atexit.register(_leave, session)  # the first that is registered is the last that runs
+    atexit.register(_exit_at_once, session)  # the first that is registered is the last that runs
     fill_streams()
-    handle(_stop)
+    handle(_stop_on_signal)
     note_dropped()
     after_fork_in_child(partial(handle, signal.SIG_DFL))  # a child has nothing to clean up
     if not sys.warnoptions:
         _choose_warnings(session)
     try:
-        session.code = _run(session)
+        session.code = _run_command(session)
         ignore()
     except StoppedError as stop:
         if session.debug:
@@ -109,7 +109,7 @@ def main() -> NoReturn:
     sys.exit(session.code)
 
 
-def _leave(session: Session) -> NoReturn:
+def _exit_at_once(session: Session) -> NoReturn:
     """End the process at once. All output is written, and a normal end of the compiler takes a quarter of a second."""
     with suppress(OSError):
         sys.stderr.flush()
@@ -133,7 +133,7 @@ def _choose_warnings(session: Session) -> None:
     warnings.showwarning = show_warning
 
 
-def _run(session: Session) -> int:
+def _run_command(session: Session) -> int:
     try:
         code = int(cli(standalone_mode=False, obj=session) or 0)
         sys.stdout.flush()

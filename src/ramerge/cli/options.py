@@ -363,7 +363,7 @@ SHARD_SIZE: Decorator = option(
 
 
 def _kind_options() -> list[click.Parameter]:
-    """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
+    """The flag `--as-NAME` and the options of each kind of output other than a checkpoint."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
     def bare(**_: object) -> None:

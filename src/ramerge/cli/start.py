@@ -25,14 +25,14 @@ def main() -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # not a traceback of the next import
     from ramerge.core.foundation.process import handle
 
-    handle(_end)
+    handle(_end_on_signal)
     gc.set_threshold(_UNTIL_GARBAGE)
     from ramerge.cli.main import main as run
 
     run()
 
 
-def _end(number: int, _frame: FrameType | None) -> NoReturn:
+def _end_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
     from ramerge.core.foundation.process import interruption  # which is imported already
 
     # no exception, because it would be raised in the middle of an import

@@ -58,7 +58,7 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
     """Keys and values of the words `KEY=VALUE` of a flag.
 
     Args:
-        form: what they must be, for messages.
+        form: their form, for messages.
     """
     parts = [(text, *text.partition("=")) for text in texts]
     wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in parts if not left or not right]

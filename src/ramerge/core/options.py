@@ -1,4 +1,4 @@
-"""How a run is carried out, said once: the API, the options of the command line and the reference come from here.
+"""How a run is carried out, declared once: the API, the options of the command line and the reference come from here.
 
 Each field states its help and, for the command line, the name of its option and the group under which `--help` shows
 it. Nothing slow is imported, because `ramerge --help` reads this.
@@ -20,8 +20,8 @@ class Setting(NamedTuple):
     Attributes:
         flag: its option on the command line.
         group: under which `--help` shows it, one of `cli.options.GROUPS`.
-        help: what it does.
-        metavar: what its value is called; by default the choices; None for an option without a value.
+        help: its effect.
+        metavar: the name of its value; by default the choices; None for an option without a value.
         repeats: whether the option is given once for each entry.
         kind: of its value on the command line.
         choices: the only values, where there are few.
@@ -151,9 +151,9 @@ class Ray:
 class Options:
     """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
 
-    But `device` changes the last digits of what is solved for as a whole matrix, as another processor does.
+    But `device` changes the last digits of matrices that are solved for as a whole, as another processor does.
 
-    Functions ignore what does not apply to them: `plan` writes nothing, so it has no use for `fresh`.
+    Functions ignore options that do not apply to them: `plan` writes nothing, so it has no use for `fresh`.
 
     Example:
         >>> options = ramerge.Options(max_memory="2GB", strict=True)

@@ -1,4 +1,4 @@
-"""The plan of a merge as a LoRA adapter: which tensors become factors and how, its memory, and what vLLM serves."""
+"""The plan of a merge as a LoRA adapter: which tensors become factors and how, its memory, and vLLM's limits."""
 
 from __future__ import annotations
 

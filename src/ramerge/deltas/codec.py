@@ -374,7 +374,7 @@ def fold(
     """Change the words of an agent's blocks in place, one change after another, and add up the differences of numbers.
 
     Args:
-        table: of the changes, for the same blocks; several only where all have one form, and not `MIXED`.
+        table: the table of changes for the same blocks; several only where all have one form, and not `MIXED`.
         payload: uint8: the blocks' bytes in the files, change after change.
         format: dtype of the numbers, such as `BF16`.
         base_words: uint8: the base's words; become the agent's.

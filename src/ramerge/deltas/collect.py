@@ -30,7 +30,7 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
         for index, entry in enumerate(entries):
             header = entry.name, entry.dtype, entry.shape
             if entry.kind == "base":
-                writer.base_tensor(*header, _text(_take_all(index, entry, spool.take_digests)))
+                writer.base_tensor(*header, _digest_of(_take_all(index, entry, spool.take_digests)))
             elif entry.kind == "whole":
                 writer.whole(*header, _take_all(index, entry, spool.take_bytes))
             elif entry.kind == "encoded":
@@ -40,7 +40,7 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
                 writer.changed(*header, _compare(reader, encoder, base.tensors[entry.name], blocks))
         names = {entry.name for entry in entries if entry.kind != "whole"}
         for tensor in (tensor for name, tensor in base.tensors.items() if name not in names):
-            digest_text = _text(map(digest, _blocks(reader, tensor)))
+            digest_text = _digest_of(map(digest, _blocks(reader, tensor)))
             writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, digest_text)
 
 
@@ -55,7 +55,7 @@ def _compare(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[By
         yield encoder.encode(old.view(word), block.view(word))
 
 
-def _text(digests: Iterable[bytes]) -> str:
+def _digest_of(digests: Iterable[bytes]) -> str:
     digest = tensor_digest()
     for block in digests:
         digest.update(block)

@@ -127,7 +127,7 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
     """The factors of a sum of products, truncated as the settings say; None if the sum is 0.
 
     Args:
-        parts: of each product its factor, its left side, shape (m, r), and its right side, shape (r, n).
+        parts: the factor of each product, its left side, shape (m, r), and its right side, shape (r, n).
         settings: rank or energy to keep; without both, nothing is lost.
     """
     terms = [(factor * left, right) for factor, left, right in parts]
@@ -161,7 +161,7 @@ def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None
     """The factors of an update, truncated as the settings say; None if the update is 0.
 
     Args:
-        name: of the matrix, which seeds the draws.
+        name: the matrix's name, which seeds the draws.
         settings: rank or energy to keep; without both, `ENERGY`.
     """
     energy = update.energy

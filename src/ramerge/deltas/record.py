@@ -26,9 +26,9 @@ class DeltaRecord(Displayed):
         agent_bytes: bytes of the agent's tensors.
         delta_bytes: bytes of the delta's changes and whole tensors, without headers, index and other files; of several
             deltas, together.
-        digest: of the agent: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
+        digest: the agent's digest: xxh3-128, in hexadecimal, as docs/reference/delta-format.md defines it.
         seconds: how long it took.
-        warnings: what is probably not what the user wants.
+        warnings: likely mistakes.
 
     Example:
         >>> record = ramerge.delta("base", "coder", "coder-delta")
@@ -70,7 +70,7 @@ class DeltaRecord(Displayed):
 
 
 def name_of(base: FoundModel) -> str:
-    """The name of a delta's base in Markdown; of a model with adapters or deltas, all names, as `--base` has them."""
+    """The name of a delta's base in Markdown; with adapters or deltas, all names, as `--base` has them."""
     return markdown("+".join(part.hub_id or part.folder.resolve().name for part in base.parts))
 
 

@@ -15,7 +15,7 @@ from typing import get_args
 from ramerge import Options, PlanError, RecipeError
 from ramerge.core.engine.outputs import open_output
 from ramerge.core.foundation.dtypes import full_name, widest
-from ramerge.core.foundation.limits import ResourceLimits, too_little
+from ramerge.core.foundation.settings import ResourceLimits, too_little
 from ramerge.core.foundation.text import without_secrets
 from ramerge.core.output.lifecycle import output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target
@@ -53,7 +53,7 @@ def delta(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> DeltaRecord:
-    """Write what an agent has changed of its base, so that base and delta give every file of the agent back.
+    """Write an agent's changes of its base, so that base and delta give every file of the agent back.
 
     Args:
         base: a folder or hub id.
@@ -67,7 +67,7 @@ def delta(
         on_progress: called with a `Progress` in bytes that are read.
 
     Returns:
-        What was written.
+        The record of the delta.
 
     Raises:
         RecipeError: an argument is wrong.
@@ -125,13 +125,13 @@ def apply(
 
     Args:
         base: the model that the first delta was made for: a folder or hub id.
-        deltas: a delta, or several of which each was made for what the ones before give.
+        deltas: a delta, or several, each made for the result of those before.
         out: the folder to make, or a remote place as for `delta`. It appears complete or not at all. In a bucket,
             weights have names of their run, and the index names them.
         allow, options, on_progress: as for `delta`.
 
     Returns:
-        What the last delta says of the agent.
+        The last delta's description of the agent.
 
     Raises:
         RecipeError: an argument is wrong.

@@ -52,8 +52,8 @@ class SpooledTensor:
     """A tensor whose blocks are spooled in any order.
 
     Attributes:
-        kind: what its slots hold. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which are
-            compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
+        kind: the content of its slots. `encoded`: its blocks as `codec.Encoder` made them; `merged`: its bytes, which
+            are compared with the base's when they are appended; `whole`: its bytes, which become a part of the delta;
             `base`: digests of the base's blocks only.
         together: number of blocks in a slot.
     """

@@ -199,7 +199,7 @@ def fold(
 
     Args:
         positions: their form.
-        format: of the numbers, a key of `kernels.element_formats.FORMATS`.
+        format: the numbers' format, a key of `kernels.element_formats.FORMATS`.
         words: as `base` of `patch`.
         spans: as for `patch`, of the first block in every change, then of the second, and so on.
         block, data, planes: as for `patch`.

@@ -58,7 +58,7 @@ class DeltaWriter:
     for each of the base that is not in a call of `changed`; then `header` and `companion` for its files; then `finish`.
 
     Args:
-        names: of the tensors that will come, for the size of headers.
+        names: names of the coming tensors, for the size of headers.
     """
 
     def __init__(self, staging: StagingDir, names: Iterable[str]) -> None:

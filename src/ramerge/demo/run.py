@@ -56,7 +56,7 @@ def run(out: Path | None, say: Print) -> None:
             recipe = {"method": method, "base": str(AGENTS / "base"), "agents": agents}
             records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
         _say_statistics(records, say)
-        _say_scores(models, say)
+        _print_shares(models, say)
         remark = (
             f"The merged checkpoints are in {out}."
             if out
@@ -125,7 +125,7 @@ def score_models(models: Mapping[str, str | Path], say: Print) -> dict[str, dict
 
 
 class _Compiling:
-    """Listener of the first merge that explains once why it takes seconds."""
+    """Listener of the first merge, which explains once why kernels take seconds."""
 
     def __init__(self, say: Print) -> None:
         self._say = say
@@ -154,7 +154,7 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
     )
 
 
-def _say_scores(models: Mapping[str, Path], say: Print) -> None:
+def _print_shares(models: Mapping[str, Path], say: Print) -> None:
     if lacking := missing(_SCORING, who="scores need"):
         say(f"\nnote: {lacking[0]}")
         return

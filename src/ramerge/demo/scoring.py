@@ -20,7 +20,7 @@ PART = 50  # prompts of each task that `rewards` scores at a time
 def rewards(
     model_dir: Path, split: Literal["validation", "test"] = "validation", *, examples: int = EXAMPLES
 ) -> Iterator[dict[str, list[float]]]:
-    """Rewards of held-out prompts of the demonstration, a part of every task at a time: a score for `ramerge search`.
+    """Rewards of the demo's held-out prompts, a part of every task at a time: a score for `ramerge search`.
 
     Prompts for the test come after those for validation, and none is in both.
     """
@@ -38,7 +38,7 @@ def rewards(
 
 
 def accuracy(model: object, tokenizer: object, task: DemoTask, *, examples: int, seed: int) -> float:
-    """The share of `examples` held-out prompts of one task of the demonstration with the right greedy completion."""
+    """The share of `examples` held-out prompts of a demo task with the right greedy completion."""
     held_out = prompts(task, "test", examples, seed)
     batches = [held_out[start : start + BATCH] for start in range(0, examples, BATCH)]
     return sum(sum(_rewards(model, tokenizer, batch)) for batch in batches) / examples

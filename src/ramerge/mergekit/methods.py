@@ -8,11 +8,11 @@ from decimal import Decimal
 from typing import Any, Literal
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _fraction(density: float) -> float:
+def _density(density: float) -> float:
     if not 0 <= density <= 1:
         raise ValueError(f"must be from 0 to 1, not {density:g}")
     return density
@@ -20,19 +20,19 @@ def _fraction(density: float) -> float:
 
 def _drop_rate(density: float) -> float:
     """1 - density in decimal: 0.3 for 0.7, where the difference of floats is 0.30000000000000004."""
-    rate = float(1 - Decimal(repr(_fraction(density))))
+    rate = float(1 - Decimal(repr(_density(density))))
     if rate == 1:
         raise ValueError(f"must be above 0, not {density:g}: nothing would be left of the model")
     return rate
 
 
-def _per(parameters: dict[str, object]) -> dict[str, object]:
-    """Parts with their own angle in `nuslerp`: mergekit's rows are columns here, and its columns rows."""
+def _angle_parts(parameters: dict[str, object]) -> dict[str, object]:
+    """Parts with their own angle in `nuslerp`: rows and columns have swapped names in mergekit."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 
 
-def _unscaled(rescale: bool) -> bool:
+def _refuse_rescaling(rescale: bool) -> bool:
     if rescale:
         raise ValueError("true is not supported for ties: ramerge does not rescale after trimming")
     return rescale
@@ -56,7 +56,7 @@ class MergekitSetting:
     is_required: bool = False
     each: bool = False
     is_shared: bool = False
-    convert: Callable[[Any], Any] = _same
+    convert: Callable[[Any], Any] = _identity
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MergekitMethod:
     constants: Mapping[str, Any] = field(default_factory=dict)
     base: Literal["origin", "if given", "models", "first"] = "origin"
     only: int | None = None
-    join: Callable[[dict[str, Any]], dict[str, Any]] = _same
+    join: Callable[[dict[str, Any]], dict[str, Any]] = _identity
     in_bfloat16: str = ""
 
 
@@ -90,13 +90,13 @@ _WEIGHT = {"weight": MergekitSetting("weights", is_required=True, each=True)}
 _ARITHMETIC = _MASK | _WEIGHT | {"lambda": MergekitSetting("scale", default=1.0)}
 
 
-def _normalize(default: bool) -> dict[str, MergekitSetting]:
+def _normalize_setting(default: bool) -> dict[str, MergekitSetting]:
     return {"normalize": MergekitSetting("normalize", bool, default)}
 
 
 _DARE = (
     _ARITHMETIC
-    | _normalize(False)
+    | _normalize_setting(False)
     | {
         "density": MergekitSetting("p", default=1.0, each=True, convert=_drop_rate),
         "rescale": MergekitSetting("rescale", bool, True),
@@ -104,17 +104,17 @@ _DARE = (
         "seed": MergekitSetting("seed", int),
     }
 )
-_SPARSE = _ARITHMETIC | {"density": MergekitSetting("density", default=1.0, each=True, convert=_fraction)}
+_SPARSE = _ARITHMETIC | {"density": MergekitSetting("density", default=1.0, each=True, convert=_density)}
 _BREADCRUMBS = (
     _SPARSE
-    | _normalize(False)
+    | _normalize_setting(False)
     | {
-        "gamma": MergekitSetting("gamma", default=0.01, each=True, convert=_fraction),
+        "gamma": MergekitSetting("gamma", default=0.01, each=True, convert=_density),
         "rescale": MergekitSetting("rescale", bool, False),
     }
 )
 _DELLA = _SPARSE | {
-    "epsilon": MergekitSetting("epsilon", default=0.15, each=True, convert=_fraction),
+    "epsilon": MergekitSetting("epsilon", default=0.15, each=True, convert=_density),
     "rescale": MergekitSetting("rescale", bool, True, convert={True: "l1", False: "none"}.get),
     "seed": MergekitSetting("seed", int),
 }
@@ -122,17 +122,17 @@ _EPSILON = _MASK | {"epsilon": MergekitSetting("epsilon", default=1e-5)}
 _RESCALED = {"r": MergekitSetting("r", default=0.1), "alpha": MergekitSetting("alpha", default=0.2)}
 
 METHODS: Mapping[str, MergekitMethod] = {
-    "linear": MergekitMethod("linear", _MASK | _WEIGHT | _normalize(True), base="models"),
+    "linear": MergekitMethod("linear", _MASK | _WEIGHT | _normalize_setting(True), base="models"),
     "task_arithmetic": MergekitMethod(
         "task_arithmetic",
         # mergekit accepts density and rescale here, but they have no effect
         _ARITHMETIC
-        | _normalize(False)
+        | _normalize_setting(False)
         | {"density": MergekitSetting(None, default=1.0, each=True), "rescale": MergekitSetting(None, bool, False)},
     ),
     "ties": MergekitMethod(
         "ties",
-        _SPARSE | _normalize(True) | {"rescale": MergekitSetting(None, bool, False, convert=_unscaled)},
+        _SPARSE | _normalize_setting(True) | {"rescale": MergekitSetting(None, bool, False, convert=_refuse_rescaling)},
         {"trim": "tensor"},
     ),
     "dare_linear": MergekitMethod("dare", _DARE),
@@ -141,12 +141,12 @@ METHODS: Mapping[str, MergekitMethod] = {
     "ramplus_tl": MergekitMethod("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}, in_bfloat16="about a third"),
     "breadcrumbs": MergekitMethod("breadcrumbs", _BREADCRUMBS),
     "breadcrumbs_ties": MergekitMethod("breadcrumbs_ties", _BREADCRUMBS),
-    "della": MergekitMethod("della", _DELLA | _normalize(True)),
-    "della_linear": MergekitMethod("della_linear", _DELLA | _normalize(False)),
+    "della": MergekitMethod("della", _DELLA | _normalize_setting(True)),
+    "della_linear": MergekitMethod("della_linear", _DELLA | _normalize_setting(False)),
     "sce": MergekitMethod(
-        "sce", _MASK | {"select_topk": MergekitSetting("select_topk", default=1.0, convert=_fraction)}
+        "sce", _MASK | {"select_topk": MergekitSetting("select_topk", default=1.0, convert=_density)}
     ),
-    "slerp": MergekitMethod("slerp", {"t": MergekitSetting("t", is_required=True, convert=_fraction)}, base="first"),
+    "slerp": MergekitMethod("slerp", {"t": MergekitSetting("t", is_required=True, convert=_density)}, base="first"),
     "nuslerp": MergekitMethod(
         "nuslerp",
         _WEIGHT
@@ -155,7 +155,7 @@ METHODS: Mapping[str, MergekitMethod] = {
             "nuslerp_row_wise": MergekitSetting("row_wise", bool, False),
         },
         base="if given",
-        join=_per,
+        join=_angle_parts,
     ),
     "multislerp": MergekitMethod(
         "multislerp",

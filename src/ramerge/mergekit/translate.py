@@ -105,7 +105,7 @@ def translate(document: Document, look: Look = blind) -> Document:
 
 @dataclass(frozen=True)
 class MergekitModel:
-    """A model as recipes of both forms write it, its place there, and its own parameters.
+    """A model of the recipe: its text, its place there, and its own parameters.
 
     Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
     """

@@ -33,7 +33,7 @@ class ValueCase:
     convert: Callable[[Any], Any]
 
     def at(self, place: float) -> Any:
-        """The value at a place from 0, the first layer, to 1, the last one."""
+        """The value at a place between 0, the first layer, and 1, the last one."""
         position = place * (len(self.steps) - 1)
         lower = int(position)
         if position == lower:
@@ -97,7 +97,7 @@ def _read(value: object, kind: type) -> Any:
 
 
 def chain(levels: Sequence[Value]) -> Value:
-    """The cases of several levels, the first of which goes before the others."""
+    """The cases of several levels in one order: the first level's come first."""
     cases: list[ValueCase] = []
     for value in levels:
         cases += value
@@ -132,7 +132,7 @@ class NamedTensor:
     place: float
 
     def value(self, value: Value) -> ValueCase | None:
-        """The case for it."""
+        """The first case that applies to the tensor."""
         return next((case for case in value if case.text is None or case.text in self.name), None)
 
 
@@ -173,7 +173,7 @@ def rules_of(
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
     Args:
-        parameters: of a tensor; they depend on its layer and on which texts its name holds, and on nothing else.
+        parameters: a tensor's parameters, which depend only on its layer and on the texts that its name holds.
     """
     groups: dict[frozenset[str], list[NamedTensor]] = {}
     for tensor in tensors:
@@ -195,7 +195,7 @@ def rules_of(
 def _rules_of_group(
     group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> Iterator[Rule]:
-    """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
+    """A rule for each value of a group. The last one is for all layers: the others are caught before."""
     groups: list[tuple[Mapping[str, object], set[int | None]]] = []
     for tensor in group:
         values = parameters(tensor)
@@ -217,7 +217,7 @@ def _rules_of_group(
 
 
 def _patterns(pattern_group: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
-    """Patterns that catch the tensors of a group, whose names hold all these texts, and no names without these."""
+    """Patterns that catch the tensors of a group: exactly the names that hold all these texts."""
     texts = sorted(
         text for text in pattern_group if not any(text in other and text != other for other in pattern_group)
     )

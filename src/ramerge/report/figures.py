@@ -41,7 +41,7 @@ class Figure:
 
     Attributes:
         name: of files, and the id in the page.
-        caption: what is shown, and how to read it.
+        caption: its subject, and how to read it.
         text: the same figure as a sentence, for those who cannot see it.
     """
 

@@ -48,7 +48,7 @@ def scripted_page(
         templates: `environment` of the folder of the page's template.
         figures: the template includes `figures.html`.
         libraries: JavaScript modules, by the names under which the script imports them.
-        data: what the script reads.
+        data: the script's data.
     """
     script = (_HERE / "figures.js").read_text(encoding="utf-8") + script
     specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
@@ -77,7 +77,7 @@ def chart_libraries() -> dict[str, str]:
 
 @cache
 def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...] = ()) -> jinja2.Environment:
-    """Templates of a folder and of `report`; filters besides those that all have, by name."""
+    """Templates of a folder and of `report`, with further filters by name."""
     jinja_environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,

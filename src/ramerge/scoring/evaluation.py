@@ -15,7 +15,7 @@ def feature(name: str, who: str) -> Callable[..., Any]:
 
     Args:
         name: of the row.
-        who: what needs it, with its verb, such as `--scores needs`.
+        who: subject and verb of the message, such as `--scores needs`.
 
     Raises:
         EvaluationError: ramerge-eval is not installed.

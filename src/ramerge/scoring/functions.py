@@ -19,7 +19,7 @@ class NoFunctionError(ValueError):
 
 
 def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
-    """Load a function that a user names, and its module. A file finds modules next to it, a module those here.
+    """Load a user's function and its module, which may import others from the file's or the working folder.
 
     Raises:
         NoFunctionError: there is no such file, or it has no such function.

@@ -107,7 +107,7 @@ class CustomScore(ABC):
         """Make the scorer of a search.
 
         Args:
-            folder: of the search, where the scorer may keep files.
+            folder: the search's folder, where the scorer may keep files.
         """
 
 
@@ -116,7 +116,7 @@ class Objective:
     """An objective of a search.
 
     Attributes:
-        name: of a figure; `mean`: the mean of all figures; or `worst`: the smallest of all figures, or of retentions.
+        name: a figure's name; `mean`: the mean of all figures; or `worst`: their smallest, or the smallest retention.
         lower: whether a lower one is better.
         specialists: for `worst`, the score of each figure's specialist. A retention is the merge's score over it.
     """
@@ -214,7 +214,7 @@ def of_items(items: ArrayLike) -> Measure:
 
 
 def read_scores(result: object) -> dict[str, Measure]:
-    """Read what a score function returned: names with numbers, or with lists of a number for each item.
+    """Read the result of a score function: names with numbers, or with lists of a number for each item.
 
     A number or a list by itself is the figure `score`.
     """

@@ -196,7 +196,7 @@ class KeptServer:
 
     Attributes:
         model: under which path it loads every model: a link to the model's folder.
-        served_name: what requests call the model.
+        served_name: the model's name in requests.
     """
 
     def __init__(self, server: ModelServer, link: Path, log: Path) -> None:
@@ -210,7 +210,7 @@ class KeptServer:
         self._config = b""
 
     def load(self, model: Path) -> RunningServer:
-        """Have the server load a model; the server, which is another one where it was started again."""
+        """Have the server load a model; returns the server, a new one if it had to be restarted."""
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
@@ -262,7 +262,7 @@ def _telling_line(log: Path) -> str:
 
 
 def _last_lines(log: Path) -> list[str]:
-    """The last lines of a server's log, each cut and without what a terminal would obey."""
+    """The last lines of a server's log, each cut and without terminal control."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _SHOWN_BYTES))
         lines = file.read(_SHOWN_BYTES).decode("utf-8", "replace").splitlines()

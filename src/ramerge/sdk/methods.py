@@ -28,6 +28,7 @@ from ramerge.core.methods.base import (
     Method,
     Parameters,
     Results,
+    RowMethod,
     Statistic,
 )
 from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
@@ -36,7 +37,6 @@ from ramerge.core.methods.gram import CombinationMethod, Gram
 from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.methods.rows import RowMethod
 from ramerge.core.methods.sums import Floats
 from ramerge.core.registry import INTERFACE
 

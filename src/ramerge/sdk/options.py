@@ -10,8 +10,8 @@
 """
 
 from ramerge.core.foundation.extras import missing
-from ramerge.core.foundation.limits import check_options, check_settings, read_limits
 from ramerge.core.foundation.machine import processors
+from ramerge.core.foundation.settings import check_options, check_settings, read_limits
 from ramerge.core.options import about, documented
 
 __all__ = [

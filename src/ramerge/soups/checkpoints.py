@@ -85,7 +85,7 @@ def is_missing(word: str) -> bool:
 def choose(
     checkpoints: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
-    """Take the last checkpoints, at most so many, of those whose steps are in a range, ends included."""
+    """Take at most `last` checkpoints, the latest ones with steps in a range, ends included."""
     inside = [
         one
         for one in checkpoints
@@ -93,7 +93,7 @@ def choose(
     ]
     if last is not None:
         if inside and len(inside) < last:
-            _note(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
+            _warn(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
         inside = inside[-last:]
     if not inside:
         steps = f"{checkpoints[0].step} to {checkpoints[-1].step}"
@@ -169,11 +169,11 @@ def _inside(folder: Path) -> RunCheckpoint | None:
     if step is not None and is_model and not _is_soup(folder):
         return _checkpoint(str(folder.absolute()), step)
     if is_model and step is not None:
-        _note(f"{folder}: is skipped, because it is itself a soup; to use it, name all checkpoints")
+        _warn(f"{folder}: is skipped, because it is itself a soup; to use it, name all checkpoints")
     elif is_model:
-        _note(f"{folder}: is skipped, because neither its name nor a trainer's state has its step")
+        _warn(f"{folder}: is skipped, because neither its name nor a trainer's state has its step")
     elif step is not None and (folder / "config.json").exists():
-        _note(f"{folder}: is skipped, because weights are missing")
+        _warn(f"{folder}: is skipped, because weights are missing")
     return None
 
 
@@ -186,7 +186,7 @@ def _is_soup(folder: Path) -> bool:
     return isinstance(name, str) and name in METHODS and METHODS[name].along_run
 
 
-def _note(text: str) -> None:
+def _warn(text: str) -> None:
     warnings.warn(OutputWarning(text), stacklevel=2)
 
 

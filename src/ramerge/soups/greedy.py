@@ -43,9 +43,9 @@ class SoupTrial:
     """A scored soup of the greedy search.
 
     Attributes:
-        score: what it was judged by; None if it could not be scored.
+        score: its score; None if it could not be scored.
         held_out: its score on every second item, which it was not judged by; None if the score has no items.
-        kept: of a single checkpoint, whether it could be scored; of a soup, whether its last member was kept.
+        kept: whether a single checkpoint could be scored, or a soup's last member was kept.
     """
 
     members: tuple[str, ...]
@@ -249,12 +249,12 @@ def lines_of(result: GreedyResult, out: Path) -> list[str]:
         *others, last = trial.members
         name = f"{len(others)} kept + {last}" if len(others) >= _MOST_NAMES else " + ".join(trial.members)
         outcome = "not kept" if not trial.kept else "kept" if others else ""
-        rows.append([name, _number(trial.score), _number(trial.held_out), trial.failure or outcome])
+        rows.append([name, _score_text(trial.score), _score_text(trial.held_out), trial.failure or outcome])
     return [
         *table(["soup", result.objective, "held out", ""], rows),
         f"{out / 'best'}: the uniform soup of {', '.join(result.members)}",
     ]
 
 
-def _number(value: float | None) -> str:
+def _score_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"

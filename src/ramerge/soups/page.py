@@ -31,7 +31,7 @@ def render(result: RunStraightness) -> str:
 
 
 def _line(result: RunStraightness) -> Figure:
-    """The figure of each checkpoint on the line of the run, and the line of least squares through these places."""
+    """The figure of all checkpoints on the run's line, and the least-squares line through them."""
     rows = [{"step": step, "place": place} for step, place in zip(result.steps, result.model.coordinates, strict=True)]
     base = alt.Chart(alt.NamedData(name="rows")).encode(
         x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True)),

@@ -25,7 +25,7 @@ class SoupRequest:
     """The request of a soup: its recipe, and the checkpoints of the run.
 
     Attributes:
-        recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.
+        recipe: the soup's recipe; for a greedy one, that of the uniform soup of all candidates.
     """
 
     recipe: Document
@@ -37,7 +37,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     """Read the request of a soup from the words of a command line.
 
     Args:
-        flags: of the command, by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` and so on.
+        flags: the command's flags by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` etc.
     """
     # options without effect, and missing options of a strategy
     strategy = flags["strategy"]

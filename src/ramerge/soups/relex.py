@@ -42,7 +42,7 @@ class Line:
     """The rank-one trajectory of a tensor over steps, for `relex` and a run's straightness.
 
     Attributes:
-        share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.
+        share: the first component's share of all task vectors' squared lengths; 1 where nothing moved.
         direction: the first eigenvector of the Gram matrix, of shape (agents,); 0 where nothing moved.
         intercept, slope: of the straight line through `direction` over the steps.
         fit: R^2 of that line, 1 where the coordinates are all equal.
@@ -150,7 +150,7 @@ class Relex(CombinationMethod[RelexParameters]):
 
 
 def only(share: float, step: float) -> str:
-    """The words about the checkpoint with the least share in the first component."""
+    """The words on the checkpoint with the smallest share in the first component."""
     return f"the first component holds only {share:.0%} of the task vector of step {step:g}"
 
 

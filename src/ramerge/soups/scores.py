@@ -48,7 +48,7 @@ def means(scores: Mapping[str, TaskScores]) -> dict[str, float]:
 
 
 def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
-    """So many checkpoints that score well and differ in which tasks they are good at: maximal marginal relevance.
+    """Choose `count` checkpoints that score well on different tasks, by maximal marginal relevance.
 
     Scores are standardized for each task. The relevance of a checkpoint is their mean, and two checkpoints are as
     similar as the cosine of what their scores differ from these means. The best is taken first, and then again and

@@ -14,7 +14,7 @@ from ramerge.sdk.methods import Agents, Parameters
 _NUMBER = re.compile(r"\d+")
 
 
-def _numbers(value: object) -> dict[str, float] | None:
+def _steps_by_name(value: object) -> dict[str, float] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -25,8 +25,8 @@ def _numbers(value: object) -> dict[str, float] | None:
     return {str(name): float(number) for name, number in value.items()}
 
 
-def _apart(value: object) -> dict[str, float] | None:
-    steps = _numbers(value)
+def _distinct_steps(value: object) -> dict[str, float] | None:
+    steps = _steps_by_name(value)
     if steps is not None and len(set(steps.values())) < len(steps):
         raise ValueError("two agents have the same step; give each checkpoint once")
     return steps
@@ -34,10 +34,10 @@ def _apart(value: object) -> dict[str, float] | None:
 
 _SCHEMA = WithJsonSchema({"range": "a number for each agent"})
 Numbers: TypeAlias = dict[str, float] | None
-NUMBERS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_numbers), _SCHEMA]
+NUMBERS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_steps_by_name), _SCHEMA]
 """The type of a parameter that is a number for each agent."""
 
-_STEPS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_apart), _SCHEMA]
+_STEPS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_distinct_steps), _SCHEMA]
 
 
 class SteppedParameters(Parameters):

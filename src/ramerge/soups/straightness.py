@@ -33,10 +33,10 @@ class Straightness:
 
     Attributes:
         length: the length of the last checkpoint's task vector.
-        share: of the squared lengths of all task vectors, what lies in the first component of each tensor.
-        fit: R^2 of the straight lines through the coordinates, weighted by what lies in the first components.
-        coordinates: of each checkpoint, how far it is on the line: the root of what lies in the first components, with
-            the sign of most of it; in units of the last one's.
+        share: the share of all task vectors' squared lengths in each tensor's first component.
+        fit: R^2 of the straight lines through the coordinates, weighted by the first components' squares.
+        coordinates: each checkpoint's distance along the line, in units of the last one's: the root of the squares
+            in the first components, with the sign of most of them.
     """
 
     length: float
@@ -52,7 +52,7 @@ class RunStraightness:
     Attributes:
         layers: by name, in the model's order; tensors that are in no layer by their own names.
         tensors: by name; those that moved.
-        shares: of each checkpoint's squared task vector, what lies in the first component of each tensor.
+        shares: for each checkpoint, the share of its squared task vector in each tensor's first component.
     """
 
     steps: tuple[float, ...]
@@ -88,15 +88,15 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         layers.setdefault(scope_of(name, "layer"), {})[name] = matrix
     return RunStraightness(
         steps=steps,
-        model=_of(parts, steps),
-        layers={name: _of(list(each.values()), steps) for name, each in layers.items()},
-        tensors={name: _of([matrix], steps) for name, matrix in products.items()},
+        model=_from_products(parts, steps),
+        layers={name: _from_products(list(each.values()), steps) for name, each in layers.items()},
+        tensors={name: _from_products([matrix], steps) for name, matrix in products.items()},
         shares=tuple(shares_of(parts, [Line.of(part, steps) for part in parts], len(steps))),
         warnings=merge_plan.warnings,
     )
 
 
-def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
+def _from_products(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
     """Straightness of tensors whose task vectors have these scalar products."""
     if not products:
         return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
@@ -142,8 +142,8 @@ _FEWEST, _DIGITS = 3, 6
 def lines_of(result: RunStraightness) -> list[str]:
     """The lines of the straightness of a run for the terminal: the model and its layers."""
     rows = [
-        ["whole model", *_numbers(result.model)],
-        *([name, *_numbers(each)] for name, each in result.layers.items()),
+        ["whole model", *_figures_of(result.model)],
+        *([name, *_figures_of(each)] for name, each in result.layers.items()),
     ]
     each = zip(result.steps, result.model.coordinates, result.shares, strict=True)
     steps = [[f"{step:g}", f"{at:.3f}", f"{share:.1%}"] for step, at, share in each]
@@ -156,7 +156,7 @@ def lines_of(result: RunStraightness) -> list[str]:
     ]
 
 
-def _numbers(part: Straightness) -> list[str]:
+def _figures_of(part: Straightness) -> list[str]:
     return [f"{part.share:.1%}", f"{part.fit:.3f}", f"{part.length:.4g}"]
 
 

@@ -1,7 +1,6 @@
 """`ramerge ui`: a page in the browser, made with Gradio, that runs commands and shows them.
 
 commands     `ramerge ui`
-start        from words to a `Desk`; called by `commands`
 space        the same page as a Space of the hub, for everybody
 serve        the server on this machine, and the pages of reports that it sends
 guard        who may ask the server for what: token, origin, size
@@ -16,7 +15,8 @@ compare      the tab Compare: scores of the demo; `ramerge eval`, and its tables
 ask          the lower part of the tab Compare: a prompt for several models
 share        the tab Share: recipe, card, report and upload of a finished merge
 
-desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML
+desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML;
+             from words to a `Desk`, for `commands`
 jobs         the commands that run, each a process of its own, and the queue of them, closed by `serve` and `space`
 roots        which files the page may read and write: models, prompts and outputs below some folders
 draft        the text of the recipe: read, checked, with other models, keys or parameters

@@ -77,7 +77,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         if first is None and not others:
             return "", "", now
         words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
-        return _headers(document, desk), desk.command(words), now
+        return _headers_as_html(document, desk), desk.command(words), now
 
     for event in (base.input, agents.input):
         act(event, choose, [recipe, base, agents], recipe, problems)
@@ -89,7 +89,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     return ModelPicker(base, agents)
 
 
-def _headers(document: Document, desk: Desk) -> str:
+def _headers_as_html(document: Document, desk: Desk) -> str:
     try:
         return views.headers([replace(one, where=desk.roots.shorten(one.where)) for one in read_headers(document)])
     except RamergeError as error:

@@ -57,10 +57,10 @@ def build(desk: Desk, common: Sequence[Block]) -> None:
         check(serve, url)
         for name, model in models.items():
             body = {"model": name, "messages": [{"role": "user", "content": question}], "max_tokens": int(tokens)}
-            yield _answers({**answers, name: "…"}), gr.skip()
+            yield _answers_as_html({**answers, name: "…"}), gr.skip()
             folder = desk.roots.home / model
             answers[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
-            yield _answers(answers), views.copyable("Command line", lines)
+            yield _answers_as_html(answers), views.copyable("Command line", lines)
 
     act(ask.click, answer, [*common, prompt, names, most], [answers, command], problems, concurrency_limit=1)
 
@@ -107,7 +107,7 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
             raise EndpointError(f"{url}: {body['model']}: gave no answer ({shown(error)})") from error
 
 
-def _answers(texts: Mapping[str, str]) -> str:
+def _answers_as_html(texts: Mapping[str, str]) -> str:
     parts = [
         f"<article><h3>{views.safe(name)}</h3>{views.safe(brief(text, 20_000))}</article>"
         for name, text in texts.items()

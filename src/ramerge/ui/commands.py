@@ -37,7 +37,7 @@ def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port:
 
     if absent := missing({"ui": ["gradio", "altair", "vl_convert"]}, who="ramerge ui needs"):
         raise click.UsageError(absent[0])
+    from ramerge.ui.desk import desk_of
     from ramerge.ui.serve import serve
-    from ramerge.ui.start import desk_of
 
     serve(desk_of(roots, base, agents, options), port)

@@ -91,7 +91,7 @@ def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequ
         worst = ratios.index(min(ratios))
         cells[worst] = Markup('<span class="worst">{}</span>').format(cells[worst])
         retentions.append((name, *cells, f"{100 * prod(ratios) ** (1 / len(ratios)):.1f}"))
-    scores = [(name, *(_score(values) for values in each.values())) for name, each in rewards.items()]
+    scores = [(name, *(_mean_reward(values) for values in each.values())) for name, each in rewards.items()]
     notes = [
         "Retention: the merge's score over the specialist's, in per cent; composite is the geometric mean.",
         f"Specialists: {', '.join(f'{name} ({task})' for task, name in specialists.items())}.",
@@ -106,7 +106,7 @@ def demo_view(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequ
     )
 
 
-def _score(rewards: Sequence[float]) -> str:
+def _mean_reward(rewards: Sequence[float]) -> str:
     """A mean reward in per cent with its interval."""
     limits = interval(np.array([[reward, 1.0] for reward in rewards]))
     return f"{100 * fmean(rewards):.1f}" + (f" [{100 * limits[0]:.1f}, {100 * limits[1]:.1f}]" if limits else "")

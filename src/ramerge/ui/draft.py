@@ -11,7 +11,7 @@ from ramerge import RamergeError, Recipe, RecipeError
 from ramerge.core.methods.registry import complete
 from ramerge.core.recipe.checks import as_yaml
 from ramerge.core.recipe.document import DEFAULT_METHOD, parse_document
-from ramerge.core.recipe.read import translate_recipe
+from ramerge.core.recipe.read import recipe_document
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document, check
 from ramerge.ui.roots import Roots
@@ -22,7 +22,7 @@ _NO_NAME = re.compile(r"[^\w.+-]+")
 
 def read_draft(text: str, roots: Roots) -> Document:
     """Read the draft as a document, in ramerge's own form; its paths must be inside of the roots."""
-    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     roots.check(document)
     return document
 
@@ -37,7 +37,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
     Args:
         text: a recipe; one that cannot be read is replaced.
-        agents: likewise, or NAME=MODEL; others are called what their folders are.
+        agents: likewise, or NAME=MODEL; others are named after their folders.
     """
     try:
         document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)
@@ -80,13 +80,13 @@ def agents_in(text: str, roots: Roots) -> dict[str, str]:
 
 def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
     """The draft with other values of keys, of which None removes one."""
-    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     return as_yaml(document.replacing({key: None if value == {} else value for key, value in keys.items()}))
 
 
 def with_parameters(text: str, values: Mapping[str, object], roots: Roots) -> str:
     """The draft with the values of controls: those that are not the method's defaults, in place of a preset."""
-    document = translate_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    document = recipe_document(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     method = METHODS[str(document.method)]
     fields = method.parameters.model_fields
     changes = {name: value for name, value in values.items() if value != fields[name].default}
@@ -106,5 +106,5 @@ def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
 
 def portable_draft(recipe: Recipe) -> Document:
     """The draft with all values that its method needs, for the words of a command line."""
-    document = translate_recipe(recipe)
+    document = recipe_document(recipe)
     return document.replacing({"method": document.method})

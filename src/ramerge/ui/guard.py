@@ -36,7 +36,7 @@ class PageGuard:
     """Guard around Gradio: refuses requests before Gradio sees them, and sends browsers the page's permissions.
 
     Args:
-        token: what the first address must hold; a cookie holds it from then on. None: everybody may come.
+        token: required in the first address; a cookie holds it from then on. None: everybody may come.
         hosts: the only values of the header Host, so that no other name leads here; None for any.
         frames: origins that may show the page inside of theirs.
     """
@@ -84,7 +84,7 @@ class PageGuard:
             return _refusal_text(403, "This page is not known under this name.")
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
             return _refusal_text(403, "Requests from other pages are refused.")
-        has_cookie = self._token is None or _same(request.cookies.get(self._cookie, ""), self._token)
+        has_cookie = self._token is None or _same_token(request.cookies.get(self._cookie, ""), self._token)
         if not has_cookie and not self._brings_token(request):
             return _refusal_text(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _SAFE_PATH.fullmatch(path) or ".." in path:
@@ -96,7 +96,7 @@ class PageGuard:
         if self._token is None or request.scope["path"] != "/" or request.method != "GET":
             return False
         tokens = request.query_params.getlist("token")
-        return len(tokens) == 1 and _same(tokens[0], self._token)
+        return len(tokens) == 1 and _same_token(tokens[0], self._token)
 
     def _with_headers(self, request: Request, send: Send) -> Send:
         async def send_with_headers(message: Message) -> None:
@@ -131,7 +131,7 @@ async def _whole(receive: Receive) -> Receive:
     return receive_body
 
 
-def _same(token_of_request: str, token: str) -> bool:
+def _same_token(token_of_request: str, token: str) -> bool:
     return secrets.compare_digest(token_of_request.encode("utf-8", "replace"), token.encode())
 
 

@@ -65,9 +65,9 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     while_running(job, stop)
     act(choose.click, lambda text, keys: with_keys(text, keys, desk.roots), [recipe, advice_state], recipe, problems)
     for control in (agent, measure):
-        act(control.input, _heat, [analysis_state, agent, measure], heat, problems)
+        act(control.input, _heat_map, [analysis_state, agent, measure], heat, problems)
     heat.click(_pick_cell, None, search, **PRIVATE)
-    search.change(_tensors, [analysis_state, search], tensors, trigger_mode="always_last", **PRIVATE)
+    search.change(_search_results, [analysis_state, search], tensors, trigger_mode="always_last", **PRIVATE)
     act(tensors.click, _pick_tensor, analysis_state, histogram, problems)
 
 
@@ -101,7 +101,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         *views_of_figures,
         choices,
         values,
-        _tensors(values, ""),
+        _search_results(values, ""),
         keys,
         choose,
         None,
@@ -135,10 +135,10 @@ def _figures(values: Values, advice: list[str], agent: str, measure: str) -> lis
     """Findings, figures, and the heat map as HTML."""
     bars = [charts.density_bars(values), charts.overlap_bars(values)]
     html_of_figures = views.figures(figure for figure in bars if figure.rows)
-    return [views.block(findings(values, advice)), views.block(html_of_figures), _heat(values, agent, measure)]
+    return [views.block(findings(values, advice)), views.block(html_of_figures), _heat_map(values, agent, measure)]
 
 
-def _heat(values: Values | None, agent: str | None, measure: str) -> str:
+def _heat_map(values: Values | None, agent: str | None, measure: str) -> str:
     names = [each["name"] for each in values["model"]["agents"]] if values else []
     if values is None or agent not in names or not values["cells"]:
         return ""
@@ -154,7 +154,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[st
     return advice.lines, {**method, "rounding": advice.rounding}
 
 
-def _tensors(values: Values | None, words: str) -> str:
+def _search_results(values: Values | None, words: str) -> str:
     """A table of the tensors that fit a search as HTML, with a button for each."""
     if values is None:
         return ""

@@ -24,29 +24,29 @@ def build_page(desk: Desk) -> gr.Blocks:
         with gr.Tabs() as tabs:
             with gr.Tab("Agents", id="agents"):
                 models = agents.build(desk, page, recipe)
-                _next(tabs, "look", "Look: what RL changed in them")
+                _next_tab_button(tabs, "look", "Look: what RL changed in them")
             with gr.Tab("Look", id="look"):
                 look.build(desk, recipe)
-                _next(tabs, "choose", "Choose: by prompts, or a method and its parameters")
+                _next_tab_button(tabs, "choose", "Choose: by prompts, or a method and its parameters")
             with gr.Tab("Choose", id="choose"):
                 if not desk.public:
                     with gr.Accordion("Find the best merge by a few prompts", open=False):
                         search.build(desk, recipe)
                 choose.build(desk, page, recipe, models)
-                _next(tabs, "merge", "Merge: what is chosen")
+                _next_tab_button(tabs, "merge", "Merge: what is chosen")
             with gr.Tab("Merge", id="merge"):
                 merge.build(desk, page, recipe)
-                _next(tabs, "compare", "Compare: the merge with base and agents")
+                _next_tab_button(tabs, "compare", "Compare: the merge with base and agents")
             with gr.Tab("Compare", id="compare") as tab:
                 compare.build(desk, recipe, tab)
-                _next(tabs, "share", "Share: card, report and upload")
+                _next_tab_button(tabs, "share", "Share: card, report and upload")
             with gr.Tab("Share", id="share"):
                 share.build(desk)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 
 
-def _next(tabs: gr.Tabs, tab: str, text: str) -> None:
+def _next_tab_button(tabs: gr.Tabs, tab: str, text: str) -> None:
     """A button at the end of a tab that opens another one."""
     gr.Button(f"Next: {text}", size="sm").click(lambda: gr.Tabs(selected=tab), None, tabs, **PRIVATE)
 

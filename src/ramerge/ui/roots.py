@@ -28,7 +28,7 @@ class Roots:
     """The folders that the page may read. Outputs are written into the first one, where commands run, too.
 
     Attributes:
-        is_shared: whether several users write into the first one, so that what is in it is not listed.
+        is_shared: whether several users write into the first one, so that its content is not listed.
     """
 
     folders: tuple[Path, ...]
@@ -169,9 +169,9 @@ class Roots:
 
 
 def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
-    """Folders of models in a folder. What is inside of a model is part of it, and links are not followed.
+    """Folders of models in a folder. Folders inside of a model are part of it, and links are not followed.
 
-    What `ramerge calibrate` has gathered of an agent is stored as models are, and is none.
+    The output of `ramerge calibrate` is stored as models are, and is none.
     """
     if next(budget, None) is None or (folder / CALIBRATION).exists():
         return

@@ -11,7 +11,7 @@ import gradio as gr
 
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.core.recipe.read import translate_recipe
+from ramerge.core.recipe.read import recipe_document
 from ramerge.sdk.recipes import models_only, words_of
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
@@ -30,7 +30,7 @@ _ABOUT = (
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
-    """Build the upper part of the tab Choose, which finds the best merge by prompts."""
+    """Build the search for the best merge by prompts, the upper part of the tab Choose."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
     with gr.Row():
         info = "NAME=FILE for each agent, a file or folder below the roots; those next to an agent are filled in"
@@ -86,7 +86,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
 def _best(desk: Desk, text: str, folder: str) -> str:
     """The recipe with method and parameters of the best."""
-    best = translate_recipe(desk.roots.path(f"{folder}/recipe.yaml"))
+    best = recipe_document(desk.roots.path(f"{folder}/recipe.yaml"))
     keys = {key: best.stated(key) for key in ("method", "parameters", "preset", "prompts")}
     return with_keys(text, keys, desk.roots)
 

@@ -25,9 +25,9 @@ def page_figures(analysis: Values) -> list[Figure]:
         overlap_bars(analysis),
         heat_map(analysis),
         update_sizes(analysis),
-        _matrix(analysis),
-        _rho(analysis),
-        _lambda(analysis),
+        _overlap_matrix(analysis),
+        _rho_by_threshold(analysis),
+        _lambda_by_threshold(analysis),
         _fates(analysis),
     ]
     return [figure for figure in figures if figure.rows]
@@ -47,7 +47,7 @@ def paper_figures(analysis: Values) -> list[Figure]:
 def density_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.density(analysis)
     most = max((row["share"] for row in table), default=0.0) or 1.0
-    bars = _on("rows").encode(
+    bars = _chart_of("rows").encode(
         x=alt.X("share:Q", title="share of all elements", scale=alt.Scale(domain=[0, most]), axis=_percents()),
         y=_by_agent(names),
         yOffset=alt.YOffset("measure:N", sort=None),
@@ -63,7 +63,7 @@ def density_bars(analysis: Values) -> Figure:
         title="How much each agent moved",
         caption=f"Elements moved by more than ε = {rows.threshold_label(analysis)}, and all whose value "
         "changed at all, as a share of all elements compared.",
-        text=f"Density: {_each(analysis, lambda agent: agent['density'])}.",
+        text=f"Density: {_each_agent(analysis, lambda agent: agent['density'])}.",
         chart=chart,
         rows=table,
     )
@@ -72,7 +72,7 @@ def density_bars(analysis: Values) -> Figure:
 def overlap_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
-    bars = _on("rows").encode(
+    bars = _chart_of("rows").encode(
         x=_share_of_updates(),
         y=_by_agent(names),
         order=alt.Order("others:Q"),
@@ -91,7 +91,7 @@ def overlap_bars(analysis: Values) -> Figure:
         title="How much of it is shared",
         caption="Each agent's moved elements, by how many other agents moved the same element (figure 2 of the paper). "
         "RAM keeps unique elements whole and averages shared ones over the agents that moved them.",
-        text=f"Unique share: {_each(analysis, lambda agent: agent['unique_share'])}.",
+        text=f"Unique share: {_each_agent(analysis, lambda agent: agent['unique_share'])}.",
         chart=chart,
         rows=table,
     )
@@ -112,7 +112,7 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
         alt.binding_select(options=list(measures), labels=list(measures.values()), name="Measure"),
     )
     chart = (
-        _on("rows")
+        _chart_of("rows")
         .mark_rect()
         .add_params(
             alt.param(name="agent", value=agent, bind=alt.Undefined if name else by_name),
@@ -166,7 +166,7 @@ def update_sizes(analysis: Values) -> Figure:
     )
     # Room for words above the lines.
     room = alt.Scale(domain=[0, 1.15 * max(row["share"] for row in table) or 1.0], nice=False)
-    lines = _on("rows").encode(
+    lines = _chart_of("rows").encode(
         x=x,
         y=alt.Y("share:Q", title="share of changed elements", scale=room, axis=_percents()),
         color=_colors("agent", names, AGENT_COLORS, "stroke"),
@@ -192,10 +192,10 @@ def update_sizes(analysis: Values) -> Figure:
     )
 
 
-def _matrix(analysis: Values) -> Figure:
+def _overlap_matrix(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.matrix(analysis)
     angle = 0 if sum(map(len, names)) < 30 else -40
-    squares = _on("rows").encode(
+    squares = _chart_of("rows").encode(
         x=alt.X("first:N", title=None, scale=alt.Scale(domain=names), axis=_slanted(angle)),
         y=alt.Y("second:N", title=None, scale=alt.Scale(domain=names)),
         tooltip=_tips(
@@ -223,20 +223,20 @@ def _matrix(analysis: Values) -> Figure:
     )
 
 
-def _rho(analysis: Values) -> Figure:
+def _rho_by_threshold(analysis: Values) -> Figure:
     table = [{key: row[key] for key in ("agent", "epsilon", "rho")} for row in rows.thresholds(analysis)]
     return Figure(
         name="rho",
         title="Overlap against the threshold",
         caption="ρ, shared over unique elements, when an element counts as moved only beyond ε. The dashed line is the "
         "ε of this analysis; where nothing is unique ρ is infinite and has no point.",
-        text=f"Rho at this threshold: {_each(analysis, lambda agent: agent['rho'], '.2f')}.",
+        text=f"Rho at this threshold: {_each_agent(analysis, lambda agent: agent['rho'], '.2f')}.",
         chart=_by_epsilon(analysis, "rho", "ρ"),
         rows=table,
     )
 
 
-def _lambda(analysis: Values) -> Figure:
+def _lambda_by_threshold(analysis: Values) -> Figure:
     table = rows.rescalings(analysis)
     rules = list(dict.fromkeys(row["rule"] for row in table))
     choose = alt.param(name="rule", value=rules[0], bind=alt.binding_select(options=rules, name="Rule"))
@@ -244,7 +244,7 @@ def _lambda(analysis: Values) -> Figure:
         name="lambda",
         title="Rescaling against the threshold",
         caption="λ, the factor that RAM+ puts on an agent's unique elements to make up for what its shared ones lose.",
-        text=f"Lambda at this threshold: {_each(analysis, lambda agent: agent['lambdas'][rules[0]], '.3f')}.",
+        text=f"Lambda at this threshold: {_each_agent(analysis, lambda agent: agent['lambdas'][rules[0]], '.3f')}.",
         chart=_by_epsilon(analysis, "lambda", "λ", choose),
         rows=table,
     )
@@ -254,7 +254,7 @@ def _by_epsilon(
     analysis: Values, field: str, title: str, choose: alt.Parameter | None = None
 ) -> alt.LayerChart | alt.FacetChart:
     order = [rows.epsilon_label(epsilon) for epsilon in analysis["epsilons"]]
-    lines = _on("rows") if choose is None else _on("rows").transform_filter("datum.rule == rule")
+    lines = _chart_of("rows") if choose is None else _chart_of("rows").transform_filter("datum.rule == rule")
     lines = lines.encode(
         x=alt.X(
             "epsilon:O",
@@ -276,7 +276,7 @@ def _by_epsilon(
 
 def _fates(analysis: Values) -> Figure:
     names, table, merges = rows.agents_of(analysis), rows.fates(analysis), rows.merges(analysis)
-    bars = _on("rows").encode(
+    bars = _chart_of("rows").encode(
         x=_share_of_updates(),
         y=_by_agent(names),
         yOffset=alt.YOffset("merge:N", sort=None, scale=alt.Scale(paddingInner=0.15)),
@@ -298,8 +298,8 @@ def _fates(analysis: Values) -> Figure:
         f"{analysis['dtype']}: kept (at least 99 % of the update), diluted, flipped in sign, or lost: the output has "
         "the base's value. Averaging adds the mean of all task vectors. The figure next to each bar is the share of "
         "the update that is retained.",
-        text=f"Retained by RAM: {_each(analysis, lambda agent: agent['fates']['ram']['retained'])}; by averaging: "
-        f"{_each(analysis, lambda agent: agent['fates']['average']['retained'])}.",
+        text=f"Retained by RAM: {_each_agent(analysis, lambda agent: agent['fates']['ram']['retained'])}; "
+        f"by averaging: {_each_agent(analysis, lambda agent: agent['fates']['average']['retained'])}.",
         chart=chart,
         rows=table,
     )
@@ -329,7 +329,7 @@ TITLES = {
 }
 
 
-def _on(data: str) -> alt.Chart:
+def _chart_of(data: str) -> alt.Chart:
     return alt.Chart(alt.NamedData(name=data))
 
 
@@ -388,6 +388,6 @@ def _oranges(count: int) -> list[str]:
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]
 
 
-def _each(analysis: Values, figure: Callable[[Values], float | None], form: str = ".1%") -> str:
+def _each_agent(analysis: Values, figure: Callable[[Values], float | None], form: str = ".1%") -> str:
     values = [(agent["name"], figure(agent)) for agent in analysis["model"]["agents"]]
     return ", ".join(f"{name} {'infinite' if value is None else format(value, form)}" for name, value in values)

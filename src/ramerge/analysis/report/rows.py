@@ -68,7 +68,7 @@ def cells(analysis: Values) -> list[Row]:
 
 
 def ulps(analysis: Values) -> list[Row]:
-    """Rows of the chart of sizes of updates: |tau| in units of the base's last place, an empty bin at either end."""
+    """Rows for the chart of update sizes: |tau| in units of the base's last place, an empty bin at either end."""
     bins, agents = analysis["bins"]["ulps"], analysis["model"]["agents"]
     nonempty = [index for index in range(1, len(bins)) if any(agent["ulps"][index] for agent in agents)] or [
         len(bins) // 2

@@ -26,7 +26,7 @@ def render(
 
     Args:
         record: the values of `ramerge.json`, if there was a merge.
-        recipe: the recipe's YAML text; by default what the analysis holds of it.
+        recipe: the recipe's YAML text; by default the analysis's own copy.
     """
     require_extra()
     listen(Progress("drawing", 0, 1, "pages"))

@@ -26,7 +26,7 @@ def read_model(model: str, options: Mapping[str, Any]) -> Document:
     document = document_of(from_here(model), "MODEL")
     keys = [key for key, _ in pairs("--set", options["settings"], _SETTING)]
     check_conversion(keys, "--set ", has_base=options.get("base") is not None)
-    _set(document, options, "base", "dtype", "rounding", "shard_size")
+    _set_stated(document, options, "base", "dtype", "rounding", "shard_size")
     _set_keys(document, options)
     return document
 
@@ -44,7 +44,7 @@ def recipe_of_words(paths: Sequence[str], options: Mapping[str, Any]) -> Documen
     document = Document({})
     if paths:
         try:
-            document = _read(paths[0], options)
+            document = _document(paths[0], options)
         except RecipeError as error:
             if not _names_models(options) or paths[0].endswith(_YAML) or not Path(paths[0]).exists():
                 raise
@@ -57,7 +57,7 @@ def _names_models(options: Mapping[str, Any]) -> bool:
     return options["base"] is not None or bool(options["agents"])
 
 
-def _read(path: str, options: Mapping[str, Any]) -> Document:
+def _document(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
     if not _is_model(path):
         if not Path(path).exists() and not path.endswith(_YAML):
@@ -93,7 +93,7 @@ def read_inputs(
         raise RecipeError(f"{paths[1]}: the recipe comes first, and then the output folder: {paths[1]} {paths[0]}")
     by_flags = _names_models(options)
     if or_model and paths and not options["agents"] and _is_model(paths[0]):
-        document, rest = _read(paths[0], options), paths[1:]
+        document, rest = _document(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         try:
             document, rest = read_document(paths[0]), paths[1:]
@@ -135,7 +135,7 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
         document = change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
         document = document.without("parameters")
-    _set(document, options, "base", "preset", "dtype", "rounding", "shard_size")
+    _set_stated(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
@@ -165,7 +165,7 @@ def _set_keys(document: Document, options: Mapping[str, Any]) -> None:
         document.set(key, parse_scalar(value, f"--set {name}"), f"--set {name}={value}")
 
 
-def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+def _set_stated(document: Document, options: Mapping[str, Any], *keys: str) -> None:
     for key in keys:
         if options.get(key) is not None:
             value = from_here(options[key]) if key == "base" else options[key]

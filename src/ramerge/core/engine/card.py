@@ -43,7 +43,7 @@ def model_card(
     """
     front: dict[str, object] = {}
     if adapts or plan.method.combines or plan.inputs.base.hub_id:
-        front["base_model"] = _ids(plan.inputs.base) if adapts else _base_models(plan)
+        front["base_model"] = _hub_ids(plan.inputs.base) if adapts else _base_models(plan)
     if adapts or plan.method.combines:
         front["base_model_relation"] = "adapter" if adapts else "merge"
     method = plan.method.name.replace("+", "-plus").replace("_", "-")
@@ -65,16 +65,16 @@ def model_card(
 {_recipe_of_card(plan, record)}
 Inputs: {inputs}. Output: {record.dtype}{rounding}.
 
-{_table(record) if plan.method.combines else ""}
+{_table_of_agents(record) if plan.method.combines else ""}
 {warnings}
-{usage or _loading(literal, plan.companions)}
+{usage or _loading_code(literal, plan.companions)}
 The recipe is in `{recipe}`, counts and sizes are in `ramerge.json`.
 
 The licenses of the base and of all agents apply to these weights.
 """
 
 
-def _loading(literal: str, companions: Collection[str]) -> str:
+def _loading_code(literal: str, companions: Collection[str]) -> str:
     if "config.json" not in companions:
         return ""
     has = has_tokenizer(companions)
@@ -99,7 +99,7 @@ def _recipe_of_card(plan: MergePlan, record: Record) -> str:
     )
 
 
-def _table(record: Record) -> str:
+def _table_of_agents(record: Record) -> str:
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
     agents = record.agents.values()
@@ -110,10 +110,10 @@ def _table(record: Record) -> str:
 
 
 def _base_models(plan: MergePlan) -> list[str]:
-    return _ids(plan.inputs.base, *plan.inputs.agents.values())
+    return _hub_ids(plan.inputs.base, *plan.inputs.agents.values())
 
 
-def _ids(*models: FoundModel) -> list[str]:
+def _hub_ids(*models: FoundModel) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
     for model in (part for model_part in models for part in model_part.parts):

@@ -55,7 +55,7 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
     recipe: dict[str, str] = {}
     for point in plan.points:
         of = f" of {point.name}" if point.name else " of the recipe"
-        recipe |= {f"{key}{of}": repr(value) for key, value in _flat(point.recipe.model_dump(mode="json"))}
+        recipe |= {f"{key}{of}": repr(value) for key, value in _flat_items(point.recipe.model_dump(mode="json"))}
         recipe[f"parameters in effect{of}"] = repr([parameters.in_effect() for parameters in point.parameters])
 
     @cache
@@ -79,10 +79,10 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
     }
 
 
-def _flat(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flat_items(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(values, dict) and values:
         for key, value in values.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from _flat_items(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, values
 

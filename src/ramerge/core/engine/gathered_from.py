@@ -27,7 +27,7 @@ def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:
     """A digest of each floating-point tensor of a model, which recorded inputs keep: of shape, dtype and samples.
 
     Args:
-        tensors: of the model, by the base's names.
+        tensors: the model's tensors, by the base's names.
         reader: reads them.
 
     Raises:

@@ -112,7 +112,7 @@ class Journal:
 
     Args:
         total: bytes of work in all passes.
-        spooled: names and sizes of further files in the hidden folder that hold what was done.
+        spooled: names and sizes of further files of finished work in the hidden folder.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class _CachedOperator:
 
 def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
     """Read an agent's records at the input of a layer."""
-    inputs, weights = _numbers(reader, record.inputs), _numbers(reader, record.weights)
+    inputs, weights = _read_float64(reader, record.inputs), _read_float64(reader, record.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
         raise WeightsError(
@@ -64,7 +64,7 @@ def read_rows(reader: Reader, record: InputRecord) -> RecordedRows:
     return RecordedRows(inputs, weights)
 
 
-def _numbers(reader: Reader, tensor: Tensor) -> NDArray[np.float64]:
+def _read_float64(reader: Reader, tensor: Tensor) -> NDArray[np.float64]:
     if not tensor.elements:
         return np.empty(tensor.shape)
     form = FORMATS[tensor.dtype]

@@ -32,7 +32,7 @@ class OpenOutput:
     Attributes:
         staging: the folder.
         journal: the journal, opened.
-        spool_folder: of what is spooled before the files are made of it.
+        spool_folder: the folder of spooled data, from which the files are made.
     """
 
     staging: StagingDir
@@ -46,7 +46,7 @@ class OutputSpec:
 
     Attributes:
         out: the output folder, local or remote.
-        overwrite: whether what is there is replaced.
+        overwrite: whether an existing output is replaced.
         fingerprint: everything that the work depends on, by a name for people.
         total: bytes of work in all passes.
         files: names and sizes of the large files.
@@ -67,7 +67,7 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
 
     Args:
         what: the output.
-        fresh: whether what earlier runs have done is not used.
+        fresh: whether the work of earlier runs is ignored.
     """
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
     journal = Journal(what.fingerprint, what.files, what.total, spooled=spool, fresh=fresh)
@@ -78,7 +78,7 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
 
 
 class OutputKind(PlannedKind, ABC):
-    """A kind of output: what a merge is written as.
+    """A kind of output, such as a checkpoint.
 
     A subclass is a frozen dataclass; its fields are the settings of the kind, which the command line takes as options
     where they have `options.about`. An instance with the default settings is found by its entry point in the group
@@ -101,9 +101,9 @@ class OutputKind(PlannedKind, ABC):
         """Run the passes and write everything into the folder.
 
         Args:
-            plan: the plan; `plan.output.details` is what `details` returned.
+            plan: the plan; `plan.output.details` is the return value of `details`.
             passes: of the plan.
-            output: what `spec` describes, opened.
+            output: the output that `spec` describes, opened.
             warnings: warnings from before the first pass.
             start: when the run began, on the monotonic clock.
 

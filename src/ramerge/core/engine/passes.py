@@ -36,7 +36,7 @@ class PlanPass(ABC):
     Attributes:
         plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
         files: the inputs.
-        label: what the progress is called.
+        label: the name of its progress.
         batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
         counted: the statistics that the pass counts, by the tensor's index.
     """
@@ -60,10 +60,7 @@ class PlanPass(ABC):
             one_blas_thread() if solves_matrices else nullcontext(),
             notifying_compilation(lambda is_done: report(Compiling(is_done))),
         ):
-            yield self._worker(report)
-
-    def _worker(self, report: Callable[[Message], None]) -> Worker:
-        return Worker(self.plan, self.files, self.operators, report)
+            yield Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """Tell a worker the blocks of its next run, which it prefetches."""
@@ -74,7 +71,7 @@ class PlanPass(ABC):
         """Have a worker read a batch of blocks, and count or merge it."""
 
     def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
-        """Bring to the disk what was written, before another node reports it."""
+        """Flush written data to the disk, before another node reports it."""
 
     def close(self) -> None:
         """Close the inputs that the pass has opened on another node."""
@@ -111,10 +108,6 @@ class MergePass(PlanPass):
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs, merge it, and write it for every point."""
         return worker.merge(batch[0], self.tasks, self.sink)
-
-    @override
-    def _worker(self, report: Callable[[Message], None]) -> Worker:
-        return Worker(self.plan, self.files, self.operators, report)
 
     @override
     def settle(self) -> None:

@@ -44,7 +44,7 @@ class Passes:
         listen: gets the progress.
         plan: the plan, as it travels.
         files: the inputs, open.
-        operators: what methods make of recorded inputs.
+        operators: operators that methods make from recorded inputs.
     """
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
@@ -69,7 +69,7 @@ class Passes:
             f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
             f"them, so the merged model cannot hold both; {tie.untie}"
             for tie in plan.ties
-            if not _equal(tie, reader)
+            if not _has_equal_elements(tie, reader)
         ]
         if problems:
             raise WeightsError(problems)
@@ -195,7 +195,7 @@ def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]],
     return tasks, wanted_statistics
 
 
-def _equal(tie: Tie, reader: Reader) -> bool:
+def _has_equal_elements(tie: Tie, reader: Reader) -> bool:
     if (tie.head.dtype, tie.head.nbytes) != (tie.embedding.dtype, tie.embedding.nbytes):
         return False
     size = 1 << 20

@@ -155,13 +155,13 @@ class Record(Displayed):
     Attributes:
         ramerge_version: the version that wrote it.
         method: the name of the method.
-        point: of a sweep, the parameters that vary; else empty.
+        point: the parameters that vary in a sweep; else empty.
         parameters: as they were used, defaults included.
         base: folder or hub id; None where the method needs none.
         rules: the recipe's rules, each with the number of tensors that it caught.
         counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
         notes: the plan's notes, such as how many tensors each rule catches.
-        warnings: what was merged, but is probably not what the user wants.
+        warnings: likely mistakes in what was merged.
         input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
         dtype: full name of the output's dtype, or `mixed`.
         rounding: how results were rounded to it: `nearest` or `stochastic`.
@@ -175,7 +175,7 @@ class Record(Displayed):
         device: where whole matrices were solved for, with the name of a GPU; None where there were none.
         bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
-        seconds: of a sweep, for all points together.
+        seconds: duration; for a sweep, of all points together.
         peak_memory_bytes: the process's largest resident memory.
         adapter: of an adapter, for each module its `rank`, whether its factors are the `exact` sum, and the `error`:
             the norm of what they lack, as a share of that of the module's update.

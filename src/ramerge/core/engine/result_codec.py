@@ -58,7 +58,7 @@ class ResultCodec:
     """Turns the results of a pass into bytes and back.
 
     Args:
-        wanted: what the pass counts, by the tensor's index.
+        wanted: the statistics that the pass counts, by the tensor's index.
     """
 
     def __init__(self, plan: MergePlan, statistics: Mapping[int, Sequence[Statistic]]) -> None:

@@ -45,7 +45,7 @@ def sampled_blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
     for index in sorted(draw.sample(range(len(large)), min(PLACES, len(large)))):
         size = min(large[index].base.elements, ELEMENTS)
         places.append((large[index], [draw.randint(0, large[index].base.elements - size)], size))
-    for tensor, values in _read(places, agents):
+    for tensor, values in _read_samples(places, agents):
         yield tensor, values[:, 0]
 
 
@@ -73,7 +73,7 @@ def sampled_pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple
         count = max(min(each * stack, elements // ENOUGH, most), 1)
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
         places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
-    yield from _read(places, agents)
+    yield from _read_samples(places, agents)
 
 
 def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
@@ -88,11 +88,13 @@ def sampled_gains(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[
     sample = [gains[len(gains) // 2] for gains in kinds.values()]
     most = _FAR_GAINS if any(is_far(source.tensor.path) for gain in sample for source in gain.sources) else _GAINS
     places = [(gain, [0], min(gain.base.elements, ELEMENTS)) for gain in sample[:most]]
-    for tensor, values in _read(places, agents):
+    for tensor, values in _read_samples(places, agents):
         yield tensor, values[:, 0]
 
 
-def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+def _read_samples(
+    places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int
+) -> Iterator[tuple[TensorPlan, Values]]:
     def read(reader: Reader, place: tuple[TensorPlan, Sequence[int], int]) -> tuple[TensorPlan, Values]:
         tensor, starts, size = place
         sources = tensor.sources[: agents + 1]  # importances come last

@@ -141,13 +141,13 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
                 f"every merged tensor equals the base's{after_rounding}, so it adds nothing; is it the right "
                 "checkpoint?"
             )
-            yield _of(plan, name, text)
+            yield _about_agent(plan, name, text)
         elif sample.correlations[t - 1] < _FOREIGN:
             text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
             text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
-            yield OtherBase(_of(plan, name, text))
+            yield OtherBase(_about_agent(plan, name, text))
         elif start := sample.starts.get(t):
-            yield _of(plan, name, start.sentence(plan))
+            yield _about_agent(plan, name, start.sentence(plan))
 
 
 def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
@@ -188,7 +188,7 @@ def _replacements(plan: MergePlan, names: Sequence[str], tensors: Sequence[Tenso
         ]
         what = f"parts of {len(examples):,} matrices hold" if len(examples) > 1 else "parts of a matrix hold"
         text = f"{what} other weights than the base's; the least correlations are {brief_list(examples)}"
-        yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
+        yield _about_agent(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
 
 
 def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _shifts(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]
         else:
             continue
         examples = brief_list(list(map(quoted, such)))
-        yield _of(
+        yield _about_agent(
             plan,
             name,
             f"its norms are the base's {change} ({examples} and others of a sample), and training does not do that. "
@@ -245,7 +245,7 @@ def _common_change(pairs: Sequence[tuple[Values, Values]]) -> str:
     return ""
 
 
-def _of(plan: MergePlan, name: str, text: str) -> str:
+def _about_agent(plan: MergePlan, name: str, text: str) -> str:
     return plan.recipe.document.where(key_of(name), f"{plan.inputs.agents[name].location}: {text}")
 
 
@@ -430,7 +430,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         text = (
             f"where {names[likely - 1]} differs from the base, the other agents have the values of {names[likely - 1]}"
         )
-        yield SwappedBase(_of_base(plan, f"{text}; {_question(names[likely - 1])}"))
+        yield SwappedBase(_of_base(plan, f"{text}; {_swap_question(names[likely - 1])}"))
     elif (
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
@@ -443,7 +443,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         name = names[straight - 1]
         text = f"measured from the base, the other models moved in a common direction (mean cosine {cosines[0]:.2f}); "
         text += f"measured from {name}, in different ones ({decimals(cosines[straight], 2)}); "
-        text = _of_base(plan, f"{text}{_question(name)}")
+        text = _of_base(plan, f"{text}{_swap_question(name)}")
         yield SwappedBase(text) if sample.carriers[apart[1:]].min() > ENOUGH else text
     elif alike:
         evidence = f"mean cosine of task vectors {cosines[0]:.2f}" if common else "they share most values that it lacks"
@@ -454,7 +454,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         yield _of_base(plan, text)
 
 
-def _question(agent: str) -> str:
+def _swap_question(agent: str) -> str:
     return f"are {agent} and the base swapped, or were the others trained from {agent}?"
 
 

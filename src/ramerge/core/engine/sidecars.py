@@ -38,7 +38,7 @@ def records_of(
 
     Args:
         plan: the plan that was carried out.
-        passes: what was read and found.
+        passes: the passes, with their results.
         bytes_written: bytes of weights that were written, of all points.
         warnings: warnings from a sample of the weights.
         start: `time.monotonic` at the beginning.

@@ -23,7 +23,7 @@ class MergedTensor:
     """A merged tensor.
 
     Attributes:
-        point: of a sweep, the values of the parameters that vary.
+        point: the values of a sweep's varying parameters.
         name: as in the checkpoint.
         dtype: in safetensors' spelling, such as `BF16`.
         shape: its shape.

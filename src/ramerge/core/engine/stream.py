@@ -21,7 +21,7 @@ class TensorStream(Iterator[MergedTensor]):
     At most two tensors are in memory at a time, however slow the loop is. Leaving the loop early stops the merge.
 
     Attributes:
-        records: what the merge did, one record for each point; empty until the last tensor was taken.
+        records: the record of each point; empty until the last tensor was taken.
 
     Example:
         >>> plan = ramerge.plan("recipe.yaml")

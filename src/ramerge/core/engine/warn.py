@@ -154,12 +154,12 @@ def rounding_notes(plan: MergePlan, rounding: Counts) -> list[str]:
         return []
     on_average = "" if plan.is_quantized else "`rounding: stochastic` keeps the factor on average, "
     return [
-        f"rounding to {_dtype(plan)} changes the factor of unique updates ({plan.method.name}, from a sample): "
+        f"rounding to {_dtypes(plan)} changes the factor of unique updates ({plan.method.name}, from a sample): "
         f"{', '.join(far)}; {on_average}`dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 
 
-def _dtype(plan: MergePlan) -> str:
+def _dtypes(plan: MergePlan) -> str:
     return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
 
 
@@ -172,7 +172,7 @@ def _erasures(plan: MergePlan, rounding: Counts) -> list[str]:
     shares = {name: effect["erased_share"] for name, effect in zip(plan.inputs.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
-    dtype = _dtype(plan)
+    dtype = _dtypes(plan)
     on_average = (
         ""
         if plan.is_quantized  # codes are rounded to nearest only

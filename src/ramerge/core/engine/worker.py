@@ -45,7 +45,7 @@ class Sink(Protocol):
         ...
 
     def sync(self) -> None:
-        """Bring to the disk what was written; called in other processes that work, before they report it."""
+        """Flush written data to the disk; called in other working processes, before they report it."""
         ...
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class Task:
 
     Attributes:
         prepared: the method's prepared values for `merge`.
-        on_the_way: the statistic that is counted during merging: what the method reports.
+        on_the_way: the statistic that the method reports, counted during merging.
     """
 
     prepared: object
@@ -90,7 +90,7 @@ class Worker:
         plan: the plan.
         files: the inputs, open.
         operators: shared by the workers of a process.
-        tell: gets what users should know.
+        tell: gets messages for users.
     """
 
     def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
@@ -185,7 +185,7 @@ class Worker:
     def _merge(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
     ) -> tuple[Piece, PieceResult]:
-        """Merge what was read for a point; the piece as that point has it, and what was found."""
+        """Merge the inputs that were read for a point; returns its piece, and the findings."""
         point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
         method, layer, parameters = point.method, tensor.layer, point.parameters[tensor.rule]
         operator = solver = None

@@ -16,10 +16,10 @@ from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.text import brief_list, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.embeddings import EMBEDDINGS, set_vocabulary
+from ramerge.core.tensors.embeddings import EMBEDDINGS
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.text_config import text_configs
+from ramerge.core.tensors.text_config import set_vocabulary, text_configs
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 # Problems of a kind that are listed one by one.
@@ -116,7 +116,7 @@ def _unread_options(agent: AdaptedModel) -> Iterator[str]:
 def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
     """A warning about tensors of the base that the configuration states as trained, and that the file does not have."""
     changes, losses = agent.changes, list[str]()
-    for entry, names in _targets(agent):
+    for entry, names in _stated_targets(agent):
         if absent := _absent(names, changes):
             losses.append(f"{entry} ({len(absent):,} of {len(names):,}, such as {quoted(absent[0])})")
     if losses:
@@ -126,7 +126,7 @@ def _lost_parts(agent: AdaptedModel) -> Iterator[str]:
         )
 
 
-def _targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
+def _stated_targets(agent: AdaptedModel) -> Iterator[tuple[str, list[str]]]:
     """The base's tensors that an adapter states as trained, by option and entry.
 
     Without experts, which are modules or one parameter depending on the trainer's version, and layers that transformers
@@ -202,7 +202,7 @@ def _other_base(agent: AdaptedModel) -> Iterator[str]:
 
 
 def _model_name(place: str) -> str:
-    """The last part of a model's name or path in lower case; of a path in the hub's cache, the model's name."""
+    """The last part of a model's name or path in lower case; for a path in the hub's cache, the model's name."""
     parts = [part for part in re.split(r"[/\\]", place) if part]
     cached = [part for part in parts if part.startswith("models--")]
     return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

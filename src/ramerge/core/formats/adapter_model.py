@@ -103,7 +103,7 @@ class AdaptedModel:
         kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
         more += (
-            f", {len(self.additions)} added that the base does not have: {_ten(self.additions)}"
+            f", {len(self.additions)} added that the base does not have: {_first_ten(self.additions)}"
             if self.additions
             else ""
         )
@@ -312,7 +312,7 @@ class AdaptedModel:
     # --- what replaces -----------------------------------------------------------------------------------------------
 
     def _replace(self, key: str, tensor: Tensor) -> None:
-        plain = _plain(tensor)
+        plain = _plain_name(tensor)
         name = self._base_name(plain) or plain
         together = self._trained_with(name) if self._is_trained(tensor) else self._tied_names(name)
         if len(together) > 1 and any(("replaces", each) in self.operations for each in together):
@@ -327,7 +327,7 @@ class AdaptedModel:
 
     def _is_trained(self, tensor: Tensor) -> bool:
         """Whether a tensor is a trained copy, and not the base's own with other rows."""
-        return _BASE_LAYER not in tensor.name and self.settings.saves(_plain(tensor).rpartition(".")[0])
+        return _BASE_LAYER not in tensor.name and self.settings.saves(_plain_name(tensor).rpartition(".")[0])
 
     def _replace_rows(self, module: str, values: Tensor) -> None:
         rows = self.settings.tokens_of(module)
@@ -680,9 +680,9 @@ def _slice_of(pair: Pair, tensor: Tensor) -> str | None:
     return None
 
 
-def _ten(names: Sequence[str]) -> str:
+def _first_ten(names: Sequence[str]) -> str:
     return ", ".join(map(quoted, names[:10])) + (" and others" if len(names) > 10 else "")
 
 
-def _plain(tensor: Tensor) -> str:
+def _plain_name(tensor: Tensor) -> str:
     return _MODULES_TO_SAVE.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))

@@ -140,7 +140,7 @@ class _Part:
     @staticmethod
     def read(path: Path) -> _Part:
         """Read and check an optimizer file of ZeRO."""
-        state = _dictionary(path).get("optimizer_state_dict")
+        state = _load_dictionary(path).get("optimizer_state_dict")
         state = state if isinstance(state, dict) else {}
         stage, ranks = state.get("zero_stage"), state.get("partition_count")
         if isinstance(stage, Stub):  # an enumeration
@@ -226,7 +226,7 @@ class _State:
     @staticmethod
     def read(path: Path, stage: int) -> _State:
         """Read and check a model file in a checkpoint of this stage."""
-        state = _dictionary(path)
+        state = _load_dictionary(path)
         if state.get("autoep_layers") or state.get("ds_autoep_layers"):
             raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
         groups, module, buffers = (state.get(key) for key in ("param_shapes", "module", "buffer_names"))
@@ -255,7 +255,7 @@ class _State:
         return _State(path, shapes, whole=whole, aliases=aliases)
 
 
-def _dictionary(path: Path) -> dict[str, object]:
+def _load_dictionary(path: Path) -> dict[str, object]:
     state = load_file(path, modules=("deepspeed",))
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         raise CheckpointError(f"{path}: must hold a dictionary, as DeepSpeed saves it")
@@ -297,7 +297,7 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
     return tensors
 
 
-def _cut(flat: Tensor, offset: int, elements: int) -> Tensor:
+def _flat_slice(flat: Tensor, offset: int, elements: int) -> Tensor:
     return box_of(flat, (offset,), (elements,))
 
 
@@ -322,10 +322,10 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
         expected_elements = sum(map(prod, group.values())) + sum(behind)
         unit = 2 * len(parts)
         if expected_elements > flat.elements or -(-expected_elements // unit) != -(-flat.elements // unit):
-            raise _unequal(state, f"group {number}", expected_elements, flat.elements)
+            raise _wrong_size_error(state, f"group {number}", expected_elements, flat.elements)
         offset = 0
         for (name, shape), gap in zip(group.items(), behind, strict=True):
-            yield name, reshaped(_cut(flat, offset, prod(shape)), shape)
+            yield name, reshaped(_flat_slice(flat, offset, prod(shape)), shape)
             offset += prod(shape) + gap
 
 
@@ -336,17 +336,17 @@ def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
     expected_elements = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
     for part, flat in zip(parts, flats, strict=False):
         if flat.elements != expected_elements:
-            raise _unequal(state, part.path.name, expected_elements, flat.elements)
+            raise _wrong_size_error(state, part.path.name, expected_elements, flat.elements)
     if len(flats) < len(parts):
         raise CheckpointError(f"{state.path.parent}: the partitions are empty")
     offset = 0
     for name, shape in shapes.items():
         share = -(-prod(shape) // len(parts))
-        yield name, reshaped(_spread([_cut(flat, offset, share) for flat in flats], prod(shape)), shape)
+        yield name, reshaped(_spread([_flat_slice(flat, offset, share) for flat in flats], prod(shape)), shape)
         offset += share
 
 
-def _unequal(state: _State, what: str, expected_elements: int, present: int) -> CheckpointError:
+def _wrong_size_error(state: _State, what: str, expected_elements: int, present: int) -> CheckpointError:
     return CheckpointError(
         f"{state.path}: its parameters take {expected_elements:,} elements of {what}, which has {present:,}; the files "
         "are of different runs, or one is damaged"
@@ -357,7 +357,7 @@ def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
     """A vector of `elements` in equal shares of all ranks, the last ones padded."""
     share = shares[0].elements
     return _concatenation(
-        [_cut(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)]
+        [_flat_slice(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)]
     )
 
 

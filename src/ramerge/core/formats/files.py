@@ -123,7 +123,7 @@ def indexed_files(path: Location, weight_map: object, suffix: str) -> tuple[list
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
-        path: of the index, for messages.
+        path: the index's path, for messages.
         weight_map: the map.
         suffix: of the files.
 
@@ -151,7 +151,7 @@ def indexed_files(path: Location, weight_map: object, suffix: str) -> tuple[list
 def opened_each(
     paths: Sequence[Location], tensors_of: Callable[[Location], list[Tensor]]
 ) -> Iterable[list[Tensor] | CheckpointError]:
-    """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
+    """The tensors of each file, or its problem, in order; side by side if requests take the time.
 
     Args:
         paths: the files.

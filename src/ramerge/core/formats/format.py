@@ -65,8 +65,8 @@ class Opening:
 
         Args:
             folder: that folder.
-            what: it is, such as `a delta`.
-            model: what the base must be, human-readable.
+            what: the folder's content, such as `a delta`.
+            model: description of the required base.
 
         Raises:
             CheckpointError: none is known.

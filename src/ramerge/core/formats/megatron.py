@@ -296,14 +296,14 @@ def _layout_of(
     try:
         sizes = Sizes.of(config)
     except ValueError as error:
-        problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_command(folder)}")
+        problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_conversion_command(folder)}")
     by_key = {key: _KnownTensor.by_name(key) for key in descriptions}
     if others := [key for key, tensor in by_key.items() if tensor is None]:
         problems.append(
             unread.adapter_of_megatron(folder, others)
             or unread.fsdp_of_megatron(folder, others)
             or f"{folder}: holds tensors whose layout is not known: {few_quoted(others)}; "
-            f"convert it: {_command(folder)}"
+            f"convert it: {_conversion_command(folder)}"
         )
     if not problems and not by_key:
         problems.append(f"{folder}: holds no tensors of a model; give the folder that has them")
@@ -312,7 +312,7 @@ def _layout_of(
     return sizes, {key: tensor for key, tensor in by_key.items() if tensor is not None}
 
 
-def _command(folder: Path) -> str:
+def _conversion_command(folder: Path) -> str:
     actor = next((place for place in (folder, *folder.parents[:3]) if (place / "huggingface").is_dir()), None)
     actor = actor or next((place for place in folder.parents[:3] if (place / "model" / "huggingface").is_dir()), None)
     if actor is not None:

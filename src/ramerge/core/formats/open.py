@@ -122,7 +122,7 @@ def open_stack(
 
 
 def _undone_changes(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]:
-    """Names of tensors in which the top adapter of a stack undoes changes of those below it.
+    """Names of tensors whose changes by lower adapters of a stack the top one undoes.
 
     Products add up, but rows of tokens, saved modules and magnitudes replace weights. PEFT refuses that, too: of
     adapters that train the same rows or save the same module, only one can be active.

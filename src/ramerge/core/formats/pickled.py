@@ -19,11 +19,6 @@ from ramerge.core.tensors.tensor import Tensor
 NAMING = Naming(("pytorch_model", "diffusion_pytorch_model"), ".bin", "*pytorch_model-*-of-*.bin")
 
 
-def find(folder: Location) -> Location | None:
-    """The folder itself if it holds pickled weights."""
-    return folder if NAMING.is_in(folder) else None
-
-
 def open_folder(folder: Path, opening: Opening) -> Contents:
     """Find the tensors of `pytorch_model.bin`, or of a series of such files."""
     contents = open_files(folder, NAMING, tensors_of, opening)
@@ -59,4 +54,4 @@ def tensors_of(path: Location) -> list[Tensor]:
     return tensors
 
 
-FORMAT = Format("bin", "pytorch_model.bin", find, local(open_folder), priority=60)
+FORMAT = Format("bin", "pytorch_model.bin", NAMING.find, local(open_folder), priority=60)

@@ -27,17 +27,12 @@ NAMING = Naming(
     ),
     again="consolidated*.safetensors",  # the same model under the names of Mistral's own code
 )
-ONE_FILE, INDEX = NAMING.one_file, NAMING.index
+ONE_FILE, INDEX, find = NAMING.one_file, NAMING.index, NAMING.find
 
 
 def index_of(files: Iterable[str]) -> str:
     """The name of the index that libraries look for next to files of this name."""
     return f"{stem_of(files)}.safetensors.index.json"
-
-
-def find(folder: Location) -> Location | None:
-    """The folder itself if it holds weights in safetensors files."""
-    return folder if NAMING.is_in(folder) else None
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:

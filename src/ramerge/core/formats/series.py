@@ -89,9 +89,9 @@ class Naming:
         weights = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.others)]
         return [name for name in weights if not fnmatch(name, self.again)] or weights
 
-    def is_in(self, folder: Location) -> bool:
-        """Whether a folder has such files. Looks at names only."""
-        return self.is_listed(folder) or bool(self.files_in(folder))
+    def find(self, folder: Location) -> Location | None:
+        """The folder itself if it has such files. Looks at names only."""
+        return folder if self.is_listed(folder) or self.files_in(folder) else None
 
 
 def _choose_files(

@@ -20,9 +20,10 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.embeddings import set_vocabulary, untie
+from ramerge.core.tensors.embeddings import untie
 from ramerge.core.tensors.header import LFS_POINTER
 from ramerge.core.tensors.paths import linked_out
+from ramerge.core.tensors.text_config import set_vocabulary
 
 # Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
 _WEIGHTS = (

@@ -25,9 +25,9 @@ progress    `Progress`, the events of long work, and their listeners
 
 The machine:
 
+settings    options of a run, checked: their types, `--threads` and `--max-memory`; sizes such as `5GB`
 machine     processors and memory of this process; refuses limits below which libraries fail, for `cli/main`
-limits      the user's `--threads` and `--max-memory`, checked: for `planning/build`; sizes such as `5GB`
-devices     the device of torch that a text names: for `planning/devices` and calibration
+devices     the device of torch that a text names: for `planning/resources` and calibration
 dtypes      names of element types, and bytes of an element
 extras      packages that not every user installs, and how to install them; data frames, for records and analyses
 version     the version of this package

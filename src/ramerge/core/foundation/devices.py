@@ -56,7 +56,7 @@ def choose_device(text: str, dtype: str = "float32") -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """Name a device of torch for people: of a GPU with its model, such as `cuda:0 (NVIDIA H100 80GB HBM3)`."""
+    """Name a device of torch for people: a GPU with its model, such as `cuda:0 (NVIDIA H100 80GB HBM3)`."""
     import torch
 
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

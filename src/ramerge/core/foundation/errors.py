@@ -265,6 +265,6 @@ class OutputError(RamergeError):
 
 
 class SendError(OutputError):
-    """The output could not be sent to its remote place. What was done is used when the command is repeated."""
+    """The output could not be sent to its remote place. A repeated command uses the work that was done."""
 
     resumable: ClassVar[bool] = True

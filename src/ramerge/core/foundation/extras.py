@@ -57,7 +57,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
 
     Args:
         extras: by extra, top-level names of modules, none of which is imported here.
-        who: what needs them, with its verb, such as `prompts need`.
+        who: subject and verb of the message, such as `prompts need`.
     """
     absent = {extra: [name for name in modules if find_spec(name) is None] for extra, modules in extras.items()}
     lacking = [name.replace("_", "-") for names in absent.values() for name in names]
@@ -69,7 +69,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str) -> list[str]:
 
 
 def data_frame(rows: Sequence[Mapping[str, object]]) -> Any:
-    """Make a pandas data frame: for `frame` of records and of analyses."""
+    """Make a pandas data frame, or say how to install pandas."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -114,7 +114,7 @@ def _remove(folders: Iterable[Path]) -> None:
 
 
 def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
-    """`write_files`, where for `-` a text is printed on standard output, after the files are there.
+    """Write files with `write_files`, and then print on standard output the text whose path is `-`.
 
     Raises:
         OutputError: as for `write_file`.

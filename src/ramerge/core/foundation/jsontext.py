@@ -151,7 +151,7 @@ def _finite(text: str) -> float:
 def check(text: bytes, limits: JsonLimits) -> int:
     """Refuse a text that exceeds a limit, before it is parsed. The length of keys is not checked here.
 
-    Counts only what is outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
+    Counts only signs outside of strings. In UTF-8, no byte of a non-ASCII character equals one of the signs.
 
     Returns:
         A number of characters that no string exceeds.

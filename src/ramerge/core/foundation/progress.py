@@ -17,10 +17,10 @@ class Progress:
     as `compiling kernels`. Its `total` grows with every kernel that is needed, and its `note` names method and number.
 
     Attributes:
-        stage: what is done.
+        stage: name of the work.
         done: how much of it.
         total: of how much.
-        unit: `bytes`, or the name of what is counted.
+        unit: `bytes`, or the name of the counted things.
         note: further figures.
 
     Example:

@@ -48,7 +48,7 @@ def folder(kind: str) -> Path | None:
 def entry(path: Path) -> Iterator[None]:
     """Fill a folder of the cache in the `with` block, or find it complete; it counts as used now.
 
-    What was not used for 90 days is removed.
+    Files that were not used for 90 days are removed.
 
     Args:
         path: in the folder of a kind; named after a digest. The block makes it.
@@ -119,7 +119,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def sweep(home: Path) -> None:
-    """Remove what was not used for 90 days, if the user owns it and it has a name of the cache. No link is followed."""
+    """Remove files and folders of the cache that were not used for 90 days, if the user owns them. Follow no link."""
     if home.is_symlink() or home.parent.is_symlink():
         return
     oldest = time.time() - _UNUSED

@@ -220,7 +220,7 @@ def unknown(what: str, name: str, known_names: Sequence[str], *, few: bool = Fal
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names.
 
     Args:
-        what: what the name should be of.
+        what: the kind of thing that is named.
         name: the name.
         known_names: all that are known.
         few: whether they are so few that they are always listed; then only a name that is very near is suggested.

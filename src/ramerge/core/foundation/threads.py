@@ -20,7 +20,7 @@ def map_in_threads(
     """Results in the order of the tasks. Few are begun before the results of earlier ones have been taken.
 
     Args:
-        make: makes what a thread owns, such as open files and buffers, in that thread.
+        make: makes a thread's own resources, such as open files and buffers, in that thread.
     """
     mine = threading.local()
 

@@ -25,7 +25,7 @@ def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str) -> T:
         path: the file.
         kind: a dataclass. Its annotations say what the file's values must be. Keys that it does not have are ignored.
         limits: the largest file to accept.
-        what: what the file should be, for the message.
+        what: the kind of file, for the message.
 
     Raises:
         RecipeError: the file cannot be read, or is not of this kind.

@@ -29,7 +29,7 @@ class Level:
 
     Attributes:
         triple: how the name of the system begins and ends, as LLVM writes it.
-        processor: what is compiled for, as LLVM calls it.
+        processor: the target processor, as LLVM calls it.
     """
 
     name: str

@@ -67,7 +67,7 @@ def measure(
     number for each agent, or only one: it has moved an element where |agent - base| > beyond.
     """
     limits = np.resize(np.array(beyond, base.dtype), len(agents))
-    _kernel(format)(base, stored_base, np.concatenate(agents), result, stored_result, limits, counts.reshape(-1))
+    _effect_kernel(format)(base, stored_base, np.concatenate(agents), result, stored_result, limits, counts.reshape(-1))
 
 
 def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
@@ -138,7 +138,7 @@ def measure(base, base_stored, agents, result, stored, beyond, counts):
 
 
 @cache
-def _kernel(format: str) -> Kernel:
+def _effect_kernel(format: str) -> Kernel:
     form = FORMATS[format]
     source = _SOURCE.format(real=form.real_name)
     for name, exponent in (("LIMIT", 30), ("COARSE", _COARSE), ("FINE", _FINE)):

@@ -74,7 +74,7 @@ class ElementFormat:
 _INFINITY_32, _INFINITY_64 = 0x7F800000, 0x7FF0000000000000
 
 
-def _sixteen(name: str, overflow: int) -> tuple[ElementFormat, ElementFormat]:
+def _sixteen_bit_formats(name: str, overflow: int) -> tuple[ElementFormat, ElementFormat]:
     low = name.lower()
     pair, one = ((f"{low}_low", f"{low}_high"), f"{low}_pack"), ((f"{low}_whole",), f"{low}_round")
     return (
@@ -83,7 +83,7 @@ def _sixteen(name: str, overflow: int) -> tuple[ElementFormat, ElementFormat]:
     )
 
 
-_BF16, _F16 = _sixteen("BF16", 0x7F7F8000), _sixteen("F16", 0x477FF000)
+_BF16, _F16 = _sixteen_bit_formats("BF16", 0x7F7F8000), _sixteen_bit_formats("F16", 0x477FF000)
 _F32 = ElementFormat(
     "F32", 4, np.uint32, np.float32, ("f32_whole",), "f32_pack", "peak_f32", _INFINITY_32, _INFINITY_32
 )

@@ -21,7 +21,7 @@ INTRINSICS: dict[str, Any] = {}
 """All of them by name."""
 
 
-def _c(value: int) -> ir.Constant:
+def _int32(value: int) -> ir.Constant:
     return ir.Constant(I32, value)
 
 
@@ -30,17 +30,17 @@ def _c(value: int) -> ir.Constant:
 
 def _bf16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to nearest even; the bfloat16 lies in the upper half of the result. NaN stays NaN."""
-    odd = b.and_(b.lshr(bits, _c(16)), _c(1))
-    rounded_bits = b.add(b.add(bits, _c(0x7FFF)), odd)
-    is_nan = b.icmp_unsigned(">", b.and_(bits, _c(0x7FFFFFFF)), _c(0x7F800000))
-    is_empty_payload = b.icmp_unsigned("==", b.and_(bits, _c(0x007F0000)), _c(0))
-    quiet = b.or_(bits, b.select(is_empty_payload, _c(0x00400000), _c(0)))
+    odd = b.and_(b.lshr(bits, _int32(16)), _int32(1))
+    rounded_bits = b.add(b.add(bits, _int32(0x7FFF)), odd)
+    is_nan = b.icmp_unsigned(">", b.and_(bits, _int32(0x7FFFFFFF)), _int32(0x7F800000))
+    is_empty_payload = b.icmp_unsigned("==", b.and_(bits, _int32(0x007F0000)), _int32(0))
+    quiet = b.or_(bits, b.select(is_empty_payload, _int32(0x00400000), _int32(0)))
     return b.select(is_nan, quiet, rounded_bits)
 
 
 def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _c(16))
-    return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _c(0xFFFF0000)))
+    low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _int32(16))
+    return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _int32(0xFFFF0000)))
 
 
 # --- float16: by bit operations, since not every processor converts it ----------------------------------------------
@@ -48,34 +48,34 @@ def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
 
 def _f16_to_f32(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
     """Widen exactly. The product with 2^112 moves the exponent and makes subnormal halves normal."""
-    magnitude = b.shl(b.and_(half, _c(0x7FFF)), _c(13))
+    magnitude = b.shl(b.and_(half, _int32(0x7FFF)), _int32(13))
     scaled_bits = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
-    special = b.icmp_unsigned(">=", magnitude, _c(0x7C00 << 13))
-    finite_or_special = b.select(special, b.or_(magnitude, _c(0x7F800000)), scaled_bits)
-    return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _c(0x8000)), _c(16))), F32)
+    special = b.icmp_unsigned(">=", magnitude, _int32(0x7C00 << 13))
+    finite_or_special = b.select(special, b.or_(magnitude, _int32(0x7F800000)), scaled_bits)
+    return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _int32(0x8000)), _int32(16))), F32)
 
 
 def _f16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to the nearest float16, ties to even, in the lower half of the result. NaN stays NaN."""
-    sign = b.and_(b.lshr(bits, _c(16)), _c(0x8000))
-    magnitude = b.and_(bits, _c(0x7FFFFFFF))
+    sign = b.and_(b.lshr(bits, _int32(16)), _int32(0x8000))
+    magnitude = b.and_(bits, _int32(0x7FFFFFFF))
     # below 2^-14: adding 2^-1 makes the hardware round at the last place of a subnormal half
     magic = ir.Constant(F32, 0.5)
-    subnormal = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, F32), magic), I32), _c(0x3F000000))
-    odd = b.and_(b.lshr(magnitude, _c(13)), _c(1))
-    rebiased = b.add(b.add(magnitude, _c((-112 << 23) & 0xFFFFFFFF)), b.add(_c(0xFFF), odd))
-    normal = b.lshr(rebiased, _c(13))
-    finite = b.select(b.icmp_unsigned("<", magnitude, _c(113 << 23)), subnormal, normal)
-    overflows = b.icmp_unsigned(">=", magnitude, _c(0x47800000))
-    payload = b.and_(b.lshr(magnitude, _c(13)), _c(0x3FF))
-    payload = b.select(b.icmp_unsigned("==", payload, _c(0)), _c(0x200), payload)
-    is_nan = b.icmp_unsigned(">", magnitude, _c(0x7F800000))
-    special = b.or_(_c(0x7C00), b.select(is_nan, payload, _c(0)))
+    subnormal = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, F32), magic), I32), _int32(0x3F000000))
+    odd = b.and_(b.lshr(magnitude, _int32(13)), _int32(1))
+    rebiased = b.add(b.add(magnitude, _int32((-112 << 23) & 0xFFFFFFFF)), b.add(_int32(0xFFF), odd))
+    normal = b.lshr(rebiased, _int32(13))
+    finite = b.select(b.icmp_unsigned("<", magnitude, _int32(113 << 23)), subnormal, normal)
+    overflows = b.icmp_unsigned(">=", magnitude, _int32(0x47800000))
+    payload = b.and_(b.lshr(magnitude, _int32(13)), _int32(0x3FF))
+    payload = b.select(b.icmp_unsigned("==", payload, _int32(0)), _int32(0x200), payload)
+    is_nan = b.icmp_unsigned(">", magnitude, _int32(0x7F800000))
+    special = b.or_(_int32(0x7C00), b.select(is_nan, payload, _int32(0)))
     return b.or_(sign, b.select(overflows, special, finite))
 
 
 def _f16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
-    high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _c(16))
+    high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _int32(16))
     return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
 
 
@@ -89,57 +89,57 @@ def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infi
     Subnormal codes are converted as integers, because arithmetic on subnormal float32 numbers is slow.
     """
     bits = b.zext(code, I32)
-    magnitude = b.and_(bits, _c(0x7F))
-    normal = b.add(b.shl(magnitude, _c(23 - mantissa)), _c((127 - bias) << 23))
+    magnitude = b.and_(bits, _int32(0x7F))
+    normal = b.add(b.shl(magnitude, _int32(23 - mantissa)), _int32((127 - bias) << 23))
     unit = ir.Constant(F32, 2.0 ** (1 - bias - mantissa))
     subnormal = b.bitcast(b.fmul(b.sitofp(magnitude, F32), unit), I32)
-    finite = b.select(b.icmp_unsigned("<", magnitude, _c(1 << mantissa)), subnormal, normal)
+    finite = b.select(b.icmp_unsigned("<", magnitude, _int32(1 << mantissa)), subnormal, normal)
     if infinity is not None:
-        finite = b.select(b.icmp_unsigned("==", magnitude, _c(infinity)), _c(0x7F800000), finite)
-    largest = _c(0x7E if infinity is None else infinity)
-    value = b.select(b.icmp_unsigned(">", magnitude, largest), _c(0x7FC00000), finite)
-    return b.bitcast(b.or_(value, b.shl(b.and_(bits, _c(0x80)), _c(24))), F32)
+        finite = b.select(b.icmp_unsigned("==", magnitude, _int32(infinity)), _int32(0x7F800000), finite)
+    largest = _int32(0x7E if infinity is None else infinity)
+    value = b.select(b.icmp_unsigned(">", magnitude, largest), _int32(0x7FC00000), finite)
+    return b.bitcast(b.or_(value, b.shl(b.and_(bits, _int32(0x80)), _int32(24))), F32)
 
 
 def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
     """One of 0, 0.5, 1, 1.5, 2, 3, 4, 6 by the lower three bits; the fourth is the sign."""
-    place = b.shl(b.and_(nibble, _c(7)), _c(2))
-    double = b.and_(b.lshr(_c(0xC8643210), place), _c(15))
+    place = b.shl(b.and_(nibble, _int32(7)), _int32(2))
+    double = b.and_(b.lshr(_int32(0xC8643210), place), _int32(15))
     value = b.bitcast(b.fmul(b.sitofp(double, F32), ir.Constant(F32, 0.5)), I32)
-    return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _c(8)), _c(28))), F32)
+    return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _int32(8)), _int32(28))), F32)
 
 
 def _e8m0(b: ir.IRBuilder, code: ir.Value) -> ir.Value:
     """2^(code - 127); 255 is NaN."""
     bits = b.zext(code, I32)
-    smallest = b.select(b.icmp_unsigned("==", bits, _c(0)), _c(0x00400000), b.shl(bits, _c(23)))
-    return b.bitcast(b.select(b.icmp_unsigned("==", bits, _c(255)), _c(0x7FC00000), smallest), F32)
+    smallest = b.select(b.icmp_unsigned("==", bits, _int32(0)), _int32(0x00400000), b.shl(bits, _int32(23)))
+    return b.bitcast(b.select(b.icmp_unsigned("==", bits, _int32(255)), _int32(0x7FC00000), smallest), F32)
 
 
 def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) -> ir.Value:
     """The code of 8 bits nearest to a float32 in the format's range, ties to even. NaN stays NaN."""
     bits = b.bitcast(value, I32)
-    magnitude = b.and_(bits, _c(0x7FFFFFFF))
+    magnitude = b.and_(bits, _int32(0x7FFFFFFF))
     drop = 23 - mantissa
-    odd = b.and_(b.lshr(magnitude, _c(drop)), _c(1))
-    rounded_bits = b.lshr(b.add(b.add(magnitude, _c((1 << (drop - 1)) - 1)), odd), _c(drop))
-    normal = b.sub(rounded_bits, _c((127 - bias) << mantissa))
+    odd = b.and_(b.lshr(magnitude, _int32(drop)), _int32(1))
+    rounded_bits = b.lshr(b.add(b.add(magnitude, _int32((1 << (drop - 1)) - 1)), odd), _int32(drop))
+    normal = b.sub(rounded_bits, _int32((127 - bias) << mantissa))
     # below the smallest normal number: the sum makes the hardware round at the last place of a subnormal code
     magic = 2.0 ** (24 - bias - mantissa)
     sum = b.bitcast(b.fadd(b.bitcast(magnitude, F32), ir.Constant(F32, magic)), I32)
     subnormal = b.sub(sum, b.bitcast(ir.Constant(F32, magic), I32))
-    least = _c((128 - bias) << 23)
+    least = _int32((128 - bias) << 23)
     code = b.select(b.icmp_unsigned("<", magnitude, least), subnormal, normal)
-    code = b.select(b.icmp_unsigned(">", magnitude, _c(0x7F800000)), _c(0x7F), code)
-    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _c(24)), _c(0x80))), I8)
+    code = b.select(b.icmp_unsigned(">", magnitude, _int32(0x7F800000)), _int32(0x7F), code)
+    return b.trunc(b.or_(code, b.and_(b.lshr(bits, _int32(24)), _int32(0x80))), I8)
 
 
 def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """The exponent of the smallest power of two that is not below a positive number of at most 2^127."""
     bits = b.bitcast(value, I32)
-    up = b.lshr(b.add(bits, _c(0x7FFFFF)), _c(23))
-    tiny = b.icmp_unsigned("<=", bits, _c(0x00400000))
-    return b.trunc(b.select(tiny, _c(0), up), I8)
+    up = b.lshr(b.add(bits, _int32(0x7FFFFF)), _int32(23))
+    tiny = b.icmp_unsigned("<=", bits, _int32(0x00400000))
+    return b.trunc(b.select(tiny, _int32(0), up), I8)
 
 
 # --- float64 to shorter formats, and stochastic rounding ------------------------------------------------------------
@@ -148,7 +148,7 @@ def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Round float64 to float32 towards zero, with the last bit set if anything was lost ("round to odd").
 
-    A further rounding to a shorter format then gives what rounding the float64 once would have given.
+    A further rounding to a shorter format then gives the same as rounding the float64 once.
     """
     nearest = b.fptrunc(value, F32)
     wide = b.fpext(nearest, F64)
@@ -156,7 +156,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     exact = b.and_(b.bitcast(value, I64), ir.Constant(I64, 2**63 - 1))
     bits = b.bitcast(nearest, I32)
     away = b.icmp_unsigned(">", magnitude, exact)
-    towards_zero = b.select(away, b.sub(bits, _c(1)), bits)
+    towards_zero = b.select(away, b.sub(bits, _int32(1)), bits)
     inexact = b.icmp_unsigned("!=", magnitude, exact)
     odd = b.or_(towards_zero, b.zext(inexact, I32))
     ordinary = b.fcmp_ordered("ord", value, value)
@@ -165,7 +165,7 @@ def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
 
 @dataclass(frozen=True)
 class _Layout:
-    """The bits of a floating-point format: of the mantissa, the exponent's bias, of the number in all."""
+    """Bits of a floating-point format: mantissa, the exponent's bias, all together."""
 
     mantissa: int
     bias: int
@@ -291,7 +291,7 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 
 @_on_arrays()
 def _compress(_typing: Any, source: Any, target: Any, place: Any) -> Any:
-    """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
+    """Store the elements selected by 64 bits, one after the other, in another array of the same type.
 
     `compress(source, target, place)`; `place` holds the index of the first of the 64, the first index in `target`,
     and the set. Only processors that compress vectors do this fast.
@@ -316,20 +316,22 @@ _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 # Types of the result and the arguments, and the generator of the code. Names with `low` and `high` take apart a word of
 # two elements, those with `whole` one of a single element; `pack` and `round` make such words.
 _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
-    "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _c(16)), F32)),
-    "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _c(0xFFFF0000)), F32)),
+    "bf16_low": ((_f32, _u32), lambda b, word: b.bitcast(b.shl(word, _int32(16)), F32)),
+    "bf16_high": ((_f32, _u32), lambda b, word: b.bitcast(b.and_(word, _int32(0xFFFF0000)), F32)),
     "bf16_pack": ((_u32, _f32, _f32), _bf16_pack),
-    "bf16_whole": ((_f32, _u16), lambda b, word: b.bitcast(b.shl(b.zext(word, I32), _c(16)), F32)),
+    "bf16_whole": ((_f32, _u16), lambda b, word: b.bitcast(b.shl(b.zext(word, I32), _int32(16)), F32)),
     "bf16_round": (
         (_u16, _f32),
-        lambda b, value: b.trunc(b.lshr(_bf16_from_bits(b, b.bitcast(value, I32)), _c(16)), I16),
+        lambda b, value: b.trunc(b.lshr(_bf16_from_bits(b, b.bitcast(value, I32)), _int32(16)), I16),
     ),
     "bf16_bytes": (
         (_f32, _u8, _u8),
-        lambda b, low, high: b.bitcast(b.or_(b.shl(b.zext(low, I32), _c(16)), b.shl(b.zext(high, I32), _c(24))), F32),
+        lambda b, low, high: b.bitcast(
+            b.or_(b.shl(b.zext(low, I32), _int32(16)), b.shl(b.zext(high, I32), _int32(24))), F32
+        ),
     ),
-    "f16_low": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.and_(word, _c(0xFFFF)))),
-    "f16_high": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.lshr(word, _c(16)))),
+    "f16_low": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.and_(word, _int32(0xFFFF)))),
+    "f16_high": ((_f32, _u32), lambda b, word: _f16_to_f32(b, b.lshr(word, _int32(16)))),
     "f16_pack": ((_u32, _f32, _f32), _f16_pack),
     "f16_whole": ((_f32, _u16), lambda b, word: _f16_to_f32(b, b.zext(word, I32))),
     "f16_round": ((_u16, _f32), lambda b, value: b.trunc(_f16_from_bits(b, b.bitcast(value, I32)), I16)),
@@ -342,7 +344,7 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "e4m3": ((_f32, _u8), lambda b, code: _small_float(b, code, 3, 7, None)),
     "e5m2": ((_f32, _u8), lambda b, code: _small_float(b, code, 2, 15, 0x7C)),
     "e2m1_low": ((_f32, _u8), lambda b, pair: _e2m1(b, b.zext(pair, I32))),
-    "e2m1_high": ((_f32, _u8), lambda b, pair: _e2m1(b, b.lshr(b.zext(pair, I32), _c(4)))),
+    "e2m1_high": ((_f32, _u8), lambda b, pair: _e2m1(b, b.lshr(b.zext(pair, I32), _int32(4)))),
     "e8m0": ((_f32, _u8), _e8m0),
     "to_e4m3": ((_u8, _f32), lambda b, value: _to_small_float(b, value, 3, 7)),
     "to_e5m2": ((_u8, _f32), lambda b, value: _to_small_float(b, value, 2, 15)),
@@ -371,8 +373,8 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
     "or32": (_TWICE, lambda b, x, y: b.or_(x, y)),
     "xor32": (_TWICE, lambda b, x, y: b.xor(x, y)),
     "rotl32": (_TWICE, lambda b, x, by: _call(b, "llvm.fshl", x, x, by)),
-    "double32": (_BITS, lambda b, x: b.shl(x, _c(1))),
-    "without_lowest_bit": (_BITS, lambda b, x: b.and_(x, b.sub(x, _c(1)))),
+    "double32": (_BITS, lambda b, x: b.shl(x, _int32(1))),
+    "without_lowest_bit": (_BITS, lambda b, x: b.and_(x, b.sub(x, _int32(1)))),
     "peak_f32": ((_u32, _u32, _f32), _peak),
     "peak_f64": ((_u64, _u64, _f64), _peak),
     # sums whose terms may be added in any order, so that a loop of them can be vectorized

@@ -73,7 +73,7 @@ class KernelSource:
 
     @property
     def key(self) -> bytes:
-        """SHA-256 of everything that decides what the machine code does."""
+        """SHA-256 of everything that the machine code depends on."""
         callees = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
         parts = (_machinery(), self.name, self.text, self.arguments, self.returns, callees)
         return hashlib.sha256(repr(parts).encode()).digest()
@@ -318,7 +318,7 @@ def can_expand() -> bool:
 
 
 def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
-    """Meaning of a function, as text: its code, and the values of what it takes from its module.
+    """Meaning of a function, as text: its code, and the values that it takes from its module.
 
     The module's file would not do: what was imported from it may be older than what it holds now. `say` gives what
     stands for its code.

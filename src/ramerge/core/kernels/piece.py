@@ -80,7 +80,7 @@ class Piece:
             needs it. Otherwise it may be empty.
         transposed: whether it is a linear weight that is stored as (in, out).
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
-        operator: what the method has made of recorded inputs of the tensor; None where there are none.
+        operator: the method's operator from recorded inputs of the tensor; None without any.
         solver: where whole matrices are solved for (`linalg.solver.Solver`); None for here.
         counts: as `rounding_counts`, for N agents behind the base: where to count what rounding does to the result;
             None if it is not needed, or if there is no base to compare with.
@@ -105,7 +105,7 @@ class Piece:
     _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)
 
     def compute(self, kernel: PieceKernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
-        """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
+        """Call `kernel(loop, inputs, out, counts)`, and round its result if it could not.
 
         A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
         """

@@ -141,14 +141,14 @@ def survive(
     Args:
         scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
         values: 1-D: whole rows of a matrix.
-        old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
+        old: the stored numbers, of the same size. A group that equals them bit for bit stays as stored.
     """
     if values.size:
         _survive(scales)(values, old, out, group, columns, factor, divisor)
 
 
 @cache
-def _kernel(codes: str, scales: str, powers: bool) -> Kernel:
+def _quantization(codes: str, scales: str, powers: bool) -> Kernel:
     name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 
@@ -190,7 +190,7 @@ def quantize(
     """
     if values.size:
         words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
-        kernel = _kernel(codes, scales, powers)
+        kernel = _quantization(codes, scales, powers)
         kernel(
             values,
             old,

@@ -54,7 +54,7 @@ class _RamLoop:
         epsilons: their number, 1 if all agents have the same.
         merges: a key of `SHARED`, to store the merged elements; if empty, only count.
         rescales: unique elements times lambda.
-        rounds: count what storing them in the format erases.
+        rounds: whether to count the updates that storing them in the format erases.
         allow_nonfinite: NaN counts as not moved, as IEEE comparison has it; otherwise a NaN counts as moved, so that it
             reaches `peak`, which is how non-finite values are noticed at no cost. Where a NaN does not reach the
             result, `peak` is of task vectors too.
@@ -134,7 +134,7 @@ class _RamLoop:
 
 
 @cache
-def _kernel(task: _RamLoop) -> Kernel:
+def _ram_kernel(task: _RamLoop) -> Kernel:
     loop, form = task.loop, task.loop.out
     numbers = [form.real_code] * (len(task.agents) + task.epsilons)
     arguments = (*loop.codes, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")
@@ -153,7 +153,7 @@ def count(loop: Loop, inputs: Sequence[Words], epsilons: Sequence[float], counts
         True if a task vector holds NaN or Inf: an input is not finite, or the difference overflows.
     """
     n, loop = len(inputs) - 1, Loop(loop.inputs, loop.inputs[0])
-    kernel = _kernel(_RamLoop(loop, len(epsilons), counts=True))
+    kernel = _ram_kernel(_RamLoop(loop, len(epsilons), counts=True))
     peak = kernel(*inputs, *[1.0] * n, *epsilons, np.empty(0, loop.out.word), counts, counts)
     return bool(peak >= loop.out.infinity)
 
@@ -181,7 +181,7 @@ def merge(
         allow_nonfinite: take NaN and Inf as they come: a NaN is no update.
         rounding: int64, shape (2, N), for a result of 16 bits: where to count what storing it erases, as
             `kernels.rounding` has it.
-        combination: what becomes of elements that several agents moved, a key of `SHARED`.
+        combination: the treatment of elements that several agents moved, a key of `SHARED`.
 
     Returns:
         True if a result is not finite: an input is not, or a finite result overflows the format; if `allow_nonfinite`,
@@ -189,7 +189,7 @@ def merge(
     """
     n = len(inputs) - 1
     does = (combination, lambdas is not None, counts is not None, rounding is not None, allow_nonfinite)
-    kernel = _kernel(_RamLoop(loop, len(epsilons), *does))
+    kernel = _ram_kernel(_RamLoop(loop, len(epsilons), *does))
     scales = lambdas if lambdas is not None else [1.0] * n
     nowhere = np.empty(2 * n, np.int64)
     peak = kernel(

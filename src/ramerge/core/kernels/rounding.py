@@ -140,7 +140,7 @@ def survey(
         loop: formats of the inputs, and of the result: F32 or F64.
         inputs: words of the base and the agents; as long as the result, or longer.
         target: the format that the result was rounded to. F32 for a float32 result that is stored as other numbers.
-        stored_words: words of `target`, one element a word: what is read back of the result.
+        stored_words: the result as it is read back: words of `target`, one element a word.
         beyond: one for each agent, or only one: it has moved an element where |agent - base| > beyond.
         counts: shape (2, N) or more rows, added to: updates, and those of them that rounding erased.
     """

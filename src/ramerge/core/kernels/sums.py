@@ -1,4 +1,4 @@
-"""Sums over segments of a tensor of formulas' values and of their products: norms and dot products.
+"""Norms and dot products: sums of formulas' values and of their products over a tensor's segments.
 
 Terms are float64. A segment of 16,384 elements or more is added up in 1024 lanes: element i goes to lane i % 1024, in
 order. Then the upper half of the lanes is added to the lower one, until one is left. Shorter segments have fewer lanes.
@@ -57,7 +57,7 @@ def sums(
     Args:
         value: a plain function `value(t, taus, *of_each, *common)` of an agent's number, of all task vectors, and of
             the agent's own numbers.
-        which: what the inputs are; without a base, task vectors are the agents themselves.
+        which: the roles of the inputs; without a base, task vectors are the agents themselves.
         terms: whose values are multiplied and summed, as numbers of agents; the number of agents itself stands for 1.
         segment: elements of a segment; the last one may be shorter.
         each: tuples of one number an agent, rounded here to the loop's real type.

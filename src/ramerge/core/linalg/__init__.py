@@ -1,7 +1,7 @@
 """Linear algebra of whole matrices, written once for NumPy and torch: spectra, filters, and least squares.
 
 solver             where a matrix is solved for, by NumPy or by torch on a GPU: made by `engine/worker`, called by
-                   methods; whether a device is fast and right, for `planning/devices`
+                   methods; whether a device is fast and right, for `planning/resources`
 arrays             the few functions that differ between NumPy and torch: for this room and for methods
 
 Mathematics, which methods call:

@@ -39,14 +39,14 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
     """
     if min(tau.shape) <= max(_EXACT, rank + _OVERSAMPLED):
         return spectral.leading(tau, lambda _values: rank)
-    basis = arrays.qr(tau @ _signs(tau, rank + _OVERSAMPLED, key))
+    basis = arrays.qr(tau @ _random_signs(tau, rank + _OVERSAMPLED, key))
     for _ in range(iterations):
         basis = arrays.qr(tau @ arrays.qr(tau.T @ basis))
     triples = spectral.leading(basis.T @ tau, lambda _values: rank)
     return Triples(basis @ arrays.astype(triples.u, real_of(tau)), triples.s, triples.v)
 
 
-def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
+def _random_signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
     count = tau.shape[1] * columns
     bits = np.unpackbits(words(key, 0, -(-count // 32)).view(np.uint8), count=count)
     return arrays.asarray((2 * bits.astype(real_of(tau)) - 1).reshape(tau.shape[1], columns), tau)

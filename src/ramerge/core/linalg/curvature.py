@@ -78,7 +78,7 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
     """By C of shape (n, n)."""
     real = _real(taus, filter)
     for precision in _precisions(real, taus[0].shape[1]):
-        grams = [_unit(spectral.gram(tau.T, precision)) for tau in taus]
+        grams = [_unit_trace(spectral.gram(tau.T, precision)) for tau in taus]
         curvature = _sum([grams[0] + 0, *grams[1:]])
         narrow = arrays.astype(curvature, real)
         bound = upper_bound(narrow)
@@ -138,7 +138,7 @@ def _apply(
     return result
 
 
-def _unit(gram: Array) -> Array:
+def _unit_trace(gram: Array) -> Array:
     gram /= float(gram.diagonal().sum()) or 1.0
     return gram
 
@@ -206,7 +206,7 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
 
 
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
-    """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
+    """X; parts that no two agents share cancel exactly, because they are not added in the first place."""
     m = len(products) // len(norms)
     parts = _parts(m, len(norms))
     result = arrays.empty((m, len(products)), real_of(products), products)

@@ -185,7 +185,7 @@ class InverseRoot:
 
     Attributes:
         root: shape (p, p).
-        basis: an orthonormal basis of what is not null, shape (p, rank); None if that is all.
+        basis: an orthonormal basis of the part that is not null, shape (p, rank); None if that is all.
     """
 
     root: Array

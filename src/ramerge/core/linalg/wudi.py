@@ -79,7 +79,7 @@ def scratch_bytes(shape: tuple[int, int], agents: int) -> int:
     threads.
     """
     out, width = shape
-    rows, high, long = min(out, _rows(width)), min(out, _LONG), min(width, _LONG)
+    rows, high, long = min(out, _rows_per_block(width)), min(out, _LONG), min(width, _LONG)
     stack_rows = agents * out
     norms = 2 * rows * width
     if width < stack_rows:
@@ -96,12 +96,12 @@ def _blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
 
-def _rows(width: int) -> int:
+def _rows_per_block(width: int) -> int:
     return max(1, _BLOCK // width)
 
 
 def _row_blocks(tau: Array) -> Iterator[slice]:
-    return _blocks(len(tau), _rows(tau.shape[1]))
+    return _blocks(len(tau), _rows_per_block(tau.shape[1]))
 
 
 def _norms(taus: Sequence[Array]) -> list[float]:

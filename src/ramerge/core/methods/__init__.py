@@ -3,11 +3,11 @@
 What a method is, and all of them:
 
 registry         all methods by entry point, for recipes, commands and features; a method as plain values
-base             `Method`, `Statistic`, `Parameters` and types that planning and the engine know; fields of parameters
+base             `Method`, `RowMethod`, `Statistic`, `Parameters` and types that planning and the engine know; fields of
+                 parameters
 define           `merge_method`: a method from an annotated formula of one element, for our own and for plug-ins
 formula          methods that are a formula of one element: `ElementMethod`, and `CountedMethod` with statistics;
                  weighted sums of more agents than a kernel takes: for `gram`, linear and task_arithmetic
-rows             methods that merge whole rows, and how long rows are
 gram             methods that combine models linearly, by lengths and angles: the statistic `Gram`, and cosines
 matrices         methods that solve for whole matrices; which tensors are such matrices, for planning, too
 means            methods that are weighted means of checkpoints, as those of `soups`: for `planning/soups`

@@ -1,4 +1,4 @@
-"""Arcee Fusion: of one agent's task vector only what matters most (Arcee, mergekit's method of this name).
+"""Arcee Fusion: only the most important entries of one agent's task vector (Arcee, mergekit's method of this name).
 
 I = |tau| * sum over the row of p ln(p / q)        p, q: softmax of the agent's and of the base's row, plus 1e-8
 merged = a    where I >= median + 1.5 * (upper quartile - lower quartile), over the tensor
@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs, histogram
 from ramerge.core.kernels.piece import Numbers, Piece
-from ramerge.core.methods.base import Agents, Counts, Parameters, Results
+from ramerge.core.methods.base import Agents, Counts, Parameters, Results, RowMethod, row_of
 from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
-from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8

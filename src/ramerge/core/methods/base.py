@@ -28,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAn
 from typing_extensions import TypeVar
 
 from ramerge.core.kernels.elementwise import Each
-from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 
 Counts = NDArray[Any]
 FEW = 16
@@ -174,7 +174,7 @@ class Statistic(ABC, Generic[S]):
     What is equal is counted once, however many merges need it, so all that it depends on must be a field.
 
     Attributes:
-        scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
+        scope: the part that one result is counted over: the whole `model`, each `layer`, or each `tensor`.
         after: the statistic whose result is required first, which takes a read of the inputs more.
     """
 
@@ -197,7 +197,7 @@ class Statistic(ABC, Generic[S]):
     def kept(self) -> str | None:
         """Key of its counts, whatever the scope, for keeping them beyond the process; None: they are not kept.
 
-        Only for counts of a few integers, of which those of a part are the sums of those of its tensors.
+        Only for counts of a few integers, where a part's counts are the sums over its tensors.
         """
         return None
 
@@ -276,15 +276,12 @@ class SideInput:
 
     Attributes:
         in_memory: how to give it for an agent that is a state dict.
-        by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
-            for some tensors, which are read whole.
     """
 
     key: Literal["importance", "inputs"]
     plural: str
     advice: str
     in_memory: str
-    by_element: bool
 
 
 IMPORTANCE = SideInput(
@@ -294,7 +291,6 @@ IMPORTANCE = SideInput(
     "{name}=FOLDER)",
     'give {"model": STATE_DICT, "importance": {NAME: ARRAY}} as the agent, with arrays of the tensors\' shapes; '
     "`ramerge.merge` estimates them from folders and `prompts`",
-    by_element=True,
 )
 """Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""
 INPUTS = SideInput(
@@ -303,7 +299,6 @@ INPUTS = SideInput(
     "pass prompts to record them (--prompts {name}=FILE), or a folder of `ramerge calibrate` (--inputs {name}=FOLDER)",
     'give {"model": STATE_DICT, "inputs": {NAME: ROWS}} as the agent, with rows (n, d) for each weight (m, d); '
     "`ramerge.merge` records them from folders and `prompts`",
-    by_element=False,
 )
 """Inputs of linear layers on some prompts; the method `regmean` takes them."""
 SIDE_INPUTS = (IMPORTANCE, INPUTS)
@@ -340,8 +335,8 @@ class Method(ABC, Generic[P, R]):
         source: paper and equations.
         formula: in one line.
         parameters: the model that states and checks its parameters.
-        family: what it is listed with.
-        alone: what a merge of one agent is.
+        family: the group in lists.
+        alone: the meaning of a merge of one agent.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
         presets: named values of parameters.
@@ -356,7 +351,7 @@ class Method(ABC, Generic[P, R]):
             side of a linear weight meets the inputs.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
-        side: what every agent needs in addition to its weights; None for nothing.
+        side: the side input that every agent needs; None for nothing.
         columns: the figures of `report`.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
@@ -398,7 +393,7 @@ class Method(ABC, Generic[P, R]):
 
         Args:
             piece: what to merge.
-            prepared: what `prepare` gave for its tensor.
+            prepared: the result of `prepare` for its tensor.
             counts: where to count what `reported` would; None if that is not needed.
             allow_nonfinite: whether numbers that are not finite are computed with.
         """
@@ -484,3 +479,27 @@ class Method(ABC, Generic[P, R]):
     def needs_importance(self) -> bool:
         """Whether every agent needs importances."""
         return self.side is IMPORTANCE
+
+
+class RowMethod(Method[P, R]):
+    """A method that needs the whole row of an element, so blocks hold whole rows."""
+
+    @abstractmethod
+    def rows(self, piece: Piece, prepared: R, base: Numbers, *agents: Numbers) -> Numbers:
+        """Merged rows of a piece, of shape (rows, columns), as those of its inputs; float32 or float64."""
+
+    def unit(self, layer: Layer, parameters: P) -> int:
+        return row_unit(layer)
+
+    def merge(self, piece: Piece, prepared: R, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        return piece.compute_numbers(lambda *rows: self.rows(piece, prepared, *rows), (-1, row_of(piece.shape)))
+
+
+def row_of(shape: tuple[int, ...]) -> int:
+    """Number of elements of a row; a scalar counts as a row of one."""
+    return max(shape[-1], 1) if shape else 1
+
+
+def row_unit(layer: Layer) -> int:
+    """Whole rows; more than one element, for which there is room to widen them."""
+    return max(row_of(layer.shape), 2)

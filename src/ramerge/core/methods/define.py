@@ -129,7 +129,7 @@ def merge_method(
     `derived` gives.
 
     Args:
-        name: of the method, as in recipes.
+        name: the method's name, as in recipes.
         source: paper and equations.
         title: in a few words; by default the first sentence of the docstring.
         formula: the merged task vector in one line; by default the title.

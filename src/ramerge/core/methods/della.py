@@ -30,13 +30,14 @@ from ramerge.core.methods.base import (
     Counts,
     PerAgentNumber,
     Results,
+    RowMethod,
     WeightedParameters,
     for_each,
+    row_of,
     seed_field,
 )
 from ramerge.core.methods.breadcrumbs import ratios
 from ramerge.core.methods.drop_mask import key
-from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 
@@ -59,7 +60,7 @@ class DellaLinearParameters(WeightedParameters):
     def _are_probabilities(self) -> DellaLinearParameters:
         names = [*{**_by_agent(self.density), **_by_agent(self.epsilon)}] or [""]
         for name in names:
-            density, epsilon = _of(self.density, name), _of(self.epsilon, name)
+            density, epsilon = _of_agent(self.density, name), _of_agent(self.epsilon, name)
             if density is None or epsilon is None or density in (0, 1):
                 continue
             if density - epsilon <= 0 or density + epsilon >= 1:
@@ -78,7 +79,7 @@ def _by_agent(value: PerAgentNumber) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _of(value: PerAgentNumber, agent: str) -> float | None:
+def _of_agent(value: PerAgentNumber, agent: str) -> float | None:
     return value.get(agent) if isinstance(value, Mapping) else value
 
 

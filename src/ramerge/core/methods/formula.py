@@ -87,7 +87,7 @@ def merge_many(
 ) -> PieceResult:
     """Store what `finish` makes of one input, the origin, and of start x + sum_t w_t (a_t - x), where x is the origin.
 
-    What rounding does to so many agents is not counted.
+    The effect of rounding on so many agents is not counted.
 
     Args:
         piece: its inputs are the agents, or one more, of which the first is the base.

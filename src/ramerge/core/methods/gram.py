@@ -20,10 +20,9 @@ from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
-from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic
+from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic, row_of, row_unit
 from ramerge.core.methods.formula import Formula, merge_many
 from ramerge.core.methods.formula import merge as merge_formula
-from ramerge.core.methods.rows import row_of, row_unit
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.trim import every
 
@@ -104,12 +103,12 @@ class CombinationMethod(Method[P, Combination]):
         has_base, coefficients, agents = piece.which.base, prepared.coefficients, prepared.agents
         if prepared.per == "row":
             shape = (-1, row_of(piece.shape))
-            return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, has_base), shape)
+            return piece.compute_numbers(lambda *rows: _combined_rows(rows, piece, prepared, has_base), shape)
         if prepared.per == "column":
             shape = (piece.shape[0] if piece.shape else 1, -1)
 
             def columns(*numbers: Numbers) -> Numbers:
-                return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, has_base).T
+                return _combined_rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, has_base).T
 
             return piece.compute_numbers(columns, shape)
         nearest = 0 if has_base else int(np.argmax(np.abs(coefficients)))
@@ -144,7 +143,7 @@ class CombinationByPart(CombinationMethod[P]):
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 
-def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, has_base: bool) -> Numbers:
+def _combined_rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, has_base: bool) -> Numbers:
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
     words = [row.reshape(-1).view(loop.out.word) for row in rows]

@@ -23,17 +23,17 @@ class KarcherParameters(Parameters):
     tol: float = Field(1e-5, gt=0, le=1, description="steps and distances in radians below which nothing moves")
 
 
-def _mean(products: Floats, max_iter: int, tol: float) -> Floats:
+def _coefficients(products: Floats, max_iter: int, tol: float) -> Floats:
     lengths = gram.norms(products)
     points = [t for t in range(len(lengths)) if lengths[t] > 0]
     coefficients = np.zeros(len(lengths))
     if points:
-        place = _place(gram.cosines(products)[np.ix_(points, points)], max_iter, tol)
+        place = _karcher_place(gram.cosines(products)[np.ix_(points, points)], max_iter, tol)
         coefficients[points] = lengths.mean() * place / lengths[points]
     return coefficients
 
 
-def _place(cosines: Floats, max_iter: int, tol: float) -> Floats:
+def _karcher_place(cosines: Floats, max_iter: int, tol: float) -> Floats:
     n = len(cosines)
     place = np.full(n, 1 / n)
     length = _length(place, cosines)
@@ -76,7 +76,7 @@ class Karcher(CombinationMethod[KarcherParameters]):
     def coefficients(self, parameters: KarcherParameters, agents: Agents, gram: Floats) -> Floats:
         if not np.isfinite(gram).all():
             return np.full(len(agents), np.nan)
-        return _mean(gram, parameters.max_iter, parameters.tol)
+        return _coefficients(gram, parameters.max_iter, parameters.tol)
 
 
 KARCHER = Karcher()

@@ -76,7 +76,7 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 class RootMeanSquare(Sums[Each]):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
-    What is not finite counts as 0. The result has a float64 for each agent.
+    Values that are not finite count as 0. The result has a float64 for each agent.
     """
 
     terms = staticmethod(squares)

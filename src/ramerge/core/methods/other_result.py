@@ -84,7 +84,7 @@ class Start:
     """Start of a method: the sum of the task vectors or another method's result, times a factor.
 
     Attributes:
-        prepared: what its `merge` takes.
+        prepared: the argument of its `merge`.
     """
 
     agents: int

@@ -1,4 +1,4 @@
-"""One model as it is, for other formats and dtypes: what `ramerge convert` runs.
+"""One model as it is, in another format or dtype: the method of `ramerge convert`.
 
 merged = scale * a
 """

@@ -118,7 +118,7 @@ class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[tuple[Rank, ...], ...]:
         return tuple(
-            tuple(_refine(upper, total[rank, row], elements) for rank, upper in enumerate(bins))
+            tuple(_refined_rank(upper, total[rank, row], elements) for rank, upper in enumerate(bins))
             for row, bins in enumerate(required[0])
         )
 
@@ -138,7 +138,7 @@ def _find(row: NDArray[np.int64], rank: int) -> _Bin:
     return _Bin(row.size - 1 - bins_above, rank - above, above)
 
 
-def _refine(upper: _Bin, counts: NDArray[np.int64], elements: int) -> Rank:
+def _refined_rank(upper: _Bin, counts: NDArray[np.int64], elements: int) -> Rank:
     lower = _find(counts, upper.rank).index if upper.rank else 0
     bits = upper.index << 16 | lower
     survivors = upper.above + int(counts[lower if bits else 1 :].sum()) if upper.rank else 0

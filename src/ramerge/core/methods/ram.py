@@ -182,7 +182,7 @@ class PreparedRam:
     Attributes:
         epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
         lambdas: factors of unique elements, one for each agent; None for plain RAM.
-        combination: what becomes of shared elements, a key of `kernels.ram.SHARED`.
+        combination: the treatment of shared elements, a key of `kernels.ram.SHARED`.
     """
 
     epsilons: Each

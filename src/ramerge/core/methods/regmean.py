@@ -1,4 +1,4 @@
-"""RegMean towards a prior: do to inputs what each agent's layer does to them (Jin et al. 2023, arXiv 2212.09849).
+"""RegMean towards a prior: match each agent's layer on its inputs (Jin et al. 2023, arXiv 2212.09849).
 
 For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each
 agent, one row a token, weighted so that an agent's weights add up to 1,

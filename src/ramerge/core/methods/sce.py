@@ -56,14 +56,14 @@ class SquareMeans(Sums[tuple[Floats, float]]):
     terms = staticmethod(squares)
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(_selected_square, common=(_bound(required),))]
+        return [Summand(_selected_square, common=(_least_selected_square(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
         """The sums, and the bound of the selection."""
-        return self.read(total), _bound(required)
+        return self.read(total), _least_selected_square(required)
 
 
-def _bound(required: Any) -> float:
+def _least_selected_square(required: Any) -> float:
     return required[0][0].value if required is not None else 0.0
 
 

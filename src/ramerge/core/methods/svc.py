@@ -1,4 +1,4 @@
-"""Singular value calibration: what several agents add in one direction is counted once (2026, arXiv 2602.05536).
+"""Singular value calibration: updates of several agents in one direction are counted once (2026, arXiv 2602.05536).
 
 Of the merged task vector of a matrix, by default the sum, u_r is the left singular vector number r. With the shares
 p_r = u_r' tau of the merged task vector and p_rt = u_r' tau_t of each of N agents in that direction,

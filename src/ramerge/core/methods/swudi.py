@@ -72,7 +72,7 @@ class AswudiParameters(FilteredParameters):
     rank_scale: float = Field(1.0, gt=0, le=1e6, description="factor of that number")
 
 
-def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
+def _start_coefficients(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
     if parameters.init_mode == "core":
         return core_factors(tensor, taus, CoreParameters())
     return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
@@ -154,7 +154,7 @@ class Swudi(_CurvatureMethod[SwudiParameters]):
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
         filter, _ = _filter(taus[0].shape, len(taus), parameters)
-        return curvature.solve(taus, _start(tensor, taus, parameters), filter)
+        return curvature.solve(taus, _start_coefficients(tensor, taus, parameters), filter)
 
     def harms_adapters(self, parameters: SwudiParameters) -> str:
         if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
@@ -179,7 +179,7 @@ class Aswudi(_CurvatureMethod[AswudiParameters]):
             k = _chosen_rank(parameters.auto_rank_method, values, shape)
             return max(1, min(shape[1], round(k * parameters.rank_scale)))
 
-        return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
+        return curvature.solve(taus, _start_coefficients(tensor, taus, parameters), curvature.Filter(math.inf, choose))
 
     def harms_adapters(self, parameters: AswudiParameters) -> str:
         if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:

@@ -1,4 +1,4 @@
-"""TIES-Merging: trim, elect signs, merge what agrees (Yadav et al. 2023, arXiv 2306.01708).
+"""TIES-Merging: trim, elect signs, merge entries that agree (Yadav et al. 2023, arXiv 2306.01708).
 
 Each task vector is trimmed to its largest `density` fraction by magnitude. The sign of the weighted sum of what is left
 is elected, element by element; the merged task vector is the weighted mean of those that agree with it, times `scale`.

@@ -22,7 +22,7 @@ class Magnitudes(Values):
     """Magnitudes of task vectors, and the rank of each agent's threshold.
 
     Attributes:
-        drop_mask: drops elements first (DARE); what is dropped has magnitude 0.
+        drop_mask: drops elements first (DARE); dropped ones have magnitude 0.
         shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
             in units of what is measured of each agent, if that is required first.
     """

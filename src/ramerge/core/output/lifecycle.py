@@ -28,14 +28,14 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
 
     Args:
         out: the output.
-        overwrite: whether what is there is replaced.
+        overwrite: whether an existing output is replaced.
         policy: decides about interrupted runs.
 
     Raises:
         PlanError: something is at `out` and `overwrite` is off, or it may not be replaced.
         OutputError: another process writes it, or the folder cannot be made, synchronized, moved or uploaded.
 
-    The message says what is at `out` afterwards.
+    The message says which model is at `out` afterwards.
     """
     output, guard = output_dir(out), Guard()
     failure: BaseException | None = None
@@ -77,10 +77,10 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
 def discard(out: OutputTarget) -> list[str]:
     """Remove the remains of interrupted runs, and put back an old output that they had moved.
 
-    Of a remote output, what runs of other machines have left at the place is removed too.
+    For a remote output, left-overs of other machines' runs are removed too.
 
     Returns:
-        What was done, as sentences; nothing if nothing was there.
+        Sentences on the clean-up; none if nothing was there.
     """
     output = output_dir(out)
     with held():

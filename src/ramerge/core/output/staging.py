@@ -62,7 +62,7 @@ class ResumePolicy(Protocol):
     Attributes:
         files: names and sizes of the files that are kept. All others are made again.
         share: how much is done, human-readable.
-        reason: why what is there cannot be used; empty for nothing to say.
+        reason: why the earlier work cannot be used; empty for nothing to say.
     """
 
     files: Mapping[str, int]
@@ -128,14 +128,14 @@ class StagingDir:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = NO_LINK if name in self._names_to_keep else os.O_CREAT | os.O_EXCL
         descriptor = os.open(path, os.O_RDWR | flags | PRIVATE, 0o666)
-        self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
+        self._files[name] = _inode_of(os.fstat(descriptor)), _UNFINISHED
         return descriptor
 
     def reopen(self, name: str) -> int:
         """Another descriptor of a file that `create` has made."""
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
-        device, inode = _identity(os.fstat(descriptor))
+        device, inode = _inode_of(os.fstat(descriptor))
         if self._files[name][0] not in ((device, inode), (_ELSEWHERE, inode)):
             os.close(descriptor)
             raise OSError(errno.ESTALE, "another program has replaced it", str(path))
@@ -172,7 +172,7 @@ class StagingDir:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):
                     status = path.lstat()
-                    present_files[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
+                    present_files[path.relative_to(self.folder).as_posix()] = _inode_of(status), status.st_size
             sync_folder(Path(folder))
         changes = sorted(
             name for name in present_files | self._files if present_files.get(name) != self._files.get(name)
@@ -187,7 +187,7 @@ class OutputDir:
 
     Attributes:
         work: the hidden folder.
-        sends: whether what is built is uploaded.
+        sends: whether the output is uploaded.
         is_in_place: whether the folder that was built is at OUT; None if that is unknown.
     """
 
@@ -243,7 +243,7 @@ class OutputDir:
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
-        """Make the folder to build in. First repairs what a killed run left."""
+        """Make the folder to build in, after repairing a killed run's."""
         self._policy = policy
         self._new_parents = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -251,7 +251,7 @@ class OutputDir:
             self._lock = self._own()
         if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
-        there = _at(self._new)
+        there = _inode_at(self._new)
         self._is_resumption = policy is not None and self._fits(policy, there[1] if there else None)
         if not self._is_resumption:
             self._remove()
@@ -259,7 +259,7 @@ class OutputDir:
         self._refuse_immovable()
         if not self._is_resumption:
             self._new.mkdir()
-        self._inode = _at(self._new)
+        self._inode = _inode_at(self._new)
         assert self._inode is not None
         write_all(self._lock, memoryview(f"{self._inode[1]:>20}".encode()), 0)
         if policy is not None and not self._is_resumption:
@@ -308,7 +308,7 @@ class OutputDir:
         return StagingDir(self._new, names_to_keep)
 
     def _refuse_occupied_place(self, overwrite: bool) -> None:
-        if _at(self._out) is None:
+        if _inode_at(self._out) is None:
             return
         if not overwrite:
             raise PlanError(f"{self._out}: {ALREADY_THERE}")
@@ -320,7 +320,7 @@ class OutputDir:
 
         A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
         """
-        if _at(self._out) is None:
+        if _inode_at(self._out) is None:
             return
         try:
             self._out.rename(self.work)
@@ -336,12 +336,12 @@ class OutputDir:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def publish(self, overwrite: bool) -> None:
-        """Move what was built to OUT."""
+        """Move the finished output to OUT."""
         assert self._staging is not None
         self._staging.check()
         self._refuse_occupied_place(overwrite)
         self.is_in_place = None
-        if _at(self._out) is None:
+        if _inode_at(self._out) is None:
             self._new.rename(self._out)
         elif not self._exchange():
             self._out.rename(self._old)
@@ -359,7 +359,7 @@ class OutputDir:
         return self._is_placed()  # a file server may report a failure although it did the exchange
 
     def _is_placed(self) -> bool:
-        return self._inode is not None and _at(self._out) == self._inode
+        return self._inode is not None and _inode_at(self._out) == self._inode
 
     def close(self, failure: BaseException | None) -> None:
         """Remove the folders alongside OUT, or move the previous OUT back."""
@@ -383,12 +383,12 @@ class OutputDir:
             finally:
                 os.close(self._lock)
         with suppress(OSError):
-            if _at(self._out) is None:
+            if _inode_at(self._out) is None:
                 for folder in self._new_parents:
                     folder.rmdir()
 
     def discard(self) -> list[str]:
-        """Clean up as every run does before it begins, and report what was there."""
+        """Clean up as every run does before it begins, and report the left-overs."""
         if not os.path.lexists(self.work):
             return []
         self._lock = self._own()
@@ -414,13 +414,13 @@ class OutputDir:
 
     def _put_back(self) -> bool:
         """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
-        if _at(self._old) is None:
+        if _inode_at(self._old) is None:
             return False
-        if _at(self._out) is None:
+        if _inode_at(self._out) is None:
             self._old.rename(self._out)
             sync_folder(self._out.parent)
             return True
-        if _at(self._new) is not None:
+        if _inode_at(self._new) is not None:
             raise OutputError(
                 f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
                 "move it to another folder, or remove it"
@@ -435,7 +435,7 @@ class OutputDir:
                 path.unlink()
             for _ in range(_TRIES):
                 shutil.rmtree(path, ignore_errors=True)
-                if _at(path) is None:
+                if _inode_at(path) is None:
                     break
             else:
                 shutil.rmtree(path)
@@ -468,7 +468,7 @@ class OutputDir:
         if self.is_in_place:
             return f"{self.label} is the new one and complete"
         try:
-            out, old = _at(self._out), _at(self._old)
+            out, old = _inode_at(self._out), _inode_at(self._old)
         except OSError:
             self.is_in_place = None
         if self.is_in_place is None:
@@ -487,14 +487,14 @@ class OutputDir:
         )
 
 
-def _at(path: Path) -> _Inode | None:
+def _inode_at(path: Path) -> _Inode | None:
     try:
-        return _identity(path.lstat())
+        return _inode_of(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _identity(status: os.stat_result) -> _Inode:
+def _inode_of(status: os.stat_result) -> _Inode:
     return status.st_dev, status.st_ino
 
 

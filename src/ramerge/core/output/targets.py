@@ -79,7 +79,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
 
     Args:
         path: as it was given.
-        what: what the path is for, for the message.
+        what: the path's purpose, for the message.
 
     Raises:
         RecipeError: it is not a possible path, or is remote.
@@ -104,7 +104,7 @@ def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwri
     """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
-    ancestor = _ancestor(out)
+    ancestor = _existing_ancestor(out)
     if not ancestor.is_dir():
         problems.append(f"{out}: {ancestor} is a file; choose another folder")
     elif not os.access(ancestor, os.W_OK | os.X_OK):
@@ -119,10 +119,10 @@ def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwri
 
 def free_bytes(out: Path) -> int:
     """Free bytes of the disk on which `out` would be."""
-    return shutil.disk_usage(_ancestor(out)).free
+    return shutil.disk_usage(_existing_ancestor(out)).free
 
 
-def _ancestor(out: Path) -> Path:
+def _existing_ancestor(out: Path) -> Path:
     parent = out.resolve().parent
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
@@ -135,7 +135,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
     if real_path.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
     own = real_path / OWN_RECIPE  # merged again, the output has one, too
-    if text := _overlap(out, [path for path in _local(inputs) if path.resolve() != own], holds=True):
+    if text := _overlap(out, [path for path in _local_paths(inputs) if path.resolve() != own], holds=True):
         return text
     if not os.path.lexists(out):
         return None
@@ -147,7 +147,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
             "is never replaced, to protect your files; choose another folder, or remove it yourself"
         )
     names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
-    if inside := model_inside(names, _record(out / SWEEP)):
+    if inside := model_inside(names, _read_record(out / SWEEP)):
         return holds_another(out / inside)
     return None if overwrite else ALREADY_THERE
 
@@ -163,7 +163,7 @@ def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
     Raises:
         RecipeError: it is, holds, or lies in one of them.
     """
-    if text := _overlap(out, _local(inputs), holds=True):
+    if text := _overlap(out, _local_paths(inputs), holds=True):
         raise RecipeError(f"{f'{what} ' if what else ''}{out}: {text}")
 
 
@@ -197,7 +197,7 @@ def claim_files(
         check_file(path)
     for path in folders.values():
         check_beside(path / "file", path)
-    read = _local(inputs)
+    read = _local_paths(inputs)
     for flag, path in {**files, **folders}.items():
         if text := _overlap(path, read, holds=False):
             raise RecipeError(f"{flag} {path}: {text}")
@@ -227,7 +227,7 @@ def _is_own_file(path: Path) -> bool:
     return not begin or any(mark in begin for mark in _OWN_MARKS)
 
 
-def _local(inputs: Sequence[Location]) -> list[Path]:
+def _local_paths(inputs: Sequence[Location]) -> list[Path]:
     return [path for path in map(here, inputs) if path is not None]
 
 
@@ -260,7 +260,7 @@ def is_replaceable(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     records = (folder / name for name in ("ramerge.json", SWEEP))
-    if (folder / DELTA_INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
+    if (folder / DELTA_INDEX).is_file() or any("ramerge_version" in _read_record(record) for record in records):
         return True
     entries = list(folder.iterdir())
     is_flat = not any(entry.is_dir() for entry in entries)
@@ -268,7 +268,7 @@ def is_replaceable(folder: Path) -> bool:
     return not entries or (is_flat and is_model)
 
 
-def _record(path: Path) -> dict[str, object]:
+def _read_record(path: Path) -> dict[str, object]:
     try:
         return read_object(path, RECORD)
     except (OSError, ValueError):

@@ -50,7 +50,7 @@ class Writer:
 
     A separate thread pushes written data to the disk all the time. Without it, the kernel begins late, and the
     synchronization at the end takes long. Pickled, it is the same files without this thread: another process
-    synchronizes what it writes.
+    synchronizes its writes.
 
     About `MOST_OPEN` are open at a time, because a sweep may have more files than a process may open.
 

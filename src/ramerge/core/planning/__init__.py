@@ -24,8 +24,7 @@ layout           from tensors that are `Matched` to the output's: sources, dtype
 cached_counts    counts of earlier reads: a plan recalls them, `engine.reads` keeps them; tensors and origins as plain
                  values, for `engine.fingerprint`
 rounds           which statistics each read before the merging pass counts; for `api`, a plan without cached counts
-resources        threads, blocks and memory
-devices          whether a GPU solves for whole matrices
+resources        threads, blocks and memory; whether a GPU solves for whole matrices
 
 The result:
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.core.formats.encodings.decode import stated_dtype
-from ramerge.core.foundation.limits import read_limits
+from ramerge.core.foundation.settings import read_limits
 from ramerge.core.foundation.text import message
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, Statistic
 from ramerge.core.options import Options
@@ -18,7 +18,6 @@ from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.damaged import warn_of_damaged_files
-from ramerge.core.planning.devices import place_matrices
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, fit_inputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
@@ -27,7 +26,7 @@ from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.requirements import RequestedMerge
-from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources
+from ramerge.core.planning.resources import SMALLEST_BLOCK, choose_resources, place_matrices
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
@@ -58,7 +57,7 @@ def make_plan(
         out: the output folder, local or remote, if it is known.
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        kind: what the output is written as.
+        kind: the kind of output.
         observations: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 
@@ -68,7 +67,7 @@ def make_plan(
     limits = read_limits(options.threads, options.max_memory)
     points, inputs, findings = _models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
-    contents, differences = _contents(points, inputs, observations, cache=options.cache, alone=alone)
+    contents, differences = _contents_of_plan(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
     details, decisions = kind.details(points, inputs, contents.tensors)
     findings += [*differences, *decisions, *checks.note_rounded_base(contents.tensors)]
@@ -146,13 +145,13 @@ def _check_output(
     return output.free_bytes(), [*map(problem, wrong)]
 
 
-def _contents(
+def _contents_of_plan(
     points: Sequence[Point], inputs: OpenedInputs, observations: Sequence[Statistic], *, cache: bool, alone: bool
 ) -> tuple[PlannedContents, list[PlanFinding]]:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents(), []
-    matches, ties, findings = _match(points, base, inputs)
+    matches, ties, findings = _match_models(points, base, inputs)
     reader = TokenReader()
     speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matches.rows, reader)
     findings += [
@@ -205,7 +204,7 @@ def _contents(
     return contents, findings
 
 
-def _match(
+def _match_models(
     points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs
 ) -> tuple[Counterparts, tuple[Tie, ...], list[PlanFinding]]:
     recipe, side = points[0].recipe, points[0].method.side

@@ -96,7 +96,7 @@ def check_configs(
         refusals = {key: text for key, text in comparison.refusals.items() if key not in allowances}
         warnings = {key: text for key, text in comparison.warnings.items() if key not in allowances}
         if refusals:
-            text = f"{_config_of(agent)} does not fit the base's: {_pairs(refusals)}"
+            text = f"{_config_of(agent)} does not fit the base's: {_listed_differences(refusals)}"
             accept = f"allow.config: [{', '.join(refusals)}] accepts it"
             if all(key.rpartition(".")[2] == "vocab_size" for key in refusals) and _has_other_rows(base, agent):
                 accept = "accepting the other shapes accepts this too"
@@ -104,10 +104,10 @@ def check_configs(
         if warnings:
             text = f"{_config_of(agent)} differs from the base's, which may change what the weights mean"
             accept = f"the output gets the base's; allow.config: [{', '.join(warnings)}] accepts it"
-            yield warning(f"{text}: {_pairs(warnings)} ({accept})", name)
+            yield warning(f"{text}: {_listed_differences(warnings)} ({accept})", name)
         acceptances = comparison.harmless | {key: differing[key] for key in sorted(allowances)}
         if acceptances:
-            yield note(f"{name}: config.json differs, which is accepted: {_pairs(acceptances)}")
+            yield note(f"{name}: config.json differs, which is accepted: {_listed_differences(acceptances)}")
 
 
 def _config_of(agent: Checkpoint) -> str:
@@ -148,7 +148,7 @@ def _architecture(checkpoint: Checkpoint) -> str:
     return brief(one_line(str(architecture) if architecture == kind else f"{architecture} ({kind})"), 200)
 
 
-def _pairs(differences: Mapping[str, str]) -> str:
+def _listed_differences(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 

@@ -59,11 +59,11 @@ def explain(plan: MergePlan) -> list[str]:
             *([("whole matrices", matrices)] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
+            ("read", f"{_bytes(values['bytes_read'])} in {_quantity(values['passes'], 'pass', 'es')}"),
             ("write", plan.output.kind.written(plan, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
-            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
+            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_quantity(values['workers'], 'thread')}"),
         ]
     if plan.output.disk_free is not None:
         rows += [("output", str(plan.output.target)), ("free disk", _bytes(plan.output.disk_free))]
@@ -76,7 +76,7 @@ def explain(plan: MergePlan) -> list[str]:
     return lines
 
 
-def _many(count: int, what: str, ending: str = "s") -> str:
+def _quantity(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
 
 
@@ -134,7 +134,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
 
 
 def objections(plan: MergePlan) -> tuple[str, ...]:
-    """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+    """The problems; in a strict plan also the forecast, although a merge that counts may find nothing wrong."""
     return (*plan.findings.problems, *(forecast(plan) if plan.strict else ()))
 
 
@@ -144,7 +144,7 @@ def doubts(plan: MergePlan) -> tuple[str, ...]:
 
 
 def forecast(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+    """Warnings, from headers, about likely findings of a merge, which then warns only of large ones."""
     return (*forecast_of_rounding(plan), *forecast_of_density(plan))
 
 
@@ -168,7 +168,7 @@ def instead_of_averaging(plan: MergePlan) -> str:
 
 
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
-    """A warning, from headers, that a threshold may not tell what moved from what did not."""
+    """A warning, from headers, that a threshold may not separate moved elements from others."""
     epsilon, fine = absolute(plan.parameters), fine_agents(plan)
     if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()

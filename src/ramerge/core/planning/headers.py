@@ -47,7 +47,7 @@ def read_headers(document: Document) -> list[ModelHeader]:
     """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business.
 
     Raises:
-        RecipeError: what the recipe says of its models is wrong.
+        RecipeError: the recipe is wrong about its models.
     """
     base = document.stated("base")
     if not document.agents and base is None:

@@ -25,7 +25,7 @@ from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, Key, document_of
 from ramerge.core.recipe.model import Agent, Allow, Recipe
-from ramerge.core.recipe.read import AnyRecipe, translate_recipe
+from ramerge.core.recipe.read import AnyRecipe, recipe_document
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.resolve import FoundModel, is_hub_id, resolve, resolve_all
 from ramerge.core.storage.schemes import is_remote
@@ -124,7 +124,7 @@ def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
         RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
         CheckpointError: the base cannot be found or opened.
     """
-    document = translate_recipe(source, partial(_tensors_of_base, options=options))
+    document = recipe_document(source, partial(_tensors_of_base, options=options))
     return document.with_values({"allow.outside_links": True}, "--") if options.allow_outside_links else document
 
 
@@ -190,14 +190,14 @@ def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
     findings += missing
     base, opened_base = next(iter(agents.values())), None
     if recipe.base is not None:
-        base, missing = _find([recipe.base], recipe, BASE)
-        opened_base, new_findings = _open(BASE, base, recipe)
+        base, missing = _find_model([recipe.base], recipe, BASE)
+        opened_base, new_findings = _open_model(BASE, base, recipe)
         findings += missing + new_findings
     opened_agents, new_findings = _open_all(agents, recipe.agents, recipe, opened_base)
     findings += new_findings
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
-    checkpoints, new_findings = split({name: _open(name, model, recipe) for name, model in sides.items()})
+    checkpoints, new_findings = split({name: _open_model(name, model, recipe) for name, model in sides.items()})
     opened_sides = {name: checkpoint for name, checkpoint in checkpoints.items() if checkpoint is not None}
     return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides), findings + new_findings
 
@@ -230,12 +230,12 @@ def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs,
         findings += [
             problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
             for name, model in inputs.agents.items()
-            if model.folders and _places(model) == _places(inputs.base)
+            if model.folders and _resolved_folders(model) == _resolved_folders(inputs.base)
         ]
     return inputs, [*findings, *_warn_of_same_folders(inputs.agents)]
 
 
-def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
+def _find_model(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     if (model := recipe.document.models.get(texts[0])) is not None:
         return FoundModel(texts[0], model), []
     try:
@@ -247,7 +247,7 @@ def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, 
 def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     """An agent's side input; importances may be part of a gathered folder."""
     ((key, folder),) = agent.sides.items()
-    side, findings = _find([folder], recipe, name)
+    side, findings = _find_model([folder], recipe, name)
     if (
         side.directory is not None
         and (side.directory / name).is_dir()
@@ -261,8 +261,8 @@ def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, lis
 
 def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     if agent.soup is None:
-        return _find(agent.parts, recipe, name)
-    members, findings = split({each: _find(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
+        return _find_model(agent.parts, recipe, name)
+    members, findings = split({each: _find_model(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
     return FoundModel(agent.written, next(iter(members.values())).directory, members=tuple(members.items())), findings
 
 
@@ -285,7 +285,7 @@ def _open_all(
             continue  # what is wrong with that one was said
         if agent.soup is None:
             below = base if agent.over is None else checkpoints[agent.over]
-            checkpoint, new_findings = _open(within or name, model, recipe, below, agent)
+            checkpoint, new_findings = _open_model(within or name, model, recipe, below, agent)
             findings += new_findings
             if checkpoint is not None:
                 checkpoints[name] = checkpoint
@@ -300,7 +300,7 @@ def _open_all(
     return checkpoints, findings
 
 
-def _open(
+def _open_model(
     name: str, model: FoundModel, recipe: Recipe, base: Checkpoint | None = None, agent: Agent | None = None
 ) -> tuple[Checkpoint | None, list[PlanFinding]]:
     if model.directory is None:
@@ -355,12 +355,12 @@ def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFind
     names_by_folder: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:
-            names_by_folder.setdefault(_places(model), []).append(name)
+            names_by_folder.setdefault(_resolved_folders(model), []).append(name)
     for names in names_by_folder.values():
         if len(names) > 1:
-            place = "+".join(map(str, _places(agents[names[0]])))
+            place = "+".join(map(str, _resolved_folders(agents[names[0]])))
             yield warning(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
-def _places(model: FoundModel) -> tuple[Location, ...]:
+def _resolved_folders(model: FoundModel) -> tuple[Location, ...]:
     return tuple(folder.resolve() for folder in model.folders)

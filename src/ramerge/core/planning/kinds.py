@@ -19,9 +19,9 @@ class PlannedKind:
     Attributes:
         least_block: elements of the smallest block that is useful; None for that of a model.
         has_companions: whether the files that belong to a model, such as its tokenizer, lie next to the weights.
-        smaller: what makes `peak_bytes` smaller, as an addition to the advice to give more memory.
+        smaller: a way to make `peak_bytes` smaller, as an addition to the advice to give more memory.
         flag: how messages call the kind, such as `--as-delta`.
-        requires: what a merge must be to be written as this kind; the first that is not met is a problem.
+        requires: requirements for this kind of output; the first that a merge does not meet is a problem.
     """
 
     least_block: ClassVar[int | None] = None
@@ -46,7 +46,7 @@ class PlannedKind:
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
     ) -> tuple[Any, Sequence[PlanFinding]]:
-        """Everything else that this kind decides before weights are read, which must pickle, and what it finds then."""
+        """Everything else that this kind decides before weights are read, which must pickle, and its findings."""
         return None, ()
 
     def least_bytes(self, details: Any, tensors: Sequence[TensorPlan]) -> int | None:

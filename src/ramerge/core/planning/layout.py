@@ -127,18 +127,18 @@ def plan_tensors(
     for tensor in base.tensors.values():
         quantized = like(tensor) if quantized_tensors is not None and tensor.name not in counterparts.rows else None
         if quantized is not None:
-            entries = tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
+            entries = tuple(_layout_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
         else:
             dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, counterparts)
             rows = counterparts.rows.get(tensor.name)  # the output has those that any model has
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
-            entries = (_entry(whole, dtype),)
+            entries = (_layout_entry(whole, dtype),)
         is_stack = tensor.name in base.orientation.stacks and quantized is None
         transposed = base.orientation.of(tensor.name)
         outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, is_stack))
     if quantized_tensors is not None:
         extras = quantized_tensors.extras.values()
-        outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
+        outputs += [_Output(tensor, 0, (_layout_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     by_name = {entry[0]: entry for output in outputs for entry in output.entries}
     files = quantized_tensors.shards if quantized_tensors is not None else base.shards
@@ -369,7 +369,7 @@ def is_statistic(name: str) -> bool:
     return name.rpartition(".")[2] in _STATISTICS
 
 
-def _entry(tensor: Tensor, dtype: str) -> _Entry:
+def _layout_entry(tensor: Tensor, dtype: str) -> _Entry:
     return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
 
 

@@ -113,7 +113,7 @@ class TensorPlan:
             the base's tensor itself.
         action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
         dtype: safetensors dtype of the result; F32 if it is quantized before it is written.
-        parts: what is written: the tensor itself, or its codes and its scales.
+        parts: the written tensors: the tensor itself, or its codes and its scales.
         rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
         counted: that rule if it has parameters, so that its tensors are counted by themselves; else 0.
         unit: how many elements that follow one another the method needs in one block.
@@ -162,7 +162,7 @@ class TensorPlan:
 
     @property
     def matrix(self) -> tuple[int, ...]:
-        """The shape of what the method needs at once: the tensor, or each matrix that it stacks; empty for less."""
+        """The shape that the method needs at once: the tensor's, or that of its stacked matrices; empty for less."""
         shape = self.base.shape
         shapes = (shape, shape[1:]) if len(shape) == 3 else (shape,)
         return next((each for each in shapes if 1 < self.unit == math.prod(each)), ())
@@ -198,7 +198,7 @@ class TensorPlan:
 
     @cached_property
     def bytes_read(self) -> int:
-        """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
+        """Bytes of one read of all sources. Data that several of them need, such as the base's, are read once."""
         return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
 
     @property
@@ -210,7 +210,8 @@ class TensorPlan:
     def block(self, size: int) -> int:
         """The number of elements of its blocks, given the size of blocks in general."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
-        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantized) if self.quantized is not None else 1)
+        scaling_unit = scaled.scaling_unit(self.quantized) if self.quantized is not None else 1
+        unit = math.lcm(2, self.unit, self.chunk, scaling_unit)
         return max(size // unit, 1) * unit
 
     @property
@@ -276,7 +277,7 @@ Run = tuple[Batch, ...]
 
 
 def share_of(tensor: TensorPlan, block: Block) -> int:
-    """The block's share of the bytes of a read of all sources; the shares of all blocks add up to these bytes."""
+    """The block's share of the bytes that one read takes; the shares of all blocks add up to them."""
     total, elements = tensor.bytes_read, tensor.base.elements
     return total * block.stop // elements - total * block.start // elements
 
@@ -502,7 +503,7 @@ class MergePlan(PlannedContents):
     Attributes:
         points: the merges; one, or those of a sweep.
         inputs: base, agents and their files.
-        output: where the output is written, and as what.
+        output: the output's place and kind.
         resources: threads, blocks and memory.
         strict: whether warnings are problems, also those that come later, during the merge.
         findings: problems, warnings and notes.
@@ -517,17 +518,17 @@ class MergePlan(PlannedContents):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe; of a sweep, the first point's. Points differ only in method and parameters."""
+        """The recipe; in a sweep, the first point's. Points differ only in method and parameters."""
         return self.points[0].recipe
 
     @property
     def method(self) -> Method:
-        """The method; of a sweep, the first point's."""
+        """The method; in a sweep, the first point's."""
         return self.points[0].method
 
     @property
     def parameters(self) -> Any:
-        """The parameters of tensors that no rule catches; of a sweep, the first point's."""
+        """The parameters of tensors that no rule catches; in a sweep, the first point's."""
         return self.points[0].parameters[0]
 
     @property

@@ -52,7 +52,9 @@ def fit_agents(
         findings += [problem(f"{agent.directory}: {text}", name) for text in fit.problems]
         fitting_agents[name] = replace(agent, tensors=fit.tensors)
     findings += [
-        problem(f"{quoted(rule.pattern)}: matches no name of a tensor of {rule.agent or 'any agent'}", _key(number))
+        problem(
+            f"{quoted(rule.pattern)}: matches no name of a tensor of {rule.agent or 'any agent'}", _key_of_rule(number)
+        )
         for number, rule in enumerate(recipe.rename)
         if number not in uses
     ]
@@ -71,7 +73,7 @@ def _rename(
                 new_names = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
             except ValueError as error:
                 uses.add(number)
-                return agent, [problem(f"{quoted(rule.pattern)}: {error}", _key(number))]
+                return agent, [problem(f"{quoted(rule.pattern)}: {error}", _key_of_rule(number))]
             uses |= {number} if names != new_names else set()
             names = new_names
     if twice := [new for new, count in Counter(names.values()).items() if count > 1]:
@@ -82,7 +84,7 @@ def _rename(
     return replace(agent, tensors=tensors), []
 
 
-def _key(rule: int) -> Key:
+def _key_of_rule(rule: int) -> Key:
     return ("rename", str(rule))
 
 

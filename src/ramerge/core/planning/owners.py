@@ -1,4 +1,4 @@
-"""Owners of tensors: an agent is its name; the base and all agents together are what no agent can be named."""
+"""Owners of tensors: an agent by its name; the base and all agents by labels that no agent can have."""
 
 from __future__ import annotations
 

@@ -1,16 +1,20 @@
-"""Chooses the number of workers and the size of blocks, so that the work fits the processors and the memory."""
+"""Chooses workers and blocks that fit the processors and the memory, and the device that solves for whole matrices."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ramerge.core.foundation.limits import ResourceLimits, too_little
+from ramerge.core.foundation.devices import choose_device, device_name, may_have_gpu, read_device
+from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.machine import memory, processors
+from ramerge.core.foundation.settings import ResourceLimits, too_little
+from ramerge.core.linalg.solver import SIDE_BY_SIDE, is_slow_in_float64, is_sound
 from ramerge.core.methods.base import FEW, Statistic
-from ramerge.core.planning.findings import PlanFinding, problem
+from ramerge.core.planning.findings import PlanFinding, note, problem, warning
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import Resources, TensorPlan
+from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, needed_by
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import is_far
@@ -52,6 +56,14 @@ _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
+LARGE = 10**11
+"""Multiply-adds from which `auto` looks for a GPU: a plan's whole matrices, each times its own transpose, once.
+
+Torch takes several seconds to start. The matrices of a model of 0.5B parameters have 3 x 10^11, and methods take 20
+seconds to three minutes for these on two cores.
+"""
+_SHARE_OF_DEVICE = 0.9  # of a device's free memory
+
 _Round = Mapping[int, Sequence[Statistic]]
 
 
@@ -77,12 +89,12 @@ def choose_resources(
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         fewest: elements of the smallest useful blocks.
         after: the most memory of the process after merging.
-        smaller: what makes `after` smaller, as an addition to the advice to give more memory.
+        smaller: a way to make `after` smaller, as an addition to the advice to give more memory.
     """
     agents, models, observations = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observations)
     # cached counts included, so that blocks are the same with and without them
     reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observations else 0), observations)]
-    fixed_bytes = _fixed_bytes(inputs, tensors, reads, _nbytes(observations, agents), is_remote=is_remote)
+    fixed_bytes = _fixed_bytes(inputs, tensors, reads, _bytes_of_counts(observations, agents), is_remote=is_remote)
     if in_memory:  # the present merged tensor, and the next
         fixed_bytes += (
             2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
@@ -93,7 +105,9 @@ def choose_resources(
     own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
     own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
     # of each worker one set of counts that it fills, and one that waits to be added up
-    own += 2 * max(_nbytes(group, agents) for group in {observations}.union(*(read.values() for read in reads)))
+    own += 2 * max(
+        _bytes_of_counts(group, agents) for group in {observations}.union(*(read.values() for read in reads))
+    )
     needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
     # one whole matrix must be possible; several at a time are faster, if they leave room for others
     budget = limits.memory or max(fixed_bytes + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
@@ -176,7 +190,7 @@ def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: i
     return most
 
 
-def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
+def _bytes_of_counts(statistics: Sequence[Statistic], agents: int) -> int:
     return sum(statistic.blank(agents).nbytes for statistic in statistics)
 
 
@@ -195,3 +209,49 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
         ),
         default=0,
     )
+
+
+def place_matrices(
+    text: str, points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, resources: Resources
+) -> tuple[Resources, list[PlanFinding]]:
+    """The resources with the device that `text` names."""
+    read_device(text)
+    matrices = matrices_of(points, tensors)
+    large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE
+    if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
+        return resources, []
+    try:
+        device = choose_device(text)
+    except RecipeError as error:
+        return resources, [problem(str(error))]
+    if device.type == "cpu" or (text == "auto" and device.type != "cuda"):
+        return resources, []
+    if not is_sound(str(device)):
+        text = f"{device_name(device)} does not compute as the CPU does; the CPU solves for all matrices"
+        return resources, [warning(text)]
+    room = _device_room(str(device))
+    needs = [needed_by(points, each, agents) for each in matrices]
+    too_large = sum(need > room for need in needs)
+    text = (
+        f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
+        "the CPU solves for them"
+    )
+    precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
+    resources_on_device = replace(
+        resources, device=str(device), device_name=device_name(device) + precision, device_bytes=room
+    )
+    return resources_on_device, [note(text)] if too_large else []
+
+
+def _device_room(device: str) -> int:
+    """Bytes of a device for one matrix, with several on it at a time."""
+    import torch
+
+    free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else torch.mps.recommended_max_memory()
+    return int(_SHARE_OF_DEVICE * free / SIDE_BY_SIDE)
+
+
+def _operations(shape: Sequence[int]) -> int:
+    """Multiply-adds of a matrix times its own transpose, the smaller of both products."""
+    short, long = sorted((math.prod(shape[:-1]), shape[-1]))
+    return short * short * long

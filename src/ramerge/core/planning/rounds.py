@@ -18,7 +18,9 @@ def rounds(
     Results in `cached_results`, by statistic and part of the model, are not counted again.
     """
     required_statistics = {
-        rule: list(dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _chain(last)))
+        rule: list(
+            dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _with_earlier(last))
+        )
         for rule in {tensor.rule for tensor in tensors if tensor.merged}
     }
     reads = max((statistic.reads for statistics in required_statistics.values() for statistic in statistics), default=0)
@@ -46,7 +48,7 @@ def without_cache(plan: MergePlan) -> MergePlan:
     return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
 
 
-def _chain(statistic: Statistic) -> Iterator[Statistic]:
+def _with_earlier(statistic: Statistic) -> Iterator[Statistic]:
     if statistic.after is not None:
-        yield from _chain(statistic.after)
+        yield from _with_earlier(statistic.after)
     yield statistic

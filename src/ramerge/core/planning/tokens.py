@@ -114,7 +114,7 @@ class TokenReader:
         begin = _MERGES.search(whole)
         if begin is None:
             return steps
-        pairs = (match.groups() for match in _in_turn(_MERGE, whole, begin.end()))
+        pairs = (match.groups() for match in _adjacent_matches(_MERGE, whole, begin.end()))
         # as `left right`, however they are written
         merges = (
             _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
@@ -175,18 +175,18 @@ def _vocabulary(text: bytes) -> Iterator[tuple[int, bytes]]:
     if begin is not None and begin[1] == b"{":
         yield from _numbered_tokens(text, begin.end())
     elif begin is not None:
-        entries = (_unescaped(match[1]) for match in _in_turn(_TOKEN_SCORE, text, begin.end()))
+        entries = (_unescaped(match[1]) for match in _adjacent_matches(_TOKEN_SCORE, text, begin.end()))
         yield from enumerate(entries)
 
 
 def _numbered_tokens(text: bytes, position: int) -> Iterator[tuple[int, bytes]]:
-    for match in _in_turn(_TOKEN_NUMBER, text, position):
+    for match in _adjacent_matches(_TOKEN_NUMBER, text, position):
         yield int(match[2]), _unescaped(match[1])
 
 
 def _added_tokens(text: bytes) -> Iterator[tuple[int, bytes]]:
     begin = _ADDED_TOKENS.search(text)
-    for match in _in_turn(_OBJECT, text, begin.end()) if begin is not None else ():
+    for match in _adjacent_matches(_OBJECT, text, begin.end()) if begin is not None else ():
         entry = _config(match[1], _ENTRY)
         row, content = entry.get("id"), entry.get("content")
         if isinstance(row, int) and isinstance(content, str):
@@ -212,7 +212,7 @@ def _step(text: bytes, key: str) -> object:
         return None
 
 
-def _in_turn(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:
+def _adjacent_matches(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:
     """Matches that follow one another without a gap."""
     while (match := pattern.match(text, position)) is not None:
         yield match

@@ -31,7 +31,7 @@ class Rows:
     Attributes:
         owners: names of their agents, and `BASE` for the base.
         name: of the planned tensor.
-        shape: of the planned tensor, if different.
+        shape: the planned tensor's, if different.
     """
 
     start: int

@@ -222,7 +222,7 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
     """A note on keys of a recipe without effect in a command; none if it states none of them.
 
     Args:
-        keys: of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
+        keys: keys of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     extras = []

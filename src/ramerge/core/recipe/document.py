@@ -66,9 +66,8 @@ class Document:
         layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
         same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
             tokens; None if there is no such key.
-        warnings: what is probably not what is wanted in a recipe that was translated from there, or whose method was
-            chosen with prompts.
-        notes: what else to say about it.
+        warnings: likely mistakes in a recipe that was translated from there, or whose method was chosen with prompts.
+        notes: further remarks about it.
         models: models that are not found by a path, such as those in memory: their folders by the text that names them.
     """
 
@@ -172,7 +171,7 @@ class Document:
 
         Args:
             values: keys, such as `dtype` or `parameters.r`, to values; None keeps the present value.
-            flag: what messages put before `KEY=VALUE`, for example `--vary `.
+            flag: the text before `KEY=VALUE` in messages, for example `--vary `.
 
         Raises:
             RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.

@@ -21,7 +21,7 @@ from pydantic import (
 
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.settings import parse_size
 from ramerge.core.foundation.text import TOO_LARGE, is_too_large, quoted
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS, unknown_method
@@ -106,14 +106,14 @@ class Agent(_Strict):
 
     @property
     def written(self) -> str:
-        """The model as one text, with a plus between deltas; of a soup, its method and its agents."""
+        """The model as one text, with a plus between deltas; for a soup, its method and its agents."""
         if self.soup is not None:
             return f"{self.soup.method} of {', '.join(self.soup.agents)}"
         return "+".join(self.parts)
 
     @property
     def sides(self) -> dict[str, str]:
-        """The folders of its side inputs, by key; of a checked recipe, the one that the method takes at most."""
+        """The folders of its side inputs, by key; in a checked recipe, at most the one that the method takes."""
         folders = {side.key: getattr(self, side.key) for side in SIDE_INPUTS}
         return {key: folder for key, folder in folders.items() if folder is not None}
 
@@ -238,7 +238,7 @@ class Rename(_Strict):
 
 
 class Allow(_Strict):
-    """Allows what is otherwise refused.
+    """Allows models that are otherwise refused.
 
     Attributes:
         missing_tensors: agents may lack tensors; the base's tensor is used instead.
@@ -292,14 +292,14 @@ class Recipe(_Strict):
             and agents; or `like base`: quantized as the base is. By default each tensor keeps the base's dtype, and
             tensors that the base has quantized get the dtype that its `config.json` states.
         rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
-            two neighbors, so that results are right on average. What is copied is rounded to nearest.
+            two neighbors, so that results are right on average. Copies are rounded to nearest.
         rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives
             the same bytes.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
         shard_size: bytes of an output shard; by default the output has the base's shards.
         rules: rules for some tensors; the first rule that catches a tensor applies.
         rename: rules for agents' names of tensors that are not the base's, one after another.
-        allow: allows what is otherwise refused.
+        allow: exceptions from checks.
 
     Raises:
         RecipeError: the structure is wrong; all problems are listed.

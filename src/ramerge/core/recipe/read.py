@@ -30,7 +30,7 @@ class Dialect:
         translate: gives the document in ramerge's form, whose messages still show the lines and flags of the original.
             It is also given a look at the models, on whose tensors values may depend. Raises RecipeError: something is
             wrong or not supported.
-        flags: what replaces the options of the other program's command line, by name.
+        flags: replacements for options of the other program's command line, by name.
     """
 
     marks: frozenset[str]
@@ -65,8 +65,8 @@ def blind(_document: Document) -> Sequence[str]:
 AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
-def translate_recipe(source: AnyRecipe, look: Look = blind) -> Document:
-    """Translate a recipe's document to ramerge's own form. Its values are not checked yet.
+def recipe_document(source: AnyRecipe, look: Look = blind) -> Document:
+    """The document of a recipe in any form, in ramerge's own form. Its values are not checked yet.
 
     Args:
         look: gives the names of the base's tensors, on which values in another form may depend.

@@ -90,7 +90,7 @@ class BucketUpload:
         """Problems of uploading a model there, as far as they show without writing.
 
         Args:
-            resumes: whether a run has been interrupted on this machine, so what is there may be its own.
+            resumes: whether a run was interrupted on this machine, so objects may be its own.
         """
         for there in (each.storage.address for each in inputs if is_far(each)):
             if f"{self.address}/".startswith(f"{there}/") or f"{there}/".startswith(f"{self.address}/"):
@@ -218,7 +218,7 @@ class BucketUpload:
             self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
-        """Become the only run that may write files with the same name in all runs."""
+        """Become the only run that may write the files whose names all runs share."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while (holder := self._object(CLAIM).data) != run.claim:
             if holder is None:
@@ -318,7 +318,7 @@ class BucketUpload:
         return {key: _tag_of(version) for key, version in self._bucket.list().items()}
 
     def _tag(self, key: str) -> str | None:
-        """The same of one file; None if it is not there."""
+        """Size and ETag of one file; None if it is not there."""
         with self._bucket.readable_errors(key):
             try:
                 return _tag_of(client.version_of(self._bucket.obstore.head(self._bucket.store, key)))
@@ -357,12 +357,12 @@ def _tag_of(version: Version) -> str:
 
 
 def _is_of_a_run(name: str) -> bool:
-    """Whether a file is there for the sake of one run. Unless an index names it, it belongs to no model."""
+    """Whether a file belongs to a single run, and to a model only if an index names it."""
     return is_shard_of_run(name) or name.startswith(HIDDEN_PREFIX)
 
 
 def _is_index(name: str) -> bool:
-    """Whether a file is an index of the files next to it. An index that a delta keeps of its agent is not."""
+    """Whether a file is an index of the files next to it, and not a delta's copy of its agent's index."""
     return name.endswith(INDEX_ENDING) and not name.startswith(f"{COMPANIONS}/")
 
 

@@ -141,7 +141,7 @@ def readable_errors(
 
     Args:
         access: what to check if access is denied, as a phrase.
-        absent: what a missing file means, as a phrase.
+        absent: the meaning of a missing file, as a phrase.
     """
     from obstore.exceptions import BaseError
 
@@ -156,7 +156,7 @@ def readable_errors(
         if kind is CheckpointError and _is_denied(error):
             kind = DeniedError
         # without its cause: a traceback would show the text that is not repeated here
-        raise kind(f"{place}: {_words(error, access, absent)}") from None
+        raise kind(f"{place}: {_explanation(error, access, absent)}") from None
 
 
 def _is_denied(error: Exception) -> bool:
@@ -164,7 +164,7 @@ def _is_denied(error: Exception) -> bool:
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
 
-def _words(error: Exception, access: str, absent: str) -> str:
+def _explanation(error: Exception, access: str, absent: str) -> str:
     text = str(error)
     kind = type(error).__name__
     status = match[1] if (match := _STATUS.search(text)) else ""

@@ -115,7 +115,7 @@ class Hub(Storage):
 
 
 def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]:
-    """The commit that a revision of a repository is now, and its files.
+    """The current commit of a repository's revision, and its files.
 
     Raises:
         Exception: of huggingface_hub, or of its requests.

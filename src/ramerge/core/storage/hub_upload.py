@@ -62,7 +62,7 @@ class HubUpload:
         return self.address
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why nothing can be uploaded there. Inputs are of a commit, so uploads to their repository change none."""
+        """Why nothing can be uploaded there. Inputs are pinned to a commit, so their repository may be written to."""
         try:
             with self._readable_errors():
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -112,7 +112,7 @@ class HubUpload:
         run.begin({"commit": self._now()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
-        """Whether nothing was committed since. Whether its files are still there shows only at the commit."""
+        """Whether nothing was committed since the run began. Only the commit shows whether its files remain."""
         return run.initial_tags.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:

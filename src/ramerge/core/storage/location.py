@@ -58,7 +58,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """For the folder that a user named, the last part of its address."""
+        """The last part of the path, or of the address for the folder that a user named."""
         return PurePosixPath(self.key or self.storage.address).name
 
     @property
@@ -140,7 +140,7 @@ def is_far(path: Location) -> TypeGuard[Remote]:
 
 
 def relative(path: Location, folder: Location) -> PurePath:
-    """The path of a file in a folder that it is in."""
+    """The path of a file relative to a folder around it."""
     return PurePath(str(path)).relative_to(str(folder))
 
 

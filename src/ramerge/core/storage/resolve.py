@@ -36,8 +36,8 @@ class FoundModel:
         directory: the folder of the model; of several that are added up, the first one's.
         hub_id: its id if it comes from the hub.
         revision: its revision there.
-        adapters: what is added to it, in this order.
-        members: of a soup, the models that it is a mean of, by name; `directory` is that of the first.
+        adapters: adapters on it, in this order.
+        members: the models of a soup, by name; `directory` is that of the first.
     """
 
     written: str
@@ -72,7 +72,7 @@ class FoundModel:
 
     @property
     def location(self) -> str:
-        """The folder for messages, or what was written; with a plus before each adapter."""
+        """The folder for messages, or the text as written; with a plus before each adapter."""
         if self.directory is None or self.members:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
@@ -108,7 +108,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         why = reason(error) if isinstance(error, OSError) else error
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {why}") from error
     if "+" in text and not path.exists():
-        return resolve_all(_parts(text), folder)
+        return resolve_all(_sum_parts(text), folder)
     if path.exists() or not is_hub_id(text):
         return FoundModel(text, path)
     return _from_hub(text, path)
@@ -120,7 +120,7 @@ def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
 
-def _parts(text: str) -> list[str]:
+def _sum_parts(text: str) -> list[str]:
     parts = text.split("+")
     if not all(parts):
         raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
@@ -131,7 +131,7 @@ def _remote(text: str, folder: Path) -> FoundModel:
     """A remote model, and the adapters and deltas on it. A name with a plus is taken literally if it has files."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
-            return resolve_all(_parts(text), folder)
+            return resolve_all(_sum_parts(text), folder)
         if not _HUB_ID.fullmatch(name):
             raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
         return _from_hub(name, folder / name)
@@ -140,7 +140,7 @@ def _remote(text: str, folder: Path) -> FoundModel:
         return resolve_all([first, *adapters], folder)
     place = open_remote(text)
     if "+" in text and not place.is_dir():
-        return resolve_all(_parts(text), folder)
+        return resolve_all(_sum_parts(text), folder)
     return FoundModel(str(place), place)
 
 

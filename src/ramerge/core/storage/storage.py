@@ -31,7 +31,7 @@ class Version:
 
     @property
     def latest_ns(self) -> int:
-        """Time after which the content may have changed unnoticed, in nanoseconds: never with a tag."""
+        """Time after which the content may have changed unnoticed, in nanoseconds: never for content with a tag."""
         return 0 if self.tag else self.modified_ns or _UNKNOWN_NS
 
 

@@ -41,8 +41,8 @@ class UploadRun:
     Attributes:
         conditions: whether the place takes conditions of requests, as far as it was tried.
         name: distinguishes the run from all others; empty before it begins. Its shards carry it.
-        initial_tags: what the place held, as `BucketUpload.begin` gives it.
-        receipts: by local name, what `BucketUpload.put` has said of a shard.
+        initial_tags: the place's content, as `BucketUpload.begin` returns it.
+        receipts: by local name, the result of `BucketUpload.put` for a shard.
         small_files: name and digest of each small file that the run has put, or was about to.
     """
 
@@ -106,7 +106,7 @@ class UploadRun:
             self.receipts[str(event["shard"])] = str(event["tag"])
 
     def remote_name(self, name: str) -> str:
-        """The name of a local shard where it is uploaded to."""
+        """The remote name of a local shard."""
         path = PurePosixPath(name)
         stem = path.name.removesuffix(_WEIGHTS)
         match = _SHARD_STEM.fullmatch(stem)
@@ -124,7 +124,7 @@ def _digest(data: bytes) -> str:
 
 
 def is_shard_of_run(name: str) -> bool:
-    """Whether a file has the name of a run in its own. Unless an index names it, it belongs to no model."""
+    """Whether a file's name contains a run's; it belongs to a model only if an index names it."""
     return _OF_RUN.fullmatch(PurePosixPath(name).name) is not None
 
 

@@ -27,7 +27,7 @@ name_aliases  other names of the same tensor, by a table; whether gate and up ta
               `planning/name_mappings`
 prefixes      names under the prefixes of another model, by structure: for the same two, and for `planning/absences`
 orientation   which linear weights are stored as (in, out): of GPT-2, and of experts: for `checkpoint`
-embeddings    names of input and output embeddings, which are tied, and how many rows the configuration states
+embeddings    names of input and output embeddings, and which of them are tied
 text_config   which part of config.json is about which part of a model: for formats, planning and modules of this room
 paths         whether names and links of files lead out of their folder: for formats and deltas
 """

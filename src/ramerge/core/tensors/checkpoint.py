@@ -41,8 +41,8 @@ class Contents:
         metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
         shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
             format has no such files.
-        notes: what a user should know about how the folder is read.
-        warnings: what is probably not what a user wants.
+        notes: remarks on how the folder is read.
+        warnings: likely mistakes.
         tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
         quantized: how the weights are stored if they, or those that an adapter changes, are quantized; `tensors`,
             `shards` and `config` are then those of the model without quantization.

@@ -71,8 +71,3 @@ def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Ten
         return None
     candidates = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
     return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
-
-
-def set_vocabulary(config: dict[str, object], rows: int) -> None:
-    """Set the number of tokens that a configuration states, also of its text model."""
-    config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

@@ -30,11 +30,11 @@ _PANEL = 1 << 19
 _computing = threading.RLock()
 
 
-def _take(reader: Reader, elements: int) -> Reals:
+def _take_float32(reader: Reader, elements: int) -> Reals:
     return reader.arena.take(4 * elements).view(np.float32)
 
 
-def _load(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> None:
+def _read_float32(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> None:
     if tensor.dtype == "F32":
         reader.read(tensor, start, stop, out.view(np.uint8))
         return
@@ -77,20 +77,20 @@ class Factor:
         """Rows or columns `low:high` as a matrix (`high` - `low`, `rank`), or (`rank`, `high` - `low`), row by row."""
         count, begin = high - low, self.first + expert * self.expert + low * self.index
         if self.index == 1 and count < self.rank:  # a rank's elements are a run, and other ones lie before the next run
-            span = _take(reader, count * rank)
+            span = _take_float32(reader, count * rank)
             for k in range(rank):
                 place = begin + k * self.rank
-                _load(reader, self.tensor, place, place + count, span[k * count : (k + 1) * count])
+                _read_float32(reader, self.tensor, place, place + count, span[k * count : (k + 1) * count])
             index, step = 1, count
         else:
-            span = _take(reader, (count - 1) * self.index + (rank - 1) * self.rank + 1)
-            _load(reader, self.tensor, begin, begin + span.size, span)
+            span = _take_float32(reader, (count - 1) * self.index + (rank - 1) * self.rank + 1)
+            _read_float32(reader, self.tensor, begin, begin + span.size, span)
             index, step = self.index, self.rank
         expected_strides = (1, count) if ranks_first else (rank, 1)
         if span.size == count * rank and ((index, step) == expected_strides or 1 in (count, rank)):
             return span
         matrix = np.lib.stride_tricks.as_strided(span, (count, rank), (4 * index, 4 * step), writeable=False)
-        result = _take(reader, count * rank)
+        result = _take_float32(reader, count * rank)
         if ranks_first:
             result.reshape(rank, count)[:] = matrix.T
         else:
@@ -142,7 +142,7 @@ class LowRank(Origin):
     def scratch(self, tensor: Tensor, elements: int) -> int:
         if self.magnitude is None:
             return self._sum_scratch(tensor, elements)
-        rows, columns = _matrix(tensor)
+        rows, columns = _matrix_shape(tensor)
         if self.by_column:
             panel = self._rows_at_a_time(tensor) * columns
             return max(
@@ -159,7 +159,7 @@ class LowRank(Origin):
         )
 
     def _sum_scratch(self, tensor: Tensor, elements: int) -> int:
-        rows, columns = _matrix(tensor)
+        rows, columns = _matrix_shape(tensor)
         row_count = min(rows, elements // columns + 2)
         right = self.right.scratch(self.right.panel(columns, self.ranks), self.ranks)
         left = room(4 * row_count)
@@ -183,10 +183,10 @@ class LowRank(Origin):
             self._sum(reader, tensor, start, stop, values)
             scale_columns(values, start, factors)
         else:
-            columns = _matrix(tensor)[1]
+            columns = _matrix_shape(tensor)[1]
             top, bottom = start // columns, -(-stop // columns)
-            magnitudes = _take(reader, bottom - top)
-            _load(reader, self.magnitude, top, bottom, magnitudes)
+            magnitudes = _take_float32(reader, bottom - top)
+            _read_float32(reader, self.magnitude, top, bottom, magnitudes)
             first, last = -(-start // columns), stop // columns  # the rows that are whole
             if first < last:
                 inside = values[first * columns - start : last * columns - start]
@@ -194,18 +194,18 @@ class LowRank(Origin):
                 scale_rows(inside, columns, magnitudes[first - top : last - top])
             for row in {top, bottom - 1} - set(range(first, last)):  # computed whole for their norms
                 with reader.arena.scratch():
-                    whole = _take(reader, columns)
+                    whole = _take_float32(reader, columns)
                     self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
                     scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
                     low, high = max(start, row * columns), min(stop, (row + 1) * columns)
                     values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
-        _load(reader, self.base, start, stop, values)
-        rows, columns = _matrix(tensor)
+        _read_float32(reader, self.base, start, stop, values)
+        rows, columns = _matrix_shape(tensor)
         size = rows * columns
         with reader.arena.scratch():
-            sums = _take(reader, 4 * TILE)
+            sums = _take_float32(reader, 4 * TILE)
             for expert in range(start // size, -(-stop // size)):
                 begin = expert * size
                 low, high = max(start, begin), min(stop, begin + size)
@@ -235,7 +235,7 @@ class LowRank(Origin):
         for low in range(begin, end, high):
             with reader.arena.scratch():
                 rows = min(high, end - low)
-                product = _take(reader, rows * width)
+                product = _take_float32(reader, rows * width)
                 product[:] = 0
                 self._add(reader, expert, width, low * width, product, sums)
                 for row in range(rows):
@@ -263,7 +263,7 @@ class LowRank(Origin):
                         if self.left is not None:
                             left = self.left.read(reader, expert, self.ranks, row, below, ranks_first=False)
                         else:
-                            left = _take(reader, below - row)
+                            left = _take_float32(reader, below - row)
                             left[:] = 1
                         add_product(
                             values,
@@ -284,18 +284,18 @@ class LowRank(Origin):
         with _computing:
             if (cache := vars(self).get("_factors")) is not None:
                 return cast(Reals, cache)
-            rows, columns = _matrix(tensor)
+            rows, columns = _matrix_shape(tensor)
             sums = np.zeros(columns, np.float64)
             step = self._rows_at_a_time(tensor)
             with reader.arena.scratch():
-                values = _take(reader, step * columns)
+                values = _take_float32(reader, step * columns)
                 for row in range(0, rows, step):
                     below = min(row + step, rows)
                     part = values[: (below - row) * columns]
                     self._sum(reader, tensor, row * columns, below * columns, part)
                     add_squares(part, sums)
-                magnitudes = _take(reader, columns)
-                _load(reader, self.magnitude, 0, columns, magnitudes)
+                magnitudes = _take_float32(reader, columns)
+                _read_float32(reader, self.magnitude, 0, columns, magnitudes)
                 with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
                     factors = np.divide(magnitudes, np.sqrt(sums).astype(np.float32), dtype=np.float32)
             vars(self)["_factors"] = factors
@@ -303,7 +303,7 @@ class LowRank(Origin):
 
     @staticmethod
     def _rows_at_a_time(tensor: Tensor) -> int:
-        rows, columns = _matrix(tensor)
+        rows, columns = _matrix_shape(tensor)
         return max(1, min(rows, _PANEL // columns))
 
 
@@ -314,7 +314,7 @@ def _add_strided(values: Reals, line: Reals, place: int, step: int) -> None:
         values[place + begin * step : place + (end - 1) * step + 1 : step] += line[begin:end]
 
 
-def _matrix(tensor: Tensor) -> tuple[int, int]:
+def _matrix_shape(tensor: Tensor) -> tuple[int, int]:
     rows, columns = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, *tensor.shape)
     return rows, columns
 
@@ -346,9 +346,9 @@ class OtherRows(Origin):
     @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         values, columns = out.view(np.float32), tensor.shape[1]
-        _load(reader, self.base, start, stop, values)
+        _read_float32(reader, self.base, start, stop, values)
         for number in range(bisect_left(self.rows, start // columns), bisect_left(self.rows, -(-stop // columns))):
             begin = self.rows[number] * columns
             low, high = max(start, begin), min(stop, begin + columns)
             place = self.places[number] * columns + low - begin
-            _load(reader, self.values, place, place + high - low, values[low - start : high - start])
+            _read_float32(reader, self.values, place, place + high - low, values[low - start : high - start])

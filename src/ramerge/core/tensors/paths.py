@@ -32,5 +32,5 @@ def linked_out(path: Location, *others: Location) -> str:
 
 
 def common_folder(*paths: Path) -> Path:
-    """The innermost folder that all of the paths are in, before links are followed."""
+    """The innermost folder that holds all paths, before links are followed."""
     return Path(os.path.commonpath([path.absolute() for path in paths]))

@@ -162,7 +162,7 @@ class Files:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
     def fill_all(self, ranges: Sequence[Wanted]) -> None:
-        """Fill arrays. What is remote is requested at the same time, with few requests for all threads together.
+        """Fill arrays. Remote data are requested at the same time, with few requests for all threads together.
 
         Raises:
             CheckpointError: as for `fill`.
@@ -246,7 +246,7 @@ class Reader:
 
     Attributes:
         files: the open files, which threads may share.
-        arena: memory for blocks and for what reading them takes.
+        arena: memory for blocks and for reading them.
         kept: what origins keep between blocks, at most `MOST_KEPT` things of a few kilobytes, the oldest first.
     """
 

@@ -131,8 +131,8 @@ def recountable(tensor: Tensor) -> Scaling | None:
     return requantizable(tensor)
 
 
-def unit_of(origin: Scaling) -> int:
-    """The least number of elements that can be quantized by themselves, if they begin at a multiple of it."""
+def scaling_unit(origin: Scaling) -> int:
+    """The fewest elements of a scaled tensor that can be quantized alone, beginning at a multiple of this number."""
     grid = origin.grid
     rows = grid.block_rows
     if rows >= grid.rows or (grid.rows % rows and origin.codes.elements > grid.rows * grid.columns):
@@ -152,7 +152,7 @@ def requantize(
     """Quantize elements `start:stop` of a tensor as it is stored. Unchanged blocks keep their stored codes.
 
     Args:
-        start: a multiple of `unit_of`.
+        start: a multiple of `scaling_unit`.
         stop: another one, or the end of the tensor.
 
     Returns:

@@ -53,7 +53,7 @@ class Origin(ABC):
 
     @property
     def grain(self) -> int:
-        """Elements that are read together: of a block that begins or ends between them, more is read."""
+        """Elements that are read together: blocks that begin or end between them read more."""
         return 1
 
     @property
@@ -207,7 +207,7 @@ class Tensor:
 
     @property
     def usual_dtype(self) -> str:
-        """The dtype in which the model has it; that of the base for what an adapter changes."""
+        """The dtype in which the model has it; the base's for a tensor that an adapter changes."""
         return self.origin.usual_dtype(self)
 
     def scratch(self, elements: int) -> int:

@@ -57,3 +57,8 @@ def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, ob
     """A configuration whose own mapping, and those of its text models, `change` has replaced."""
     result = dict(change(config))
     return result | {key: map_text(part, change) for key in _TEXT if isinstance(part := result.get(key), Mapping)}
+
+
+def set_vocabulary(config: dict[str, object], rows: int) -> None:
+    """Set the number of tokens in a configuration and in that of its text model."""
+    config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

@@ -43,7 +43,7 @@ def convert(
             for one, blocks in apply_links(base, links, BLOCK)
             for old, new in blocks
         )
-        results = map_in_threads(processors(), lambda: Encoder(compression), _encode, pairs)
+        results = map_in_threads(processors(), lambda: Encoder(compression), _encode_block, pairs)
         for name in sorted(base.tensors):
             tensor = base.tensors[name]
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
@@ -54,7 +54,7 @@ def convert(
         return writer.finish()
 
 
-def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> EncodedBlock:
+def _encode_block(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> EncodedBlock:
     tensor, old, new = task
     before, after = (np.frombuffer(block, f"u{itemsize(tensor.dtype)}") for block in (old, new))
     return encoder.encode(before, after)
@@ -73,14 +73,14 @@ def apply_links(base: Checkpoint, links: Sequence[Link], block: int) -> Iterator
         passes = [link.pass_over(base, files) for link in links]
         for name in sorted(base.tensors):
             tensor = base.tensors[name]
-            yield tensor, _blocks(tensor, reader, [one for one in passes if one.begin(tensor)], block)
+            yield tensor, _changed_blocks(tensor, reader, [one for one in passes if one.begin(tensor)], block)
             for one in passes:
                 one.end()
         for one in passes:
             one.finish()
 
 
-def _blocks(tensor: Tensor, reader: Reader, passes: Sequence[LinkPass], block: int) -> Blocks:
+def _changed_blocks(tensor: Tensor, reader: Reader, passes: Sequence[LinkPass], block: int) -> Blocks:
     width = itemsize(tensor.dtype)
     new = np.empty(min(block, tensor.elements) * width, np.uint8)
     for start in range(0, tensor.elements, block):

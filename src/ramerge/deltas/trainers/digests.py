@@ -1,4 +1,4 @@
-"""The checksums that trainers store: of a tensor's new bytes, or of a whole model's."""
+"""Checksums that trainers store of a tensor's or a whole model's new bytes."""
 
 from __future__ import annotations
 

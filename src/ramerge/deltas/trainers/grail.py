@@ -291,7 +291,7 @@ def _is_count(value: object) -> bool:
 
 
 def version_of(folder: Location) -> int | None:
-    """The window of grail of a model, by its own metadata or its delta's."""
+    """The grail window of a model, by its own metadata or its delta's."""
     for path in (place / _METADATA for place in (folder, folder / "DELTA", folder / "FULL")):
         if path.is_file():
             metadata = read_json(path)

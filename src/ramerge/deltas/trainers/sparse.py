@@ -22,7 +22,7 @@ class Scatter:
     """The change of a tensor by new values of some elements.
 
     Args:
-        end: refuses what comes after the last of them.
+        end: refuses bytes after the last of them.
     """
 
     def __init__(self, entries: Entries, width: int, end: Callable[[], None]) -> None:

@@ -71,7 +71,7 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
     place = home / digest.hexdigest()[:40]
     with store.entry(place):
         if not (place / DELTA_INDEX).is_file():
-            _fill(place, base, _shorten(base, chain, opening))
+            _write_unpacked(place, base, _shorten(base, chain, opening))
     return place
 
 
@@ -88,7 +88,7 @@ def _shorten(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seque
     return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[link_count:]]
 
 
-def _fill(place: Path, base: Checkpoint, chain: Sequence[Link]) -> None:
+def _write_unpacked(place: Path, base: Checkpoint, chain: Sequence[Link]) -> None:
     guard = place.with_name(f".{place.name}.lock")
     partial = place.with_name(f".{place.name}.partial")
     lock_descriptor = lock(guard, wait=True)

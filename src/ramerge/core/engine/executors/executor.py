@@ -33,11 +33,11 @@ class Pass(Protocol[Input, Output]):
         ...
 
     def settle(self) -> None:
-        """Bring what was written to the disk; called on another node, before results are handed over."""
+        """Flush written data to the disk; called on another node, before results are handed over."""
         ...
 
     def close(self) -> None:
-        """Close what the pass has opened on another node."""
+        """Close the files that the pass has opened on another node."""
         ...
 
 
@@ -55,7 +55,7 @@ class Processed(Generic[Result]):
 
     Attributes:
         number: the block's number in the pass.
-        result: what `Pass.process` has returned.
+        result: the return value of `Pass.process`.
     """
 
     number: int

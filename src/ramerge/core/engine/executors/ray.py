@@ -147,7 +147,7 @@ def _ray_slots(
     """Choose the size of tasks by the nodes of a Ray cluster.
 
     Args:
-        nodes: what each node has: "CPU", and "memory" in bytes.
+        nodes: resources of each node: "CPU", and "memory" in bytes.
         workers: the threads that a machine with so many `processors` would be given.
         memory: bytes that a process with so many worker threads takes.
     """

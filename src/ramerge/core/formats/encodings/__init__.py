@@ -1,8 +1,7 @@
 """Encodings: how quantized weights are stored as codes and scales. One encoding a file; a checkpoint has at most one.
 
-decode      a folder's tensors, decoded: for `formats/open`. What `config.json` declares: without it for
+decode      all encodings; a folder's tensors, decoded: for `formats/open`. What `config.json` declares: without it for
             `formats/sidecars`, the dtype that it states for `planning/build`
-registry    all encodings, and what is refused: for `decode`
 encoding    the class `Encoding`, `Decoding`, in which an encoding puts its tensors, and grids of scales
 fp8         float8 with scales of blocks (DeepSeek, Qwen)
 compressed  codes of compressed-tensors: float8 and float4

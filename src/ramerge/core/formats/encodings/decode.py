@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from shlex import quote
 
+from ramerge.core.formats.encodings import compressed, fbgemm, fp8, modelopt, mxfp4
 from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding
-from ramerge.core.formats.encodings.registry import ENCODINGS
 from ramerge.core.formats.files import read_json
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.core.foundation.errors import CheckpointError
@@ -16,6 +16,15 @@ from ramerge.core.foundation.text import brief, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents, Quantized
 from ramerge.core.tensors.text_config import map_text, text_configs
+
+ENCODINGS: tuple[Encoding, ...] = (
+    fp8.ENCODING,
+    compressed.ENCODING,
+    modelopt.ENCODING,
+    mxfp4.ENCODING,
+    fbgemm.ENCODING,
+)
+"""All encodings. To add one, write a file and add its row here."""
 
 KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""

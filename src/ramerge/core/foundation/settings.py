@@ -1,4 +1,4 @@
-"""The user's limits of threads and memory, checked."""
+"""Options of a run, checked: their types, and the limits of threads and memory."""
 
 from __future__ import annotations
 
