@@ -361,7 +361,7 @@ def test_agents_that_untie_the_base_are_named(tmp_path: Path) -> None:
     source = recipe(tmp_path, ["a", "unties"], "task_arithmetic")
     for kind in ("adapter", "delta"):
         problems = ramerge.plan(source, kind=kind).problems
-        reason = f"--as-{kind}: unties changed the embeddings that {tmp_path / 'base'} ties apart"
+        reason = f"--as-{kind}: unties changed the tied embeddings of {tmp_path / 'base'} in different ways"
         assert any(text.startswith(reason) for text in problems), problems
 
 

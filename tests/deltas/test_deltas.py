@@ -249,7 +249,7 @@ def test_another_dtype_is_warned_of(dtype: str, wide: str, tmp_path: Path) -> No
     assert said.returncode == 0
     (line,) = said.stderr.splitlines()
     nbytes = sum(tensor.bits.nbytes for tensor in simple(1, dtype).values())
-    assert line.startswith(f"warning: 3 of 4 tensors have another dtype than the base's ({full_name(dtype)} instead of")
+    assert line.startswith(f"warning: 3 of 4 tensors differ from the base in dtype ({full_name(dtype)} instead of")
     assert f"stored whole: {nbytes:,} bytes" in line and f"--dtype {wide}`" in line
     ramerge.convert(tmp_path / "base", tmp_path / "wide", dtype=wide)
     record = ramerge.delta(tmp_path / "wide", tmp_path / "a", tmp_path / "other")

@@ -317,7 +317,7 @@ METADATA = "metadata"
         (lambda index: index.pop("weight_map"), "must have metadata and weight_map"),
         (lambda index: index["weight_map"].update({NORM: "../x.safetensors"}), "is no name of a safetensors file"),
         (lambda index: index["weight_map"].update({NORM: 3}), "is no name of a safetensors file"),
-        (lambda index: index["weight_map"].update({NORM: "none.safetensors"}), "it is missing"),
+        (lambda index: index["weight_map"].update({NORM: "none.safetensors"}), "is missing"),
         (lambda index: index["weight_map"].update(ghost=index["weight_map"][NORM]), "lacks 'ghost'"),
         (lambda index: index["weight_map"].pop(NORM), "'norm.weight' is not in the index"),
     ],
@@ -481,7 +481,7 @@ def _regrail(place: Path, change: Callable[[dict, bytearray], object]) -> None:
         (2, lambda h, d: d.__setitem__(slice(0, 4), b"\xff\xff\xff\x7f"), "but the last one is 3,999"),
         (3, lambda h, d: d.__setitem__(slice(0, 4), b"\xff\xff\xff\xff"), "do not ascend"),
         (3, lambda h, d: d.__setitem__(slice(0, 4), b"\xff\xff\xff\x7f"), "has row"),
-        (3, lambda h, d: d.__setitem__(-1, d[-1] ^ 1), "the model that it makes does not have the checksum"),
+        (3, lambda h, d: d.__setitem__(-1, d[-1] ^ 1), "the resulting model does not have the checksum"),
     ],
 )
 def test_data_of_grail(version: int, change: Callable, match: str, pair: tuple, tmp_path: Path) -> None:

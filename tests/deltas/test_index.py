@@ -328,7 +328,7 @@ def test_another_base_is_refused(models: Path) -> None:
     tensors["model.layers.2.weight"].bits[3, 3] ^= 1
     write_checkpoint(models / "other", tensors)
     text = refused(models, delta, base="other")
-    assert "'model.layers.2.weight' is not that of the model" in text
+    assert "'model.layers.2.weight' differs from the base of the delta" in text
     assert json.loads((delta / DELTA_INDEX).read_text())["metadata"]["base"] in text
     assert str(models / "other/model.safetensors") in text
 
@@ -345,9 +345,9 @@ def test_links_of_a_chain(models: Path, messages: Messages) -> None:
     back = write_delta(models / "d3", models / "base", models / "v2")
     digest = json.loads((first / DELTA_INDEX).read_text())["metadata"]["result"]
     assert digest in refused(models, second)
-    assert "two deltas of the same version" in refused(models, first, back)
+    assert "two deltas for the same model" in refused(models, first, back)
     assert "in the wrong order" in refused(models, second, first)
-    assert "two deltas of the same version" in refused(models, first, first)
+    assert "two deltas for the same model" in refused(models, first, first)
     with messages.raises(CheckpointError):
         ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m")
         raise CheckpointError(ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m").problems)
@@ -365,7 +365,7 @@ def test_recipes_say_that_an_agent_is_a_delta(models: Path, messages: Messages) 
     ramerge.merge(models / "given/ramerge.yaml", models / "again")
     assert (models / "wanted/model.safetensors").read_bytes() == (models / "again/model.safetensors").read_bytes()
     plan = ramerge.plan(source | {"agents": {"a": {"delta": models / "v1"}}}, models / "m")
-    assert any("is no delta, but safetensors files" in text for text in plan.problems)
+    assert any("is not a delta but safetensors files" in text for text in plan.problems)
     plan = ramerge.plan(source | {"agents": {"a": f"{first}+{models / 'v2'}"}}, models / "m")
     assert any("only adapters and deltas can be added" in text for text in plan.problems)
     with messages.raises(RamergeError):
@@ -467,7 +467,7 @@ NAME = "model.layers.0.weight"
         (set_in("metadata", "block", to=7), "blocks of 7"),
         (set_in("metadata", "base", to="x"), "digests"),
         (set_in("tensors", NAME, "dtype", to="F4"), "dtype 'F4'"),
-        (set_in("tensors", NAME, "dtype", to="F16"), "over a base in float16"),
+        (set_in("tensors", NAME, "dtype", to="F16"), "from a base in float16"),
         (set_in("tensors", NAME, "shape", to=[1 << 40, 1 << 40]), "cannot have shape"),
         (set_in("tensors", NAME, "shape", to=[-1, -640]), "cannot have shape"),
         (set_in("tensors", NAME, "shape", to=[16, 40]), "is that another model"),

@@ -233,7 +233,7 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
         ("merged other ALL --overwrite", "other: holds files that `ramerge handoff` did not write"),
         ("merged code.jsonl ALL", "code.jsonl: is one of the inputs"),
         ("merged demo_reward.py ALL", "demo_reward.py: is a file"),
-        ("coder out ALL", "coder: has no ramerge.json and ramerge.yaml, which say what was merged"),
+        ("coder out ALL", "coder: is not a finished merge: ramerge.json or ramerge.yaml is missing"),
         ("mergd out ALL", "mergd: no such folder; did you mean merged?"),
         ("s3://bucket/merged out ALL", "is remote, and a trainer reads the student from a disk"),
         ("unfinished out ALL", "unfinished: holds a search that has not ended"),

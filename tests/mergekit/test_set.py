@@ -192,7 +192,7 @@ def test_base_tokenizer_with_fewer_tokens_than_agent(tmp_path: Path) -> None:
         # all rows are there, as with `companions: base` in ramerge's own form
         assert read_checkpoint(tmp_path / name)["lm_head.weight"].bits.shape == (11, 4)
         advice = [each for each in (*record.notes, *record.warnings) if "companions: base" in each]
-        assert advice == [] and any("the tokenizer of the output lacks" in each for each in record.notes) is bool(line)
+        assert advice == [] and any("the output's tokenizer lacks" in each for each in record.notes) is bool(line)
     # without more rows, too, nothing advises what the recipe says
     with_vocabulary(tmp_path / "b", 2, 10, ["<x>"])
     text = text.replace("allow: {vocabulary: common}\n", "")

@@ -369,4 +369,4 @@ def test_not_without_being_asked(tmp_path: Path, messages: Messages) -> None:
     messages.check(text)
     ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "delta")
     _, config = ramerge.plan(recipe(tmp_path, ["delta"])).problems
-    assert f"{tmp_path / 'delta/companions/config.json'} differs from the base's" in config
+    assert f"{tmp_path / 'delta/companions/config.json'} does not fit the base's" in config

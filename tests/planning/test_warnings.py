@@ -150,7 +150,7 @@ SUSPECT = {
     "foreign": "agents.memory: {}/memory: its weights correlate with the base's by only",
     "unrelated, of another spread": "agents.memory: {}/memory: its weights correlate",
     "unrelated, single": "agents.code: {}/code: its weights correlate",
-    "swapped, sparse": "base: {}/base: where code differs from the base, the other agents hold its values",
+    "swapped, sparse": "base: {}/base: where code differs from the base, the other agents have the values of code",
     "swapped, of unequal density": "base: {}/base: where code differs from the base",
     "swapped, dense agent": "base: {}/base: where memory differs from the base",
     "swapped, dense": "base: {}/base: measured from the base, the other models moved in a common direction",

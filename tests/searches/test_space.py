@@ -116,7 +116,7 @@ def test_another_method_loses_what_is_not_its_own() -> None:
             ["space.yaml:1: parameters.r.to: a whole number of more than 63 bits"],
         ),
         ("- 3\n", ["a space is a mapping from keys"]),
-        ("method: [fisher, ram]\n", ["has no importance, but fisher needs it", "or --importance "]),
+        ("method: [fisher, ram]\n", ["has no importance, but fisher needs it", "(--importance "]),
         ("parameters: {epsilon: [0.1], epsilon.relative: [1]}\n", ["is a part of parameters.epsilon"]),
     ],
 )

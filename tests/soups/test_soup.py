@@ -207,7 +207,7 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Mes
     (tmp_path / "chain/step_20").rename(tmp_path / "gone")
     done = command("soup", "chain", "out", "--base", "base")
     messages.check(done.stderr)
-    assert "step_30 are for different models" in " ".join(done.stderr.split())
+    assert "step_30 start from different models" in " ".join(done.stderr.split())
     recipe = {"base": "base", "agents": {"b": {"delta": "chain/step_30", "over": "a"}, "a": "run/global_step_20"}}
     with messages.raises(RecipeError):
         ramerge.read_recipe(recipe)
@@ -230,7 +230,8 @@ def test_the_checkpoint_that_diverged_is_named(tmp_path: Path, monkeypatch: pyte
 def test_left_out_checkpoints_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Messages) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
-    command("soup", "run", "run/last_5")
+    command("soup", "run", "last_5")
+    Path("last_5").rename("run/last_5")
     command("merge", "--method", "passthrough", "--agent", "a=run/global_step_30", "run/copy_40")
     next(Path("run/global_step_20").glob("*.safetensors")).unlink()
     Path("run/global_step_30").rename("run/final")
