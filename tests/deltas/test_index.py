@@ -365,7 +365,7 @@ def test_recipes_say_that_an_agent_is_a_delta(models: Path, messages: Messages) 
     ramerge.merge(models / "given/ramerge.yaml", models / "again")
     assert (models / "wanted/model.safetensors").read_bytes() == (models / "again/model.safetensors").read_bytes()
     plan = ramerge.plan(source | {"agents": {"a": {"delta": models / "v1"}}}, models / "m")
-    assert any("is not a delta but safetensors files" in text for text in plan.problems)
+    assert any("is not a delta (safetensors files)" in text for text in plan.problems)
     plan = ramerge.plan(source | {"agents": {"a": f"{first}+{models / 'v2'}"}}, models / "m")
     assert any("only adapters and deltas can be added" in text for text in plan.problems)
     with messages.raises(RamergeError):

@@ -198,7 +198,7 @@ def test_base_tokenizer_with_fewer_tokens_than_agent(tmp_path: Path) -> None:
     text = text.replace("allow: {vocabulary: common}\n", "")
     for line, advised in (("", True), ("tokenizer_source: base", False), ("tokenizer: {source: base}", False)):
         warnings = ramerge.plan(recipe(tmp_path, text + line)).warnings
-        assert any("companions: base accepts it" in each for each in warnings) is advised
+        assert any("`companions: base` accepts the loss" in each for each in warnings) is advised
 
 
 # --- what is said of rules, and of recipes for other programs ---
