@@ -27,6 +27,7 @@ class Curve:
     Attributes:
         situation: kind of agents, in `lab.prompted.KINDS`.
         seed: of their training.
+        autocast: whether that multiplied in bfloat16.
         start: the base, or the rule of the merge.
         rate: learning rate.
         warmup: steps.
@@ -40,6 +41,7 @@ class Curve:
 
     situation: str
     seed: int
+    autocast: bool
     start: str
     rate: float
     warmup: int
@@ -53,7 +55,8 @@ class Curve:
     @property
     def training(self) -> str:
         """Name of the agents' training."""
-        return f"{MODELS[FIRST_BASE]}, {KINDS[self.situation]} (seed {self.seed})"
+        products = ", trained with products in bfloat16" if self.autocast else ""
+        return f"{MODELS[FIRST_BASE]}, {KINDS[self.situation]} (seed {self.seed}){products}"
 
     @property
     def label(self) -> str:
@@ -157,6 +160,7 @@ def _curve(run: dict[str, Any]) -> Curve:
     return Curve(
         run["situation"],
         run["seed"],
+        run["autocast"],
         run["start"],
         run["rate"],
         run["warmup"],

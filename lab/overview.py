@@ -198,11 +198,15 @@ def _mean_and_worst(behind: Sequence[float]) -> str:
 
 
 def _confirmation(new: Sequence[Kind]) -> str:
-    most = {words: max(kind.choice(which)[1] for kind in new) for which, words in _REPLIES.items()}
-    return " and ".join(
-        f"{'less than 1 point' if behind < 0.5 else f'up to {behind:.0f} points'} behind {words}"
-        for words, behind in most.items()
-    )
+    phrases = []
+    for which, words in _REPLIES.items():
+        mass, nll = (max(choice(kind, which)[1] for kind in new) for choice in (Kind.choice, Kind.chosen_by_nll))
+        phrases.append(f"up to {_points(mass)} behind {words} (by NLL: {_points(nll)})")
+    return " and ".join(phrases)
+
+
+def _points(behind: float) -> str:
+    return f"{behind:.0f} point{'' if round(behind) == 1 else 's'}"
 
 
 def _publications() -> str:

@@ -73,6 +73,13 @@ def make_teachers(seed: int, situation: str, work: Path) -> dict[str, Path]:
     return teachers
 
 
+def multiplied_in_bfloat16(seed: int, situation: str, work: Path) -> bool:
+    """Whether the agents were trained with products in bfloat16, which makes other agents."""
+    folders = agents_of(SITUATIONS[situation], work, seed).values()
+    logs = [json.loads(Path(folder, "train.json").read_text(encoding="utf-8")) for folder in folders]
+    return any(log["settings"].get("autocast", False) for log in logs)
+
+
 def hand_over(student: Path, seed: int, situation: str, work: Path, teachers: Mapping[str, Path]) -> Path:
     """The folder that `ramerge handoff` writes for a merge by RAM+; the student is set afterwards."""
     place = work / str(seed) / f"handoff-{situation}"
@@ -267,6 +274,7 @@ def main() -> None:
     run = {
         "situation": arguments.situation,
         "seed": arguments.seed,
+        "autocast": multiplied_in_bfloat16(arguments.seed, arguments.situation, arguments.work),
         "start": arguments.start,
         "rate": arguments.rate,
         "warmup": arguments.warmup,
