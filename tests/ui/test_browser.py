@@ -620,7 +620,7 @@ def test_interrupt_does_not_wait_for_buckets(browser: Any, tmp_path: Path) -> No
 
 TOO_WIDE = """() => [...document.querySelectorAll('.gradio-container *')]
     .filter(each => !each.matches('svg *, input, textarea, .download-link, .label-wrap'))  // with signs, or scrolled
-    .filter(each => !each.closest('.visually-hidden, .plain thead'))
+    .filter(each => !each.closest('.visually-hidden, .sr-only, .plain thead'))
     .filter(each => each.checkVisibility() && each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .map(each => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 80)}`)"""
 """What shows less than it holds, or more than fits."""
