@@ -32,6 +32,7 @@ pytestmark = pytest.mark.full  # Gradio, a browser
 
 TABS = ("Agents", "Look", "Choose", "Merge", "Compare", "Share")
 SEARCH = "Find the best merge by a few prompts"
+DISTILL = "Distill the agents into this merge"
 DEMO = "Use the demo's agents"
 TASK = """
 from inspect_ai import Task, task
@@ -464,6 +465,45 @@ def test_an_upload_begins_once_it_is_confirmed(browser: Any, tmp_path: Path) -> 
         assert len(hub.handler.state.commits) == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("width", some([390, 1280], full=[390]))
+def test_the_agents_are_distilled_into_the_merge(width: int, browser: Any, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    root = tmp_path / f"{'a-folder-with-quite-a-long-name-' * 3}and_another_part_that_has_no_hyphens_at_all"
+    copy_models(root / "runs", lambda _: None)
+    agents = {"code": f"{root}/runs/coder", "tool": f"{root}/runs/tool"}
+    ramerge.merge({"base": f"{root}/runs/base", "agents": agents}, root / "merged")
+    with (
+        served("--root", str(root)) as address,
+        visit(browser, address, viewport={"width": width, "height": 900}) as opened,
+    ):
+        page = opened.page
+        opened.tab("Share")
+        opened.fold(DISTILL)
+        prompts = page.get_by_label("Prompts a line NAME=FILE")
+        expect(prompts).to_have_value("code=runs/code.jsonl\ntool=runs/tool.jsonl", timeout=30_000)
+        opened.wait("pre", has_text="ramerge handoff merged student --for trl --prompts code=runs/code.jsonl")
+        prompts.fill("code=runs/nothing.jsonl\ntool=runs/tool.jsonl")
+        page.keyboard.press("Tab")
+        opened.wait(".warnings", has_text="prompts of code: 'runs/nothing.jsonl': there is no such file")
+        prompts.fill("code=runs/tool.jsonl\ntool=runs/tool.jsonl")
+        page.get_by_role("combobox", name="Trainer").click()
+        opened.click("verl: verl 0.10", "option")
+        opened.wait("pre", has_text="--for verl --prompts code=runs/tool.jsonl")
+        opened.click("Write the files for the trainer")
+        opened.wait("li", has_text="student/mopd.yaml")
+        opened.wait("pre", has_text="main_ppo")
+        assert (root / "student" / "handoff.json").is_file()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(TOO_WIDE) == []
+        opened.click("Write the files for the trainer")
+        opened.wait(".warnings", has_text="replace it: “Replace what is there”")
+        page.get_by_label("Replace what is there").locator("visible=true").check()
+        opened.wait("pre", has_text="--overwrite")
+        opened.click("Write the files for the trainer")
+        opened.wait(".state", has_text="done")
+
+
 # --- strangers' names -------------------------------------------------------------------------------------------------
 
 
@@ -580,7 +620,7 @@ def test_interrupt_does_not_wait_for_buckets(browser: Any, tmp_path: Path) -> No
 
 TOO_WIDE = """() => [...document.querySelectorAll('.gradio-container *')]
     .filter(each => !each.matches('svg *, input, textarea, .download-link, .label-wrap'))  // with signs, or scrolled
-    .filter(each => !each.closest('.visually-hidden, .plain thead'))
+    .filter(each => !each.closest('.visually-hidden, .sr-only, .plain thead'))
     .filter(each => each.checkVisibility() && each.clientWidth && each.scrollWidth > each.clientWidth + 1)
     .map(each => `${each.tagName}.${each.className}: ${each.textContent.slice(0, 80)}`)"""
 """What shows less than it holds, or more than fits."""
@@ -616,6 +656,8 @@ def test_every_tab_fits_and_is_accessible(width: int, browser: Any, address: str
             if name == "Compare":
                 for closed in ("Score on benchmarks", "Ask side by side"):
                     opened.page.get_by_role("button", name=closed).click()
+            if name == "Share":
+                opened.fold(DISTILL)
             for scheme in ("light", "dark"):
                 opened.page.emulate_media(color_scheme=scheme)
                 opened.page.locator("body.dark" if scheme == "dark" else "body:not(.dark)").wait_for()

@@ -58,9 +58,13 @@ def test_messages_name_the_controls_of_the_page() -> None:
         ("search with --reward FILE.py:compute_score", "search with “Reward function”"),
         ("--threads 0: must be 1 or more", "--threads 0: must be 1 or more"),
         ("run `ramerge merge --overwrite`", "run `ramerge merge --overwrite`"),
+        (
+            "make one: ramerge merge TEACHER --method passthrough",
+            "make one: ramerge merge TEACHER --method passthrough",
+        ),
     ):
         assert views.in_page_words(said) == shown
-    commands = [COMMANDS[name] for name in ("merge", "search", "eval", "table", "analyze")]
+    commands = [COMMANDS[name] for name in ("merge", "search", "eval", "table", "analyze", "handoff")]
     flags = {flag for command in commands for each in command.params for flag in each.opts}
     assert views.LABELS.keys() <= flags
 

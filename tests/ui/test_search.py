@@ -17,7 +17,7 @@ from ramerge.searches.commands import search as command
 from ramerge.searches.results import read_search
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
-from ramerge.ui.search import _lines, search_view, search_words
+from ramerge.ui.search import prompt_lines, search_view, search_words
 from tests.messages import Messages
 
 pytestmark = pytest.mark.full  # Gradio
@@ -62,10 +62,10 @@ def test_rewards_come_from_a_function_below_the_roots(desk: Desk) -> None:
 def test_prompts_next_to_an_agent_are_its_own(desk: Desk) -> None:
     copy_models(desk.roots.home / "demo", lambda _: None)
     roots, models = desk.roots, {"code": "demo/coder", "tool": str(desk.roots.home / "demo/tool"), "add": "owner/name"}
-    assert _lines(models, {"tool": "add.jsonl"}, roots) == "code=demo/code.jsonl\ntool=add.jsonl\nadd="
+    assert prompt_lines(models, {"tool": "add.jsonl"}, roots) == "code=demo/code.jsonl\ntool=add.jsonl\nadd="
     # a link that leads out is not taken
     (roots.home / "demo" / "other.jsonl").symlink_to(roots.home.parent / "outside.jsonl")
-    assert _lines({"other": "demo/coder"}, {}, roots) == "other="
+    assert prompt_lines({"other": "demo/coder"}, {}, roots) == "other="
 
 
 def test_prompts_are_below_the_roots_and_there(desk: Desk) -> None:

@@ -1,7 +1,8 @@
-"""Uploads of finished merges: the command line's words, for places outside of this machine, and refused on a Space."""
+"""Uploads and handoffs of finished merges: the command line's words, the places that they take, and a Space."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.cli.main import cli
 from ramerge.core.foundation.errors import RamergeError, RecipeError
-from ramerge.demo.run import AGENTS
+from ramerge.demo.run import AGENTS, copy_models
+from ramerge.ui import views
 from ramerge.ui.desk import Desk
+from ramerge.ui.jobs import DONE, FAILED, Job
 from ramerge.ui.merge import merge_job
 from ramerge.ui.roots import Roots
-from ramerge.ui.share import upload_job
+from ramerge.ui.share import handoff_views, handoff_words, upload_job
 from ramerge.ui.space import space_desk
 from tests.messages import Messages
 from tests.storage.memory import Memory
@@ -91,3 +94,64 @@ def test_the_command_of_a_public_repository_says_so(desk: Desk, monkeypatch: pyt
     monkeypatch.setattr("ramerge.core.storage.hub_upload.HubUpload.problems", lambda *_words, **_more: [])
     job = merge_job(desk, text, "hub:me/mine", "model", public=True)
     assert list(job.words[-2:]) == ["--public", "hub:me/mine"] and job.out is None
+
+
+# --- distillation -----------------------------------------------------------------------------------------------------
+
+LINES = "code=demo/code.jsonl\n\n tool = demo/tool.jsonl\n"
+
+
+@pytest.fixture
+def merged(desk: Desk) -> Path:
+    """A merge of the demo's agents, which lie with their prompts below the first root."""
+    home = desk.roots.home
+    copy_models(home / "demo", lambda _: None)
+    agents = {"code": f"{home}/demo/coder", "tool": f"{home}/demo/tool"}
+    ramerge.merge({"base": f"{home}/demo/base", "agents": agents}, home / "merged")
+    return home / "merged"
+
+
+def ran(desk: Desk, words: list[str]) -> Job:
+    job = Job("Handoff", words, desk.roots.home)
+    job.run()
+    return job
+
+
+def test_a_merge_is_handed_to_a_trainer(desk: Desk, merged: Path) -> None:
+    words = handoff_words(desk, "merged", LINES, "verl", "student", overwrite=False)
+    files = ["--prompts", "code=demo/code.jsonl", "--prompts", "tool=demo/tool.jsonl"]
+    assert words == ["handoff", "merged", "student", "--for", "verl", *files, "--json"]
+    job = ran(desk, words)
+    assert job.state == DONE, job.lines
+    html, command = handoff_views(json.loads(job.output), "student")
+    written = sorted(path.name for path in merged.with_name("student").iterdir())
+    assert "handoff.json" in written and all(f"student/{name}" in html for name in written)
+    assert "prompts: code 8, tool 8" in html and "main_ppo" in command
+    assert ran(desk, words).state == FAILED, "an earlier handoff is not replaced"
+    assert ran(desk, handoff_words(desk, "merged", LINES, "trl", "student", overwrite=True)).state == DONE
+
+
+def test_the_command_for_an_agent_that_is_an_adapter_stays_whole(desk: Desk, merged: Path) -> None:
+    (desk.roots.home / "adapter").mkdir()
+    (desk.roots.home / "adapter" / "adapter_config.json").write_text("{}")
+    recipe = merged / "ramerge.yaml"
+    recipe.write_text(re.sub(r"\S*demo/tool", "../demo/base+../adapter", recipe.read_text()))
+    job = ran(desk, handoff_words(desk, "merged", LINES, "trl", "student", overwrite=False))
+    assert job.state == FAILED
+    assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress(job)
+
+
+def test_a_handoff_reads_and_writes_below_the_roots(desk: Desk, merged: Path, tmp_path: Path) -> None:
+    def refused(name: str = "merged", lines: str = LINES, folder: str = "student") -> None:
+        with pytest.raises(RecipeError):
+            handoff_words(desk, name, lines, "trl", folder, overwrite=False)
+
+    for name in ("", "..", "/etc", "nothing", "demo/base", "s3://bucket/merged"):
+        refused(name=name)
+    for file in ("", "/etc/passwd", "../outside.jsonl", "nothing.jsonl"):
+        refused(lines=f"code={file}\ntool=demo/tool.jsonl")
+    for folder in ("", ".", "..", "/tmp/x", "s3://bucket/student"):
+        refused(folder=folder)
+    recipe = merged / "ramerge.yaml"
+    recipe.write_text(re.sub(r"\S*demo/tool", "/etc", recipe.read_text()))
+    refused()

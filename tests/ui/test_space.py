@@ -112,7 +112,8 @@ def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> No
             opened.tab("Compare")
             assert opened.page.get_by_role("button", name="Ask side by side").count() == 0
             opened.tab("Share")
-            assert opened.page.get_by_role("button", name="Upload").count() == 0
+            for name in ("Upload", "Distill the agents"):
+                assert opened.page.get_by_role("button", name=name).count() == 0
         until = time.monotonic() + 60
         while list(tmp_path.glob("ramerge-space-*/*")) and time.monotonic() < until:
             time.sleep(0.2)

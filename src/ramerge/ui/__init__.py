@@ -8,12 +8,12 @@ guard        who may ask the server for what: token, origin, size
 page         all tabs around one recipe, in this order; called by `serve`
 agents       the tab Agents: base and agents are chosen, and their headers shown
 look         the tab Look: `ramerge analyze`, live, and the advice of `recommend`
-search       the upper part of the tab Choose: `ramerge search` by prompts, and its result
+search       the upper part of the tab Choose: `ramerge search` by prompts, and its result; lines of prompts for `share`
 choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
 merge        the tab Merge: merges in a list; for `share` the job of a merge, for `compare` and `ask` what is finished
 compare      the tab Compare: scores of the demo; `ramerge eval`, and its tables
 ask          the lower part of the tab Compare: a prompt for several models
-share        the tab Share: recipe, card, report and upload of a finished merge
+share        the tab Share: recipe, card, report and upload of a finished merge; `ramerge handoff`, for a trainer
 
 desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text, places for HTML;
              from words to a `Desk`, for `commands`

@@ -29,9 +29,10 @@ def build_page(desk: Desk) -> gr.Blocks:
                 look.build(desk, recipe)
                 _next_tab_button(tabs, "choose", "Choose: by prompts, or a method and its parameters")
             with gr.Tab("Choose", id="choose"):
+                prompts = None
                 if not desk.public:
                     with gr.Accordion("Find the best merge by a few prompts", open=False):
-                        search.build(desk, recipe)
+                        prompts = search.build(desk, recipe)
                 choose.build(desk, page, recipe, models)
                 _next_tab_button(tabs, "merge", "Merge: what is chosen")
             with gr.Tab("Merge", id="merge"):
@@ -40,8 +41,8 @@ def build_page(desk: Desk) -> gr.Blocks:
             with gr.Tab("Compare", id="compare") as tab:
                 compare.build(desk, recipe, tab)
                 _next_tab_button(tabs, "share", "Share: card, report and upload")
-            with gr.Tab("Share", id="share"):
-                share.build(desk)
+            with gr.Tab("Share", id="share") as tab:
+                share.build(desk, tab, prompts)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 

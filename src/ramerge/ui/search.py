@@ -29,12 +29,12 @@ _ABOUT = (
 )
 
 
-def build(desk: Desk, recipe: gr.Code) -> None:
-    """Build the search for the best merge by prompts, the upper part of the tab Choose."""
+def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
+    """Build the search for the best merge by prompts, the upper part of the tab Choose; returns its prompts."""
     html("About", views.block(f"<p>{_ABOUT}</p>"))
     with gr.Row():
         info = "NAME=FILE for each agent, a file or folder below the roots; those next to an agent are filled in"
-        lines = _lines(agents_in(desk.start, desk.roots), {}, desk.roots)
+        lines = prompt_lines(agents_in(desk.start, desk.roots), {}, desk.roots)
         prompts = gr.Textbox(lines, lines=3, label=views.LABELS["--prompts"], info=info)
         info = "--reward: FILE.py:FUNCTION in verl's form, for prompts with ground_truth; then only right replies count"
         reward = gr.Textbox("", label=views.LABELS["--reward"], info=info, placeholder="none", max_lines=1)
@@ -69,7 +69,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     def follow(text: str, lines: str) -> object:
         """A line for each agent of the recipe, with the user's text for it."""
         names = agents_in(text, desk.roots)
-        return _lines(names, _files(lines), desk.roots) if names else gr.skip()
+        return prompt_lines(names, prompts_in(lines), desk.roots) if names else gr.skip()
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, shown_first = [recipe, prompts, reward, count, longest, out], [problems, command]
@@ -82,6 +82,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
     act(choose.click, partial(_best, desk), [recipe, out], recipe, problems)
     act(look.click, show, out, candidates, problems)
+    return prompts
 
 
 def _best(desk: Desk, text: str, folder: str) -> str:
@@ -93,7 +94,7 @@ def _best(desk: Desk, text: str, folder: str) -> str:
 
 def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object, str]:
     """Problems, or the command line; nothing while prompts are missing."""
-    if not all(_files(lines).values()):
+    if not all(prompts_in(lines).values()):
         return gr.skip(), ""
     try:
         return "", desk.command(search_words(desk, text, lines, *settings))
@@ -101,13 +102,13 @@ def _preview(desk: Desk, text: str, lines: str, *settings: Any) -> tuple[object,
         return views.problems(error.problems), ""
 
 
-def _files(lines: str) -> dict[str, str]:
+def prompts_in(lines: str) -> dict[str, str]:
     """Prompts by agent, from lines of NAME=FILE."""
     parts = [line.partition("=") for line in lines.splitlines() if line.strip()]
     return {name.strip(): file.strip() for name, _, file in parts}
 
 
-def _lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roots) -> str:
+def prompt_lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roots) -> str:
     """A line of NAME=FILE for each agent; where none was typed, with the file of its name next to its folder."""
     return "\n".join(f"{name}={files.get(name) or roots.next_to(model, name)}" for name, model in agents.items())
 
@@ -117,7 +118,7 @@ def search_words(
 ) -> list[str]:
     """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE."""
     document = read_draft(text or EMPTY, desk.roots)
-    prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | _files(lines))
+    prompts = desk.roots.prompts(dict.fromkeys(models_only(document).agents, "") | prompts_in(lines))
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
     words += ["--reward", desk.roots.function(reward)] if reward.strip() else []

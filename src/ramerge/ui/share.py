@@ -1,29 +1,44 @@
-"""The tab Share of the page: recipe, model card and report of a finished merge, and its upload."""
+"""The tab Share of the page: recipe, model card and report of a finished merge, its upload, and its distillation."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
 
-from ramerge import RecipeError
+from ramerge import RamergeError, RecipeError
 from ramerge.analysis.finished import open_merge
 from ramerge.core.recipe.document import parse_document
 from ramerge.core.recipe.paths import portable
+from ramerge.distillation.trainer import TRAINERS
 from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.draft import agents_in, read_draft
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.merge import DELTA, MODEL, merge_job
+from ramerge.ui.search import prompt_lines, prompts_in
 
 _MOST_BYTES = 1 << 20
+_ABOUT = (
+    "If the merge is not good enough, a trainer distills the agents into it: each is the teacher for the prompts of "
+    "its task. Here you get the trainer's files, with the merge as the student. No weights are copied."
+)
 
 
-def build(desk: Desk) -> None:
-    """Build the tab Share."""
+def build(desk: Desk, tab: gr.Tab, searched: gr.Textbox | None) -> None:
+    """Build the tab Share.
+
+    Args:
+        searched: prompts of the search in the tab Choose; None on a page that has no searches.
+    """
     with gr.Row():
         out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
         look = gr.Button("Show recipe and card")
@@ -55,6 +70,8 @@ def build(desk: Desk) -> None:
     act(write.click, report, out, [state, link, command], problems, concurrency_limit=None)
     if not desk.public:
         _upload(desk, out)
+    if searched is not None:
+        _distillation(desk, tab, out, searched)
 
 
 def _upload(desk: Desk, out: gr.Textbox) -> None:
@@ -94,11 +111,95 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False, overw
     place = place.strip()
     if not is_remote(place):
         raise RecipeError(f"Destination {place!r}: must be hub:owner/name or a folder in a bucket")
+    text, kind = _recipe_of(desk, name)
+    return merge_job(desk, text, desk.roots.output(place), kind, overwrite=overwrite, public=public)
+
+
+def _recipe_of(desk: Desk, name: str) -> tuple[str, str]:
+    """The recipe of a finished merge as a draft, and what the merge was written as."""
     folder = desk.roots.path(name)
     recipe, _ = open_merge(folder)
-    kind = MODEL if recipe.parent == folder else DELTA
     text = desk.roots.read(str(recipe), _MOST_BYTES)
     # its paths start at its own folder, those of a draft at the page's root
     document = parse_document(text.encode("utf-8", "replace"), "recipe", recipe.parent)
-    text = portable(check(document), None).to_yaml()
-    return merge_job(desk, text, desk.roots.output(place), kind, overwrite=overwrite, public=public)
+    return portable(check(document), None).to_yaml(), MODEL if recipe.parent == folder else DELTA
+
+
+# --- distillation -----------------------------------------------------------------------------------------------------
+
+
+def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox) -> None:
+    """Build the part of `ramerge handoff`: the files with which a trainer distills the agents into a finished merge."""
+    with gr.Accordion("Distill the agents into this merge", open=False):
+        html("About", views.block(f"<p>{_ABOUT}</p>"))
+        info = "a line NAME=FILE for each agent; those of the search, or next to an agent, are filled in"
+        prompts = gr.Textbox("", lines=3, label=views.LABELS["--prompts"], info=info)
+        with gr.Row():
+            trainers = [(f"{name}: {trainer.title}", name) for name, trainer in TRAINERS.items()]
+            trainer = gr.Dropdown(trainers, value="trl", label=views.LABELS["--for"], info="--for")
+            folder = gr.Textbox("student", label="Folder of the files", info="the name of a new folder", max_lines=1)
+            overwrite = gr.Checkbox(False, label=views.LABELS["--overwrite"], info="--overwrite")
+        with gr.Row():
+            start = gr.Button("Write the files for the trainer", variant="primary")
+            stop = gr.Button("Stop", visible=False)
+        problems = problem_place()
+        command = text_place("Command line")
+        state = html("Progress")
+        written = html("What was written")
+        next_command = text_place("Next")
+    job = gr.State(None)
+
+    def fill(name: str, lines_of_search: str, lines: str) -> object:
+        """A line for each agent of the merge, with the user's text for it, in this tab or in the search."""
+        try:
+            agents = agents_in(_recipe_of(desk, name)[0], desk.roots)
+        except RamergeError:
+            return gr.skip()  # the button shows the problems
+        own = {agent: file for agent, file in prompts_in(lines).items() if file}
+        return prompt_lines(agents, prompts_in(lines_of_search) | own, desk.roots)
+
+    def write(*settings: Any) -> Iterator[tuple[object, ...]]:
+        work = desk.queue.add(Job("Handoff", handoff_words(desk, *settings), desk.roots.home))
+        for _ in work.follow():
+            yield views.progress(work), "", "", work.while_active
+        if work.state == DONE:
+            yield views.progress(work), *handoff_views(json.loads(work.output), settings[-2]), None
+
+    last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
+    inputs, shown_first = [out, prompts, trainer, folder, overwrite], [problems, command]
+    preview = partial(_preview, desk)
+    filled = gr.on([tab.select, out.blur], fill, [out, searched, prompts], prompts, **last)
+    filled.then(preview, inputs, shown_first, **PRIVATE)
+    gr.on([prompts.blur, folder.blur, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
+    act(start.click, write, inputs, [state, written, next_command, job], problems, concurrency_limit=None)
+    while_running(job, stop)
+
+
+def _preview(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object, str]:
+    """Problems, or the command line; nothing while prompts are missing."""
+    files = prompts_in(lines)
+    if not files or not all(files.values()):
+        return gr.skip(), ""
+    try:
+        return "", views.command(handoff_words(desk, name, lines, *settings))
+    except RamergeError as error:
+        return views.problems(error.problems), ""
+
+
+def handoff_words(desk: Desk, name: str, lines: str, trainer: str, folder: str, overwrite: bool) -> list[str]:
+    """The words of the command that hands a finished merge to a trainer, with prompts as lines of NAME=FILE."""
+    merged = desk.roots.output(name)
+    agents = read_draft(_recipe_of(desk, merged)[0], desk.roots).agents
+    prompts = desk.roots.prompts(dict.fromkeys(agents, "") | prompts_in(lines))
+    words = ["handoff", merged, replace(desk.roots, remote=False).output(folder), "--for", trainer]
+    words += [word for agent, path in prompts.items() for word in ("--prompts", f"{agent}={path}")]
+    return [*words, *["--overwrite"] * overwrite, "--json"]
+
+
+def handoff_views(record: Mapping[str, Any], folder: str) -> tuple[str, str]:
+    """The record of a handoff as HTML: the files with what the trainer needs, and the command that starts it."""
+    counts = ", ".join(f"{name} {count:,}" for name, count in record["prompts"].items())
+    files = ", ".join(f"{folder}/{name}" for name in record["files"])
+    needs = [f"before: {record['needs']}"] if record["needs"] else []
+    sentences = [f"{record['trainer']}: {len(record['teachers'])} teachers, prompts: {counts}", f"files: {files}"]
+    return views.block(views.listing([*sentences, *needs])), views.copyable("Start the trainer", record["command"])

@@ -109,11 +109,13 @@ LABELS = {
     "--specialist": "Specialists",
     "--serve": "Models run on",
     "--endpoint": "Endpoint",
+    "--for": "Trainer",
 }
 """Flags of commands and the labels of the page's controls for them."""
 
 _CHECKBOXES = ("--overwrite", "--public")
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
+_COMMAND = re.compile(r"(?:`|: )ramerge ")
 _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
 
 
@@ -131,7 +133,7 @@ def in_page_words(text: str) -> str:
         verb = match["verb"] and ("tick " if flag in _CHECKBOXES else "fill in ")
         return f"{verb or ''}“{LABELS[flag]}”"
 
-    return text if "`ramerge " in text else _FLAG.sub(control, _IN_PYTHON.sub("", text))
+    return text if _COMMAND.search(text) else _FLAG.sub(control, _IN_PYTHON.sub("", text))
 
 
 def problems(texts: Iterable[str]) -> str:
