@@ -40,7 +40,7 @@ def build_page(desk: Desk) -> gr.Blocks:
                 _next_tab_button(tabs, "compare", "Compare: the merge with base and agents")
             with gr.Tab("Compare", id="compare") as tab:
                 compare.build(desk, recipe, tab)
-                _next_tab_button(tabs, "share", "Share: card, report and upload")
+                _next_tab_button(tabs, "share", "Share: card, report, upload and distillation")
             with gr.Tab("Share", id="share") as tab:
                 share.build(desk, tab, prompts)
         page.unload(desk.forget)
