@@ -132,6 +132,19 @@ def recipe(folder: Path, text: str) -> Path:
 LINEAR = "merge_method: linear\nmodels: [{model: a}, {model: b}]\nparameters: {weight: 1}\n"
 
 
+def test_prompts_name_translated_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("base", "coder", "tool"):
+        write_checkpoint(tmp_path / name, {"w": floats([0.5, 1.0])})
+    text = "merge_method: task_arithmetic\nbase_model: base\nmodels: [{model: coder}, {model: tool}]\n"
+    recipe(tmp_path, text + "parameters: {weight: 1}\n")
+    monkeypatch.chdir(tmp_path)
+    Path("code.jsonl").write_text('{"prompt": "1+1="}\n')
+    assert command("plan", "recipe.yaml", "--prompts", "coder=code.jsonl").returncode == 0
+    refused = command("plan", "recipe.yaml", "--prompts", "code=code.jsonl")
+    assert refused.returncode != 0
+    assert "did you mean 'coder'?" in refused.stderr
+
+
 def test_all_paths_start_at_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recipe(tmp_path / "recipes", LINEAR)
     for folder, names in {"work": "ab", "recipes": "ab", "half": "a"}.items():

@@ -207,6 +207,8 @@ def test_ranges_of_any_size(s3: Server, tmp_path: Path) -> None:
         ({}, f"s3://{BUCKET}/x?versionId=3", "a query has no meaning here"),
         ({}, f"s3://me:hush@{BUCKET}/x", "must not hold user and password"),
         ({}, "ftp://host/x", "has no supported scheme"),
+        ({}, "s3:models/x", "did you mean s3://models/x"),
+        ({}, "S3//models/x", "did you mean s3://models/x"),
         ({}, "s3:/models", "has one slash after s3: and needs two: s3://models "),
         ({"RAMERGE_RETRY_SECONDS": "soon"}, f"s3://{BUCKET}/x", "must be a number of seconds"),
     ],

@@ -243,7 +243,7 @@ def test_other_machines_and_clean(s3: Server, source: dict[str, Any], stage: Pat
     assert s3.files("others") == {"notes": b"mine"}
     said = command("clean", out)
     assert "ramerge-partial: removed" in said.stdout and left(stage) == []
-    assert "nothing is left" in command("clean", out).stdout
+    assert "no leftovers" in command("clean", out).stdout
     kills.merge(source, out, overwrite=True)
     before = s3.files("others")
     assert ramerge.clean(out) == [] and s3.files("others") == before
@@ -356,6 +356,7 @@ def test_a_plan_says_what_is_wrong(
         ("s3://bucket/x", {"public": True}, "--public applies to the hub only"),
         ("out", {"public": True}, "--public: applies to remote outputs only"),
         ("out", {"staging_dir": "here"}, "--staging-dir: applies to remote outputs only"),
+        ("s3:bucket/x", {}, "did you mean s3://bucket/x"),
         ("s3:/bucket/x?hush", {}, "s3:/bucket/x.* has one slash after s3: and needs two: s3://bucket/x"),
         (Path("s3://bucket/x"), {}, "needs two: s3://bucket/x .in Python as a string"),
         ("s3://bucket/x", {"staging_dir": ""}, "--staging-dir: is empty; name a folder"),

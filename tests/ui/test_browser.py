@@ -115,7 +115,7 @@ def test_each_tab_says_what_comes_next(opened: Visit) -> None:
     for name in ("Stop", "Resume", "Run the list"):
         assert not page.get_by_role("button", name=name, exact=True).locator("visible=true").count()
     opened.click("Next: Compare: the merge with base and agents")
-    opened.click("Next: Share: card, report and upload")
+    opened.click("Next: Share: card, report, upload and distillation")
     expect(page.get_by_role("tab", name="Share")).to_have_attribute("aria-selected", "true", timeout=30_000)
 
 

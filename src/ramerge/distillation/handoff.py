@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from ramerge import InputError, Options, RecipeError, __version__
-from ramerge.distillation.merged import check_agents, check_tokens, notes_of_changes, open_merge, teachers_of
+from ramerge.distillation.merged import (
+    check_agents,
+    check_tasks,
+    check_tokens,
+    notes_of_changes,
+    open_merge,
+    teachers_of,
+)
 from ramerge.distillation.prompts import hardest as hardest_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
@@ -124,6 +131,7 @@ def handoff(
     ]:
         failures.add(InputError(f"{name}: must be at least 1" for name in lowest))
     failures.raise_all()
+    check_tasks(student, teachers or {})
     agents = [*student.recipe.agents]
     files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:

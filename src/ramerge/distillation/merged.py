@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,18 @@ def open_merge(path: Path) -> Merge:
     return Merge(folder.absolute(), recipe, path.absolute() if folder != path else None)
 
 
+def check_tasks(merge: Merge, teachers: Iterable[str]) -> None:
+    """Refuse a soup of one run, unless each of its members has a teacher by name.
+
+    Raises:
+        RecipeError: it is such a soup.
+    """
+    method = METHODS.get(merge.recipe.method)
+    if method is not None and method.along_run and not merge.recipe.agents.keys() <= set(teachers):
+        flags = " ".join(f"--teacher {name}=MODEL" for name in merge.recipe.agents)
+        raise RecipeError(f"{merge.folder}: {_SOUP}; if {method.name} averaged agents of several tasks: {flags}")
+
+
 def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
     """The teacher of each agent, as trainers load it: an absolute folder, or a hub id.
 
@@ -95,10 +107,6 @@ def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
     Raises:
         RecipeError: a checkpoint is missing, or is none that trainers load; with all problems and commands.
     """
-    method = METHODS.get(merge.recipe.method)
-    if method is not None and method.along_run and not merge.recipe.agents.keys() <= others.keys():
-        flags = " ".join(f"--teacher {name}=MODEL" for name in merge.recipe.agents)
-        raise RecipeError(f"{merge.folder}: {_SOUP}; if {method.name} averaged agents of several tasks: {flags}")
     teachers: dict[str, str] = {}
     problems = [
         f"--teacher {name}: the merge has no such agent; it has {', '.join(merge.recipe.agents)}"

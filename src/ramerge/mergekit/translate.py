@@ -71,7 +71,7 @@ _MARKS = frozenset({"merge_method", "models", "slices", "modules", *_OTHER_PROGR
 _KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")
 _MODEL_KEYS = ("model", "parameters")
 # ramerge's own keys. mergekit does not know them and ignores them, so both programs take the same file.
-_ADDED_KEYS = ("rounding", "rounding_seed", "companions", "shard_size", "allow")
+_ADDED_KEYS = ("rounding", "rounding_seed", "companions", "shard_size", "allow", "prompts")
 _OWN_KEYS = {
     "method": "use merge_method, or write it in ramerge's own form first: `ramerge plan RECIPE --write-recipe FILE`",
     "base": "use base_model",

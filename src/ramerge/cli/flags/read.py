@@ -139,11 +139,12 @@ def _with_flags(document: Document, options: Mapping[str, Any]) -> Document:
     agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    agent_names = list(document.agents)
+    agent_names = list(document.agents)  # none in the form of another program, which is translated when it is opened
     for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
         flag = f"--{key}"
         paths = named(flag, options.get(key, ()), f"NAME=PATH, such as {flag} code={example}")
-        if wrong := [name for name in paths if name not in agent_names]:
+        named_later = key == "prompts" and document.source is not None and document.stated("agents") is None
+        if not named_later and (wrong := [name for name in paths if name not in agent_names]):
             raise RecipeError(f"{flag} {name}: {unknown('agent', name, agent_names)}" for name in wrong)
         for name, path in paths.items():
             place = ("prompts", name) if key == "prompts" else ("agents", name, key)

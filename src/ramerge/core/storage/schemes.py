@@ -18,11 +18,15 @@ UploadTarget: TypeAlias = BucketUpload | HubUpload
 
 _HUB = "hub:"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
+_MISSPELLED = re.compile(rf"({'|'.join(SCHEMES)})(?::|//)(?!/)(.+)", re.DOTALL | re.IGNORECASE)
 
 
 def is_remote(text: str) -> bool:
-    """Whether a name is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
-    return _SCHEME.match(text) is not None or on_hub(text) is not None
+    """Whether a name is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two.
+
+    So is `s3:bucket` or `s3//bucket`, which is refused later: as a local folder, the model would be in the wrong place.
+    """
+    return any(pattern.match(text) for pattern in (_SCHEME, _MISSPELLED)) or on_hub(text) is not None
 
 
 def on_hub(text: str) -> str | None:
@@ -52,6 +56,11 @@ def _checked_address(text: str) -> str:
         CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials, a query, or
             what no folder of a bucket is called.
     """
+    if misspelled := _MISSPELLED.fullmatch(text):
+        address = without_secrets(f"{misspelled[1].lower()}://{misspelled[2]}")
+        raise CheckpointError(
+            f"{without_secrets(text)}: did you mean {address}? For a local folder, write ./{without_secrets(text)}"
+        )
     match = _SCHEME.fullmatch(text)
     scheme = match[1].lower() if match is not None else ""
     if match is None or scheme not in SCHEMES:
