@@ -36,7 +36,7 @@ def test_the_first_merge_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [*scores] == ["base", "code", "tool", "memory", "ram+", "average", "search"]
     means = {name: float(score) for name, score in scores.items()}
     best_alone = max(means[name] for name in ("base", "code", "tool", "memory"))
-    assert means["search"] > means["ram+"] > 90 > means["average"] > best_alone
+    assert min(means["search"], means["ram+"]) > 90 > means["average"] > best_alone
     assert (tmp_path / "merges" / "ram+" / "ramerge.json").is_file()
 
 

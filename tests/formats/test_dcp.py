@@ -134,9 +134,9 @@ CHANGES: dict[str, tuple[Callable[[Any], object], str]] = {
     "a place of 65 bits": (lambda found: setattr(of(found), "offset", 2**64), "a place that is no list"),
     "a place in another": (
         lambda found: vars(of(found)).update(offset=of(found).offset + 1, length=of(found).length - 1),
-        "no file of torch",
+        "not a torch.save file",
     ),
-    "another file": (lambda found: setattr(of(found), "relative_path", "__9_9.distcp"), "it is missing"),
+    "another file": (lambda found: setattr(of(found), "relative_path", "__9_9.distcp"), "is missing"),
     "a file outside": (lambda found: setattr(of(found), "relative_path", "../x"), "leads out of the folder"),
     "compressed": (lambda found: setattr(of(found), "transform_descriptors", ["zstd"]), "compressed or encrypted"),
     "no tensors": (lambda found: setattr(found, "state_dict_metadata", None), "does not describe tensors"),
@@ -219,7 +219,7 @@ def safetensors(
     ("first", "second", "words"),
     [
         ([0, 0], [1, 0], "overlap"),
-        ([0, 0], [3, 0], "leave 3 of 15"),
+        ([0, 0], [3, 0], "lack 3 of 15"),
         ([0, 0], [2], "no offsets that fit"),
         ([0, 0], [-1, 0], "no offsets that fit"),
         ([0, 0], "x", "no offsets that fit"),

@@ -207,7 +207,7 @@ CHANGES: dict[str, tuple[Callable[[Model], object], str]] = {
     "heads in no groups": (lambda m: m.config.update(num_key_value_heads=3), "no whole number of heads"),
     "other heads": (lambda m: m.config.update(head_dim=3), "should have 2 groups of 2 + 2 heads of 3 rows"),
     "other layers": (lambda m: m.config.update(num_hidden_layers=3), "should hold 3 layers"),
-    "a larger vocabulary": (lambda m: m.config.update(vocab_size=17), "says a vocabulary of 17"),
+    "a larger vocabulary": (lambda m: m.config.update(vocab_size=17), "vocab_size in config.json is 17"),
     "an odd gate and up": (lambda m: shorter(m, "decoder.layers.mlp.linear_fc1.weight", 3), "gate and up, one below"),
     "a layer too many": (later, "is of layer 5, but config.json says 2"),
     "a missing piece": (hole, "its shards lack 24 of 192 elements"),

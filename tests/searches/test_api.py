@@ -133,7 +133,7 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({"vary": VARY, "on_progress": 3}, "on_progress: must be a function, not 3"),
         ({"vary": VARY, "options": "no"}, "options: must be of the class ramerge.Options, not str"),
         ({"vary": VARY, "settings": {"html": 1}}, "html: must be True or False, not 1"),
-        ({"vary": VARY, "score": None}, "no score: give prompts for each agent (--prompts NAME=FILE"),
+        ({"vary": VARY, "score": None}, "no score: give prompts for each agent"),
         ({"vary": VARY, "score": 3}, "score: must be a function, .* not 3"),
         ({"vary": VARY, "recipe": None}, "recipe: must be a Recipe, a mapping or the path of a file, not None"),
     ],

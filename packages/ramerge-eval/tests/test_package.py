@@ -52,7 +52,7 @@ assert result.exit_code == 0 and "inspect_ai" not in sys.modules
 print(" ".join(result.output.split()))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert name == "table" or "local: no sandbox, with your rights" in done.stdout
+    assert name == "table" or "local (no sandbox, your permissions)" in done.stdout
 
 
 def test_an_empty_value_is_refused() -> None:

@@ -185,7 +185,9 @@ def recommend(
         return by_weights(source, open_recipe(source.recipe))
     document = open_recipe(source, options)
     check_prompts(document, options)
-    return of_recipe(analyze(source, options=options, on_progress=on_progress), document, options, on_progress)
+    advice = of_recipe(analyze(source, options=options, on_progress=on_progress), document, options, on_progress)
+    is_choosing = document.method == AUTO  # the merge heeds these keys
+    return advice if is_choosing else replace(advice, notes=(*notes_on_keys(document), *advice.notes))
 
 
 def of_recipe(analysis: Analysis, document: Document, options: Options, on_progress: Listener | None) -> Recommendation:
