@@ -124,6 +124,9 @@ Trainings on which mass was not developed:
 |---|---:|---:|---:|---:|---:|---:|
 {chr(10).join(map(_row, kinds(CONFIRMING)))}
 
+Agents of seed 72 were trained with products in bfloat16, which makes other agents than float32
+([experiment 046](../lab/experiments/046-mass.md#results)).
+
 Points behind the best merge on these trainings. Parentheses have the mean over {DRAWS:,} bootstrap samples of the
 held-out prompts. *Own replies*: candidates with statistically tied mass reply to the held-out prompts (`--generate`).
 

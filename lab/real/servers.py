@@ -73,15 +73,15 @@ class Reference:
             prompt = tokenizer.apply_chat_template(
                 record["prompt"], add_generation_prompt=True, return_tensors="pt", return_dict=True
             )
-            found = model.generate(
+            output = model.generate(
                 **prompt,
                 max_new_tokens=MOST_TOKENS,
                 do_sample=False,
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            self.ids.append(found.sequences[0, prompt["input_ids"].shape[1] :].tolist())
-            best = torch.stack([logits[0].float().topk(2).values for logits in found.logits])
+            self.ids.append(output.sequences[0, prompt["input_ids"].shape[1] :].tolist())
+            best = torch.stack([logits[0].float().topk(2).values for logits in output.logits])
             self.gaps.append((best[:, 0] - best[:, 1]).tolist())
         self.texts = [self._text(ids) for ids in self.ids]
 
@@ -164,15 +164,15 @@ class Check:
     """The four parts, each with rows of results.
 
     Args:
-        given: the command line.
+        arguments: of the command line.
     """
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self.base: Path = given.base
-        self.work: Path = given.work
-        self.out: Path = given.work / "servers"
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.base: Path = arguments.base
+        self.work: Path = arguments.work
+        self.out: Path = arguments.work / "servers"
         self.out.mkdir(parents=True, exist_ok=True)
-        self.asked = prompts(given.prompts)
+        self.prompts = prompts(arguments.prompts)
         self.agents = [word for task in AGENTS for word in ("--agent", f"{task}={self.work / 'sft' / task}")]
         self.merge = self.out / "merge"
         self._references: dict[tuple[str, str], Reference] = {}
@@ -185,7 +185,7 @@ class Check:
             model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
             if adapter is not None:
                 model = PeftModel.from_pretrained(model, adapter).to(getattr(torch, dtype)).eval()
-            self._references[key] = Reference(model, AutoTokenizer.from_pretrained(folder), self.asked)
+            self._references[key] = Reference(model, AutoTokenizer.from_pretrained(folder), self.prompts)
         return self._references[key]
 
     def replies_of_a_merge(self) -> Iterator[Row]:
@@ -193,7 +193,7 @@ class Check:
         run("merge", "--method", "ram+", "--base", self.base, *self.agents, self.merge, "--overwrite", "--quiet")
         for kind in ("vllm", "transformers"):
             for dtype in DTYPES:
-                texts, row = asked_of(server_of(kind, dtype), self.merge, self.asked, self.out / "merge.log")
+                texts, row = asked_of(server_of(kind, dtype), self.merge, self.prompts, self.out / "merge.log")
                 compared = self.reference(dtype).compare(texts)
                 yield {"what": "merge", "server": kind, "dtype": dtype, **row, **compared}
 
@@ -207,7 +207,7 @@ class Check:
         flags = ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", f"adapter={adapter.resolve()}"]
         for dtype in DTYPES:
             server = server_of("vllm", dtype, *flags)
-            texts, row = asked_of(server, self.base, self.asked, self.out / "adapter.log", "adapter")
+            texts, row = asked_of(server, self.base, self.prompts, self.out / "adapter.log", "adapter")
             compared = self.reference(dtype, adapter).compare(texts)
             yield {"what": "adapter", "server": "vllm", "dtype": dtype, **row, **compared}
 
@@ -215,8 +215,8 @@ class Check:
         """`ramerge eval --serve` on the same prompts."""
         from ramerge_eval.logs import read
 
-        lines = write_lines(self.out / "prompts.jsonl", self.asked)
-        expected = rewards_of(self.reference("float32").texts, self.asked)
+        lines = write_lines(self.out / "prompts.jsonl", self.prompts)
+        expected = rewards_of(self.reference("float32").texts, self.prompts)
         logs = self.out / "scores"
         shutil.rmtree(logs, ignore_errors=True)
         settings = {
@@ -229,8 +229,8 @@ class Check:
         asked = ["--model", f"merge={self.merge}", "--task", "ramerge/rewards", *flags]
         seconds = run("eval", logs, *asked, *served("vllm"), "--quiet")
         samples = read(logs)[0].tasks["rewards", "prompts"]
-        found = dict(zip(samples.keys, samples.metrics["reward"][:, 0].tolist(), strict=True))
-        rewards = [found[key] for key in sorted(found, key=lambda key: int(key.partition("/")[2]))]
+        by_key = dict(zip(samples.keys, samples.metrics["reward"][:, 0].tolist(), strict=True))
+        rewards = [by_key[key] for key in sorted(by_key, key=lambda key: int(key.partition("/")[2]))]
         yield {"server": "vllm", "seconds": seconds, **compared_rewards(rewards, expected)}
 
     def searches(self) -> Iterator[Row]:
@@ -304,18 +304,18 @@ PARTS: Mapping[str, Callable[[Check], Iterator[Row]]] = {
 
 def main() -> None:
     """Try all parts."""
-    given = parse_arguments()
+    arguments = parse_arguments()
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GB; vLLM on a CPU reserves half of the memory otherwise
-    check = Check(given)
+    check = Check(arguments)
     faults = []
-    for name in given.only:
+    for name in arguments.only:
         rows: list[Row] = []
         for row in PARTS[name](check):
             print(json.dumps(row), flush=True)
             rows.append(row)
             if not agrees(row):
                 faults.append(f"{name}: {json.dumps(row)}")
-            if given.write:
+            if arguments.write:
                 keep(name, rows)
     if faults:
         raise SystemExit("\n".join(["not the replies of the model in memory:", *faults]))
@@ -330,13 +330,13 @@ def agrees(row: Row) -> bool:
 
 def keep(part: str, rows: Sequence[Row]) -> None:
     """Keep the results of a part, with the date and the versions that it ran with."""
-    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    kept[part] = {
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    results[part] = {
         "date": datetime.now(timezone.utc).date().isoformat(),
         "versions": {package: version(package) for package in ("ramerge", "transformers", "torch", "peft")},
         "rows": rows,
     }
-    RESULTS.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ramerge.scoring.intervals import interval
 from ramerge.scoring.serving import SERVERS
 from ramerge.sdk.commands import named
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.merge import finished_merges, models_of
@@ -31,9 +31,7 @@ def build(desk: Desk, recipe: gr.Code, tab: gr.Tab) -> None:
     """Build the tab Compare."""
     info = "folders of finished merges, compared with base and agents; if none is named, those merged on this page"
     merges = gr.Dropdown([], multiselect=True, allow_custom_value=True, label="Merges", info=info)
-    with gr.Row():
-        score = gr.Button("Score on the demo's tasks", variant="primary")
-        stop = gr.Button("Stop", visible=False)
+    score, stop = run_buttons("Score on the demo's tasks")
     problems = problem_place()
     state = html("Progress")
     table = html("Scores")

@@ -155,6 +155,12 @@ def problem_place(**more: Any) -> gr.HTML:
     return html("Problems", **more)
 
 
+def run_buttons(text: str) -> tuple[gr.Button, gr.Button]:
+    """A row of a button that starts a command, and one that stops it, hidden until it runs."""
+    with gr.Row():
+        return gr.Button(text, variant="primary"), gr.Button("Stop", visible=False)
+
+
 def text_place(label: str) -> gr.HTML:
     """A place in a tab for the result of `views.copyable`."""
     return html(label, js_on_load=views.COPY)

@@ -16,7 +16,7 @@ from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.analysis.text import percent
 from ramerge.sdk.recipes import Document, words_of
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
@@ -25,9 +25,7 @@ _MOST_TENSORS = 12
 
 def build(desk: Desk, recipe: gr.Code) -> None:
     """Build the tab Look."""
-    with gr.Row():
-        start = gr.Button("Analyze", variant="primary")
-        stop = gr.Button("Stop", visible=False)
+    start, stop = run_buttons("Analyze")
     choose = gr.Button("Choose what is recommended", visible=False)
     problems = problem_place()
     state = html("Progress")

@@ -19,7 +19,7 @@ from ramerge.distillation.trainer import TRAINERS
 from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, text_place, while_running
+from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import agents_in, read_draft
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
@@ -139,13 +139,11 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
             trainer = gr.Dropdown(trainers, value="trl", label=views.LABELS["--for"], info="--for")
             folder = gr.Textbox("student", label="Folder of the files", info="the name of a new folder", max_lines=1)
             overwrite = gr.Checkbox(False, label=views.LABELS["--overwrite"], info="--overwrite")
-        with gr.Row():
-            start = gr.Button("Write the files for the trainer", variant="primary")
-            stop = gr.Button("Stop", visible=False)
+        start, stop = run_buttons("Write the files for the trainer")
         problems = problem_place()
         command = text_place("Command line")
         state = html("Progress")
-        written = html("What was written")
+        files_place = html("What was written")
         next_command = text_place("Next")
     job = gr.State(None)
 
@@ -171,7 +169,7 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
     filled = gr.on([tab.select, out.blur], fill, [out, searched, prompts], prompts, **last)
     filled.then(preview, inputs, shown_first, **PRIVATE)
     gr.on([prompts.blur, folder.blur, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
-    act(start.click, write, inputs, [state, written, next_command, job], problems, concurrency_limit=None)
+    act(start.click, write, inputs, [state, files_place, next_command, job], problems, concurrency_limit=None)
     while_running(job, stop)
 
 
