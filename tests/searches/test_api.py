@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from safetensors import deserialize
 
 import ramerge
 from ramerge.cli.main import cli
@@ -21,6 +23,7 @@ from ramerge.core.foundation.errors import EvaluationError
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
 from ramerge.searches.text import findings
+from tests.messages import Messages
 from tests.searches.scorers import answers, quality
 
 pytestmark = pytest.mark.full  # Optuna
@@ -32,6 +35,7 @@ RECIPE = {
     "base": str(AGENTS / "base"),
     "agents": {name: str(AGENTS / name) for name in ("coder", "tool", "memory")},
 }
+WEIGHTS = "model.safetensors"
 NO_PAGE = ramerge.SearchSettings(html=False)
 VARY = {"method": ["ram", "ram+"], "parameters.r": [0.1, 0.3]}
 
@@ -290,13 +294,46 @@ def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
     found = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
     assert {(point.point["method"], point.point.get("parameters.scale")) for point in found.points} == tried
     assert found.agents == {"a": pytest.approx(0.9), "b": pytest.approx(0.9)}
-    last = findings(found)[-1]
-    assert last.startswith(f"tried: {len(tried)} of 7 points; ") and last.endswith("decides which points come next")
+    [line] = [line for line in findings(found) if line.startswith(f"tried: {len(tried)} of 7 points; ")]
+    assert line.endswith("decides which points come next") and found.sampler == "sum-first"
     scored, agents = log.read_text().split(), len(RECIPE["agents"])
     assert scored[: agents + 1] == [*["passthrough"] * agents, "task_arithmetic"]
     again = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
     assert (again.best, again.points, again.agents) == (found.best, found.points, found.agents)
     assert log.read_text().split() == scored
+
+
+@pytest.mark.parametrize(("merges", "verdict"), [(31, "no difference"), (40, "yes"), (10, "no, worse")])
+def test_the_best_merge_is_compared_with_the_best_agents(
+    tmp_path: Path, merges: int, verdict: str, messages: Messages
+) -> None:
+    right = {"coder": {"code": 36, "tool": 2}, "tool": {"code": 1, "tool": 28}, "memory": {"code": 0, "tool": 3}}
+    log = tmp_path / "log"
+
+    def score(model: Path) -> dict[str, list[float]]:
+        record = json.loads((model / "ramerge.json").read_text())
+        with log.open("a") as file:
+            file.write(f"{record['method']}\n")
+        if (agent := record["parameters"].get("agent")) is not None:
+            merge, own = (dict(deserialize((folder / WEIGHTS).read_bytes())) for folder in (model, AGENTS / agent))
+            assert merge == own
+        counts = right.get(agent, {"code": merges, "tool": merges})
+        return {name: [float(place < count) for place in range(40)] for name, count in counts.items()}
+
+    rules = [{"match": "*", "take": "memory"}]  # for merges, not for the agents themselves
+    settings = replace(NO_PAGE, score_agents=True)
+    result = ramerge.search({**RECIPE, "rules": rules}, tmp_path / "out", score, vary=VARY, settings=settings)
+    assert result.agents == {"code": 18 / 20, "tool": 14 / 20}  # on the items of the choice
+    assert result.over_agents is not None and result.over_agents.value == pytest.approx(
+        fmean([(merges // 2) / 20] * 2) - fmean([18 / 20, 14 / 20])  # on the others
+    )
+    [line] = [line for line in findings(result, Path("OUT")) if line.startswith("enough?")]
+    assert line.startswith(f"enough? {verdict}")
+    messages.check(line)
+    scored = log.read_text()
+    again = ramerge.search({**RECIPE, "rules": rules}, tmp_path / "out", score, vary=VARY, settings=settings)
+    assert again == result and log.read_text() == scored
+    assert scored.split()[:3] == ["passthrough"] * 3
 
 
 def test_a_search_with_prompts_names_all_that_it_needs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,13 @@ def test_half_right_replies_half_mass_decides(prompt_files: dict[str, str]) -> N
             assert all(one.generated and one.held_out for one in replies)
             assert share == pytest.approx(fmean(one.reward or 0.0 for one in replies))
     best = max(replied, key=lambda point: fmean(point["right"].values()) + fmean(point["scores"].values()))
-    assert json.loads(Path("found/search.json").read_text())["best"] == best["number"]
+    result = json.loads(Path("found/search.json").read_text())
+    assert result["best"] == best["number"]
+    own, agents = best["right"], result["agents"]
+    assert agents == {name: right / count for name, (right, count) in result["score"]["right"].items()}
+    assert result["over_agents"]["value"] == pytest.approx(fmean(own.values()) - fmean(agents.values()))
+    assert done.stdout.splitlines()[-3].startswith("right replies to the held-out prompts")
+    assert done.stdout.splitlines()[-2].startswith("enough? no difference from its agents is visible")
     times = {path: path.stat().st_mtime_ns for path in Path("found/replies").rglob("*.jsonl")}
     last = max(times)
     last.write_text("".join(last.read_text().splitlines(keepends=True)[:-1]) + '{"place": "to')
@@ -159,6 +165,19 @@ def test_a_server_that_does_not_start_costs_no_score(
     assert not search(prompt_files, None, generate=False).winner.right
 
 
+def test_a_best_merge_without_ties_is_compared_with_its_agents(prompt_files: dict[str, str]) -> None:
+    Path("r.py").write_text(_REWARD)
+    result = ramerge.search(
+        {"base": "base", "agents": AGENTS, "prompts": prompt_files},
+        "found",
+        vary={"parameters.r": [0.1]},
+        settings=ramerge.SearchSettings(
+            html=False, calibration=replace(SETTINGS, reward="r.py:compute_score"), generate=True
+        ),
+    )
+    assert set(result.winner.right) == set(result.agents) and result.over_agents is not None
+
+
 NEEDED = ("accelerate", "fastapi", "uvicorn", "openai")
 
 
@@ -203,6 +222,7 @@ def test_the_model_leaves_memory_before_a_server_starts(
     ("words", "problem"),
     [
         (["--generate"], "--generate: needs --prompts, and --reward"),
+        (["--score-agents"], "--score-agents: needs --score"),
         (["--serve", "transformers"], "--serve: needs --prompts, and --reward"),
         (["--reward", "r.py:compute_score", "--serve", "vllm", "--no-generate"], "--serve and --no-generate: one of"),
         (

@@ -11,8 +11,8 @@ OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
 OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
 OUT/calibration/     with prompts: what was gathered of the agents
-OUT/replies/         with prompts and a reward: what candidates that are tied have replied themselves
-OUT/agents.json      the scores of the agents, where nothing was said to vary
+OUT/replies/         with prompts and a reward: what the best candidates have replied themselves
+OUT/agents.json      with a score: the scores of the agents, where nothing was said to vary or --score-agents was given
 OUT/order.json       with prompts and a score: the mass of every point, in whose order they are scored
 OUT/evaluation/      with suites: what the last model answered
 """
@@ -32,12 +32,12 @@ from ramerge import CheckpointError, EvaluationError, OutputError
 from ramerge.core.foundation.files import read_state
 from ramerge.core.planning.inputs import open_model
 from ramerge.core.storage.own_files import RECORDS
-from ramerge.scoring.scores import Objective
+from ramerge.scoring.scores import Objective, Scores
 from ramerge.scoring.serving import SERVED_NAME
 from ramerge.sdk.files import check_state, lock, write_file
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.text import brief, dumped, reason
-from ramerge.searches.trials import TrialFiles, read, validate
+from ramerge.searches.trials import Figures, TrialFiles, from_figures, read, to_figures, validate
 
 _MOST_TEXT = 1 << 24
 _AGENTS, _CALIBRATION = "agents.json", "calibration"
@@ -145,14 +145,17 @@ class Folder:
                 return [f"output and tracebacks of the score function are in {self.log}"]
         return []
 
-    def agents(self) -> dict[str, dict[str, float]]:
-        """The kept scores of agents, by name and figure."""
+    def agents(self) -> dict[str, Scores]:
+        """The kept scores of agents, by name."""
         path = self.root / _AGENTS
-        return validate(path, read(path), dict[str, dict[str, float]]) if path.exists() else {}
+        content = validate(path, read(path), dict[str, Figures]) if path.exists() else {}
+        if len({frozenset(figures) for figures in content.values()}) > 1:
+            raise EvaluationError(f"{path}: agents have different scores; remove the file, and they are scored again")
+        return {name: from_figures(path, figures) for name, figures in content.items()}
 
-    def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+    def keep_agents(self, agents: Mapping[str, Scores]) -> None:
         """Keep the scores of agents in the folder."""
-        self.write(_AGENTS, dumped(scores))
+        self.write(_AGENTS, dumped({name: to_figures(scores) for name, scores in agents.items()}, indent=None))
 
     def clear(self) -> None:
         """Remove the last candidate, which was scored."""

@@ -1,6 +1,7 @@
-"""Replies of tied candidates themselves: half the share that is right, half mass decides between them.
+"""Own replies of the best candidates: half the share that is right, half mass decides between those that are tied.
 
-Own replies to a few prompts are a noisy score, so they never decide alone.
+Own replies to a few prompts are a noisy score, so they never decide alone. They also tell whether the best merge is
+right as often as its agents.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
+
+import numpy as np
 
 from ramerge import EndpointError, Plan
+from ramerge.calibration.agreement import ReplySet
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.scoring.scores import Measure
+from ramerge.scoring.scores import Measure, Scores, of_items
 from ramerge.scoring.serving import ModelServer
 from ramerge.sdk.tensors import state_of
 from ramerge.sdk.text import dumped
@@ -29,8 +32,10 @@ from ramerge.searches.trials import Trial
 
 MOST_CANDIDATES = 5
 _FOLDER = "replies"
-Shares = Mapping[int, Mapping[str, float]]
-"""By trial and agent, the share of held-out prompts to which a candidate's own reply is right."""
+_GIVEN = (
+    "the agents' replies came with their prompts, the best of each prompt: they may be right more often than a single "
+    "reply of the agents would be"
+)
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,15 @@ class Choice:
 
     Attributes:
         best: the best; None where no candidate got a score.
-        shares: of right replies; empty where mass alone chose.
+        right: by trial and agent, the share of held-out prompts to which the own reply is right; empty where mass alone
+            chose.
+        agents: the same of each agent, on its own prompts; empty where mass alone chose.
         notes: what the user should know.
     """
 
     best: Trial | None
-    shares: Shares = field(default_factory=dict)
+    right: Mapping[int, Scores] = field(default_factory=dict)
+    agents: Scores = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -56,7 +64,7 @@ class OwnReplies:
         live: the model.
         prompts: of each agent.
         settings: how agents were asked, and the reward function.
-        least: the least reward of a right reply.
+        replies: of the agents, with what a right one earns.
         generate: whether candidates are asked; None: they are not, but all replies that are kept count.
         folder: of the search; replies are kept in it, and are not asked for again when it resumes.
         server: what serves the candidates; None for the model in memory.
@@ -66,14 +74,14 @@ class OwnReplies:
     live: LiveBase
     prompts: Mapping[str, Sequence[Prompt]]
     settings: CalibrationSettings
-    least: float
+    replies: ReplySet
     generate: bool | None
     folder: Folder
     server: ModelServer | None = None
     concurrency: int = 8
 
     def choose(self, contest: Contest, listen: Callable[[int, int], None]) -> Choice:
-        """Choose between the candidates that mass does not separate.
+        """Choose between the candidates that mass does not separate; where mass is enough, the best one replies alone.
 
         Args:
             contest: by mass, with all trials.
@@ -92,25 +100,21 @@ class OwnReplies:
             for trial in by_gain
             if trial is best or evidence.difference(objective, contest.figures(trial), figures).holds_0
         ][:MOST_CANDIDATES]
-        if len(ties) < 2:
-            return Choice(best)
         held_out = {name: self._held_out(name) for name in figures}
         if not self.generate and (self.generate is False or self._lacks_replies(contest, ties, held_out)):
             return Choice(best, notes=self._note_unused())
-        shares: dict[int, dict[str, float]] = {}
+        right: dict[int, Scores] = {}
         with closing(self._replier(held_out)) as replier:
             for place, trial in enumerate(ties):
                 listen(place, len(ties))
-                shares[trial.number] = self._shares(
-                    replier, contest.candidates.plan(trial.point), trial.number, held_out
-                )
+                right[trial.number] = self._right(replier, contest.candidates.plan(trial.point), trial.number, held_out)
         listen(len(ties), len(ties))
 
         def worth(trial: Trial) -> float:
-            right = {name: Measure(share) for name, share in shares[trial.number].items()}
-            return objective.value(right) + contest.values(trial)[0]
+            return objective.value(right[trial.number]) + contest.values(trial)[0]
 
-        return Choice(max(ties, key=worth), shares)
+        notes = () if all(each.generated for name in held_out for each in self.replies.exchanges[name]) else (_GIVEN,)
+        return Choice(max(ties, key=worth), right, self._right_of_agents(held_out), notes)
 
     def _lacks_replies(self, contest: Contest, ties: Sequence[Trial], held_out: Mapping[str, Sequence[Prompt]]) -> bool:
         """Whether a candidate has no kept reply to one of the prompts."""
@@ -146,9 +150,17 @@ class OwnReplies:
         folder = self.folder.root / _FOLDER / f"{number}-{fingerprint}"
         return {name: ReplyJournal.read(folder / f"{name}.jsonl") for name in agents}
 
-    def _shares(
-        self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]
-    ) -> dict[str, float]:
+    def _right_of_agents(self, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+        """The agents' own right replies, by prompt."""
+        keys = {name: {exchange.key for exchange in self.replies.exchanges[name]} for name in held_out}
+        return {
+            name: _share_of_right(prompt.key in keys[name] for prompt in prompts) for name, prompts in held_out.items()
+        }
+
+    def _right(self, replier: Replier, plan: Plan, number: int, held_out: Mapping[str, Sequence[Prompt]]) -> Scores:
+        """A candidate's own right replies, by prompt."""
+        least = self.replies.least
+        assert least is not None  # else nothing tells which are right
         journals = self._journals(plan, number, held_out)
         missing = {name: journals[name].without_reply(prompts) for name, prompts in held_out.items()}
         if any(missing.values()):
@@ -164,9 +176,13 @@ class OwnReplies:
                     "resumes from there (--no-generate chooses by mass alone)"
                 ) from error
         return {
-            name: fmean((journals[name].replies[prompt.key].reward or 0.0) >= self.least for prompt in prompts)
+            name: _share_of_right((journals[name].replies[prompt.key].reward or 0.0) >= least for prompt in prompts)
             for name, prompts in held_out.items()
         }
+
+
+def _share_of_right(is_right: Iterable[bool]) -> Measure:
+    return of_items(np.array([(float(each), 1.0) for each in is_right]))
 
 
 @dataclass(frozen=True)

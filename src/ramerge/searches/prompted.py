@@ -103,7 +103,8 @@ class PromptMeasures:
         return MassScorer(self.live, self.replies, self.fingerprints)
 
     def judge(self, prompts: AgentPrompts, folder: Folder, settings: SearchSettings) -> OwnReplies | None:
-        """Judge that lets tied candidates reply themselves: by default on a GPU or by a server, else as they are kept.
+        """Judge that lets the best candidates reply themselves: by default on a GPU or by a server, else as they are
+        kept.
 
         None where no reward function tells right replies from wrong ones.
         """
@@ -114,7 +115,7 @@ class PromptMeasures:
             self.live,
             prompts.prompts,
             prompts.settings,
-            self.replies.least,
+            self.replies,
             True if settings.generate is None and is_fast else settings.generate,
             folder,
             settings.server,

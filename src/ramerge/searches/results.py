@@ -19,6 +19,8 @@ BY_AGREEMENT = "agreement"
 """The key of `SearchResult.score` where prompts have scored: fingerprints of what was gathered, by agent."""
 TEMPER = "temper"
 """The key of what negative log-likelihoods of replies are divided by in their mass, likewise."""
+SUM_FIRST = "sum-first"
+"""`SearchResult.sampler` where nothing was said to vary: the score of the sum decides which points come next."""
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
@@ -76,7 +78,9 @@ class SearchResult(Displayed):
         scores: every figure of the best point on test items.
         seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs.
         notes: what a reader must know.
-        agents: of each figure the score of the best agent, where agents were scored.
+        agents: of each figure the score of the best agent, where agents were scored; of a search by prompts, where the
+            best point has replied itself, the share of held-out prompts to which each agent's reply is right.
+        over_agents: how much better the best point is than these, on the same items; None where that is not known.
 
     Example:
         >>> settings = ramerge.SearchSettings(html=False)
@@ -104,6 +108,7 @@ class SearchResult(Displayed):
     seconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
     agents: Mapping[str, float] = field(default_factory=dict)
+    over_agents: Estimate | None = None
 
     def _summary(self) -> Mapping[str, object]:
         return {"best": self.best, **self.winner.point, "scores": self.winner.scores, **counts(self.points)}

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean
 from typing import TypeAlias
 
 import ramerge
 from ramerge import EvaluationError, Options, Plan, PlanError
 from ramerge.scoring.scores import (
+    Measure,
+    Objective,
     ScoreFailedError,
     Scorer,
     Scores,
+    Split,
     check_names,
     join,
     objectives_of,
@@ -34,11 +35,12 @@ from ramerge.searches.contest import (
     split_of,
     write_best,
 )
+from ramerge.searches.evidence import Estimate
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.mass import MassScorer, nll_of
-from ramerge.searches.own_replies import Choice, OwnReplies, Shares
+from ramerge.searches.own_replies import Choice, OwnReplies
 from ramerge.searches.points import document_of
-from ramerge.searches.results import TEMPER, SearchResult, TriedPoint
+from ramerge.searches.results import SUM_FIRST, TEMPER, SearchResult, TriedPoint
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Point, Space
 from ramerge.searches.strategies import STRATEGIES, Question, StrategyKind, SumFirst, key_of
@@ -59,12 +61,10 @@ class Branches:
     """Points of a search after the first, which is the plain sum; agents are scored before it.
 
     Attributes:
-        agents: their names.
         good: the points where the sum is about as good as the agents' own mean over figures.
         poor: the points where it is not.
     """
 
-    agents: tuple[str, ...]
     good: tuple[Point, ...]
     poor: tuple[Point, ...]
 
@@ -133,18 +133,30 @@ class PlannedPoints:
         if key not in self._plans:
             if len(self._plans) >= _MOST_PLANS:
                 del self._plans[next(iter(self._plans))]
-            options = replace(self.options, overwrite=True)  # of the last candidate
-            place = self.out / "candidate" if self.out is not None else None
-            plan = ramerge.plan(document_of(self.recipe, point), place, options=options)
-            state = state_of(plan.details.inputs.files)
-            if changes := [path for path in state if self._state.get(path, state[path]) != state[path]]:
-                raise ChangedInputsError(
-                    f"{changes[0]}: has changed while the search ran, so its merges cannot be compared; name another "
-                    "folder, and search again"
-                )
-            self._state |= state
-            self._plans[key] = plan
+            self._plans[key] = self._plan(document_of(self.recipe, point))
         return self._plans[key]
+
+    def plan_agent(self, name: str) -> Plan:
+        """The plan of a merge that is an agent itself.
+
+        Raises:
+            RecipeError, ChangedInputsError: as for `plan`.
+        """
+        point = {"method": "passthrough", "parameters.agent": name}
+        return self._plan(document_of(self.recipe.without("rules"), point))
+
+    def _plan(self, document: Document) -> Plan:
+        options = replace(self.options, overwrite=True)  # of the last candidate
+        place = self.out / "candidate" if self.out is not None else None
+        plan = ramerge.plan(document, place, options=options)
+        state = state_of(plan.details.inputs.files)
+        if changes := [path for path in state if self._state.get(path, state[path]) != state[path]]:
+            raise ChangedInputsError(
+                f"{changes[0]}: has changed while the search ran, so its merges cannot be compared; name another "
+                "folder, and search again"
+            )
+        self._state |= state
+        return plan
 
     def content(self, space: Space) -> dict[str, object]:
         """The description of a search of these points, as far as it is known before anything is read."""
@@ -173,6 +185,7 @@ def search(
     settings: SearchSettings,
     make_scorer: MakeScorer,
     *,
+    agents: Sequence[str] = (),
     branches: Branches | None = None,
     notes: Sequence[str] = (),
     judge: OwnReplies | None = None,
@@ -181,7 +194,8 @@ def search(
     """Carry out a search: try points of its space, and keep the one that scores best.
 
     An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with the
-    result. A judge chooses between the best and those that are tied with it.
+    result. Agents that are named are scored before all points. A judge chooses between the best and those that are tied
+    with it.
     """
     strategy_of(settings, space)
     objectives = objectives_of(settings.objectives)
@@ -206,8 +220,9 @@ def search(
             settings.most_failures,
             _trials_of(folder, space),
         )
-        agents = _scores_of_agents(contest, folder, branches) if branches is not None else {}
-        _try_points(contest, _strategy(settings, space, branches, folder, agents), required_count, folder, on_progress)
+        specialists = Specialists(contest, _scores_of_agents(agents, candidates, contest, folder))
+        strategy = _strategy(settings, space, branches, folder, specialists)
+        _try_points(contest, strategy, required_count, folder, on_progress)
 
         def on_reply(count_so_far: int, count: int) -> None:
             on_progress(SearchProgress(count_so_far, count, None, 0, is_generating=True))
@@ -217,9 +232,8 @@ def search(
             failures = [f"point {trial.number}: {trial.failure}" for trial in contest.trials if trial.failure][:3]
             raise EvaluationError([f"{folder.root}: no point got a score", *failures, *folder.said_by_score()])
         all_notes = (*notes, *choice.notes)
-        return _Report(
-            contest, space, settings, folder, all_notes, _best_of_each(agents), choice.best, choice.shares
-        ).result()
+        sampler = SUM_FIRST if branches is not None else settings.sampler or DEFAULT
+        return _Report(contest, space, settings, sampler, folder, all_notes, specialists, choice.best, choice).result()
 
 
 def required_trials(settings: SearchSettings, space: Space) -> int:
@@ -263,10 +277,11 @@ def _strategy(
     space: Space,
     branches: Branches | None,
     folder: Folder,
-    agents: Mapping[str, Mapping[str, float]],
+    specialists: Specialists,
 ) -> Strategy:
     if branches is not None:
-        return SumFirst(list(space.points()), fmean(_best_of_each(agents).values()), branches.good, branches.poor)
+        mean = Objective().value(specialists.scores("validation"))
+        return SumFirst(list(space.points()), mean, branches.good, branches.poor)
     question = Question(space, objectives_of(settings.objectives), settings.seed, folder.journal)
     return strategy_of(settings, space).start(question)
 
@@ -293,27 +308,46 @@ def _try_points(
         ) from error
 
 
-def _scores_of_agents(contest: Contest, folder: Folder, branches: Branches) -> dict[str, dict[str, float]]:
-    """The scores of agents by figure, kept in the folder of the search."""
+def _scores_of_agents(
+    names: Sequence[str], candidates: PlannedPoints, contest: Contest, folder: Folder
+) -> dict[str, Scores]:
+    """The scores of agents, kept in the folder of the search."""
     agents = folder.agents()
-    for name in branches.agents:
+    for name in names:
         if name in agents:
             continue
-        contest.candidates.plan({"method": "passthrough", "parameters.agent": name}).merge()
+        candidates.plan_agent(name).merge()
         try:
             with closing(contest.scorer.parts(contest.candidate, "validation")) as parts:
-                scores = split_of(contest.scorer, join(parts), "validation")
+                scores = join(parts)
+            check_names(scores, list(next(iter(agents.values()), scores)))
         except ScoreFailedError as error:
             raise EvaluationError(f"agent {name} got no score: {error}") from error
-        agents[name] = {figure: measure.value for figure, measure in scores.items()}
+        agents[name] = scores
         folder.keep_agents(agents)
-    return agents
+    return {name: agents[name] for name in names}
 
 
-def _best_of_each(agents: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The score of the best agent for each figure."""
-    figures = dict.fromkeys(figure for scores in agents.values() for figure in scores)
-    return {each: max(scores.get(each, -math.inf) for scores in agents.values()) for each in figures}
+@dataclass(frozen=True)
+class Specialists:
+    """The best agent of each figure, with which merges are compared.
+
+    Attributes:
+        contest: with the scorer.
+        agents: what it measured, by agent; empty where agents were not scored.
+    """
+
+    contest: Contest
+    agents: Mapping[str, Scores]
+
+    def scores(self, split: Split) -> dict[str, Measure]:
+        """The score of the best agent for each figure, on the items for one purpose."""
+        splits = [split_of(self.contest.scorer, scores, split) for scores in self.agents.values()]
+        sign = self.contest.objectives[0].sign
+        return {
+            figure: max((scores[figure] for scores in splits), key=lambda measure: sign * measure.value)
+            for figure in (splits[0] if splits else ())
+        }
 
 
 @dataclass(frozen=True)
@@ -323,11 +357,12 @@ class _Report:
     contest: Contest
     space: Space
     settings: SearchSettings
+    sampler: str
     folder: Folder
     notes: Sequence[str]
-    agents: Mapping[str, float]
+    specialists: Specialists
     best: Trial
-    shares: Shares
+    choice: Choice
 
     def result(self) -> SearchResult:
         contest, objectives, best = self.contest, self.contest.objectives, self.best
@@ -336,9 +371,10 @@ class _Report:
         apart, test, more = self._test(best, validation)
         points = [self._point(trial, best, validation) for trial in contest.trials]
         is_one = len(objectives) == 1
+        agents = self.choice.agents or self.specialists.scores("validation")
         result = SearchResult(
             objectives=tuple(objectives),
-            sampler=self.settings.sampler or DEFAULT,
+            sampler=self.sampler,
             seed=self.settings.seed,
             space=self.space.as_dict(),
             score=self._score(),
@@ -355,11 +391,21 @@ class _Report:
                 "merging": round(sum(point.merge_seconds for point in points), 3),
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
-            agents=self.agents,
+            agents={name: measure.value for name, measure in agents.items()},
+            over_agents=self._over_agents(validation, test) if agents and is_one else None,
             notes=(*self.notes, *warnings, *more),
         )
         self.folder.write("search.json", dumped(result.to_dict()))
         return result
+
+    def _over_agents(self, validation: Scores, test: Scores | None) -> Estimate:
+        """How much better the best point is than the agents: on test items where agents have the same."""
+        objective, contest = self.contest.objectives[0], self.contest
+        if self.choice.agents:
+            return evidence.difference(objective, self.choice.right[self.best.number], self.choice.agents)
+        if test is None or contest.scorer.splits:
+            return evidence.difference(objective, validation, self.specialists.scores("validation"))
+        return evidence.difference(objective, test, self.specialists.scores("test"))
 
     def _score(self) -> dict[str, object]:
         scorer = self.contest.scorer
@@ -382,7 +428,7 @@ class _Report:
             behind=behind,
             scores={name: measure.value for name, measure in scores.items()},
             nll=nll_of(trial.scores) if isinstance(self.contest.scorer, MassScorer) else None,
-            right=self.shares.get(trial.number, {}),
+            right={name: measure.value for name, measure in self.choice.right.get(trial.number, {}).items()},
         )
 
     def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:

@@ -101,8 +101,7 @@ def search(
         require_extras({"search": STRATEGIES[settings.sampler].libraries if settings.sampler else ()})
         prompts = AgentPrompts.of(document, settings.calibration)
         _refuse_importances(document, vary)
-    if settings.generate or settings.server is not None:
-        _check_own_replies(settings, by_mass=by_mass)
+    _check_comparison(settings, by_mass=by_mass)
     if document.method == AUTO:
         check_unchosen(document)
         document = document.without("method")  # the space has methods, or there is the default
@@ -117,7 +116,7 @@ def search(
     branches = None
     if prompts is None and is_usual and not settings.objectives:
         good, poor = branches_after_sum(points, document)
-        branches = Branches(tuple(document.agents), tuple(good), tuple(poor))
+        branches = Branches(tuple(good), tuple(poor))
     description = {
         "recipe": document.without(*unused_keys).as_dict(),
         **(prompts.description() if prompts is not None else {}),
@@ -153,6 +152,7 @@ def search(
             points,
             settings,
             make_scorer,
+            agents=list(document.agents) if branches is not None or settings.score_agents else [],
             branches=branches,
             notes=notes,
             judge=judge,
@@ -163,8 +163,14 @@ def search(
     return result
 
 
-def _check_own_replies(settings: SearchSettings, *, by_mass: bool) -> None:
-    """Refuse to ask candidates for replies that nothing scores, or that a server cannot serve."""
+def _check_comparison(settings: SearchSettings, *, by_mass: bool) -> None:
+    """Refuse to score agents without a score, and replies of candidates without a reward, or that no server gives."""
+    if settings.score_agents and by_mass:
+        raise EvaluationError(
+            "--score-agents: needs --score; with --prompts and --reward, --generate compares the merge with its agents"
+        )
+    if not settings.generate and settings.server is None:
+        return
     word = "--generate" if settings.generate else "--serve"
     if not by_mass or not settings.calibration.reward:
         raise EvaluationError(f"{word}: needs --prompts, and --reward to score the merges' own replies")

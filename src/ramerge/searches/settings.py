@@ -80,9 +80,18 @@ class SearchSettings:
         metadata=about(
             "--generate/--no-generate",
             "search",
-            "With --prompts and --reward: let statistically tied candidates reply to the held-out prompts, and choose "
-            "by "
-            "the share of right replies and mass, in equal parts. Default: on with a GPU or --serve.",
+            "With --prompts and --reward: let the best candidates reply to the held-out prompts, choose between tied "
+            "ones by the share of right replies and mass, in equal parts, and compare the best with its agents. "
+            "Default: on with a GPU or --serve.",
+        ),
+    )
+    score_agents: bool = field(
+        default=False,
+        metadata=about(
+            "--score-agents",
+            "score",
+            "With --score: score each agent, too, and compare the best merge with them; always on without --vary and "
+            "--space.",
         ),
     )
     html: bool = field(
@@ -122,6 +131,7 @@ class SearchSettings:
             most_failures=(_is_whole(self.most_failures, 0), "a whole number, or 0 for no bound", self.most_failures),
             score_timeout=(is_time, "a number of seconds above 0", seconds),
             generate=(self.generate is None or isinstance(self.generate, bool), _A_BOOL, self.generate),
+            score_agents=(isinstance(self.score_agents, bool), _A_BOOL, self.score_agents),
             html=(isinstance(self.html, bool), _A_BOOL, self.html),
         )
 

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 
 from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, shown
 from ramerge.searches.evidence import Estimate
-from ramerge.searches.results import BY_AGREEMENT, TEMPER, SearchResult, counts
+from ramerge.searches.results import BY_AGREEMENT, SUM_FIRST, TEMPER, SearchResult, counts
 from ramerge.searches.space import label, spelling
 
 _MOST_ROWS = 20
 _MOST_CANDIDATES = 12
 _MOST_FAILURES = 3
 _WIDTH = 100
+_SEARCH = Path("SEARCH")
+"""Stands for the folder of a search where that is not known."""
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
     """The lines of a search for the terminal: the best points, how sure that is, and paths. Its notes are warnings."""
     if _by_mass(result):
-        unit, *others = findings(result)
+        unit, *others = findings(result, out)
         return [
             unit,
             *_mass_table(result),
@@ -39,7 +42,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
         "recipe in recipe.yaml"
     )
-    return [*_ranking(result), *findings(result), *failures(result), where]
+    return [*_ranking(result), *findings(result, out), *failures(result), where]
 
 
 def _by_mass(result: SearchResult) -> bool:
@@ -130,8 +133,8 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return head, rows
 
 
-def findings(result: SearchResult) -> list[str]:
-    """Sentences on the result of a search."""
+def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
+    """Sentences on the result of a search in a folder; the last one says whether the best merge is enough."""
     best = result.winner
     if _by_mass(result):
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
@@ -149,9 +152,9 @@ def findings(result: SearchResult) -> list[str]:
         return [
             f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
             f"negative log-likelihood per token{reply_note}",
-            f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}. Mass compares the merge with the agents: "
-            "evaluate the best few on your own tasks",
+            f"best: {spelling(best.point, short=True)}{ties}{_doubt(result)}",
             *_untried(result),
+            *_enough(result, out),
         ]
     lines = [f"best: point {best.number}: {spelling(best.point)}"]
     if result.agents:
@@ -172,7 +175,43 @@ def findings(result: SearchResult) -> list[str]:
         )
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
-    return [*lines, *_untried(result)]
+    return [*lines, *_untried(result), *_enough(result, out)]
+
+
+def _enough(result: SearchResult, out: Path) -> list[str]:
+    """Sentences that compare the best merge with its agents, and say what to do next."""
+    over, by_mass = result.over_agents, _by_mass(result)
+    if len(result.objectives) > 1:
+        return []
+    if over is None:
+        how = (
+            "mass does not tell; with --reward and --generate, the best merge itself replies to the held-out prompts, "
+            "and is compared with its agents"
+            if by_mass
+            else "agents were not scored; --score-agents compares the best merge with them"
+        )
+        return [f"enough? {how}"]
+    lines = []
+    if by_mass:
+        right = result.winner.right
+        shares = [f"{name} {right[name]:.3f} and {share:.3f}" for name, share in result.agents.items()]
+        lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
+    figures = _with_interval(over, sign=True, digits=3)
+    if over.holds_0:
+        more = "prompts (--prompt-count)" if by_mass else "items of the score"
+        verdict = (
+            f"no difference from its agents is visible: {figures}. Evaluate the merge on your own tasks and ship it; "
+            f"more {more} narrow the interval"
+        )
+    elif result.objectives[0].sign * over.value >= 0:
+        verdict = f"yes, better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
+    else:
+        prompts = "" if by_mass else " --prompts NAME=FILE"
+        verdict = (
+            f"no, worse than its agents: {figures}. Distill the agents into the merge: "
+            f"ramerge handoff {quote(str(out))} STUDENT{prompts}"
+        )
+    return [*lines, f"enough? {verdict}"]
 
 
 def _doubt(result: SearchResult) -> str:
@@ -201,7 +240,11 @@ def _untried(result: SearchResult) -> list[str]:
         methods.pop(point.point.get("method"), None)
     lacking = f"; methods not tried: {enumerated(list(methods))}" if methods else ""
     # of a search for which nothing is said to vary, agents are scored, too
-    more = "the score of the sum decides which points come next" if result.agents else "a larger --trials resumes"
+    more = (
+        "the score of the sum decides which points come next"
+        if result.sampler == SUM_FIRST
+        else "a larger --trials resumes"
+    )
     return [f"tried: {count:,} of {size:,} points{lacking}; {more}"]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -53,7 +52,8 @@ class _Items(TypedDict):
     items: list[tuple[float, float]]
 
 
-_Figures = dict[str, float | _Items]
+Figures = dict[str, float | _Items]
+"""Scores as plain values."""
 
 
 class _TrialFile(TypedDict):
@@ -63,8 +63,8 @@ class _TrialFile(TypedDict):
     state: State
     failure: str | None
     seconds: dict[str, float]
-    scores: _Figures
-    test: NotRequired[_Figures]
+    scores: Figures
+    test: NotRequired[Figures]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class TrialFiles:
             "state": trial.state,
             "failure": trial.failure,
             "seconds": {"merging": trial.merge_seconds, "scoring": trial.score_seconds},
-            "scores": _figures_of(trial.scores),
+            "scores": to_figures(trial.scores),
         }
         write_file(self._path(trial.number), dumped(content, indent=None))
 
@@ -109,14 +109,11 @@ class TrialFiles:
                 "remove the file, and the point is scored again"
             )
         seconds = content["seconds"]
-        if not all(map(_is_finite, content["scores"].values())):
-            text = "a score has no items, or is not finite; remove the file, and the point is scored again"
-            raise EvaluationError(f"{self._path(number)}: {text}")
         return Trial(
             number,
             content["point"],
             content["state"],
-            _scores(content["scores"]),
+            from_figures(self._path(number), content["scores"]),
             content["failure"],
             seconds.get("merging", 0.0),
             seconds.get("scoring", 0.0),
@@ -134,12 +131,12 @@ class TrialFiles:
 
     def keep_test(self, number: int, scores: Scores) -> None:
         """Keep the scores of a trial on items kept apart."""
-        write_file(self._path(number), dumped(read(self._path(number)) | {"test": _figures_of(scores)}, indent=None))
+        write_file(self._path(number), dumped(read(self._path(number)) | {"test": to_figures(scores)}, indent=None))
 
     def test(self, number: int) -> Scores | None:
         """The scores of a trial on items kept apart; None where there are none."""
         content = validate(self._path(number), read(self._path(number)), _TrialFile).get("test")
-        return _scores(content) if content else None
+        return from_figures(self._path(number), content) if content else None
 
     def _path(self, number: int) -> Path:
         return self.root / f"{number}.json"
@@ -150,14 +147,23 @@ def _is_finite(content: float | _Items) -> bool:
     return values.size > 0 and bool((np.abs(values) <= LARGEST).all())
 
 
-def _figures_of(scores: Scores) -> dict[str, object]:
+def to_figures(scores: Scores) -> dict[str, object]:
+    """Scores as plain values, with their items."""
     return {
         name: measure.value if measure.items is None else {"items": measure.items.tolist()}
         for name, measure in scores.items()
     }
 
 
-def _scores(content: Mapping[str, float | _Items]) -> Scores:
+def from_figures(path: Path, content: Figures) -> Scores:
+    """The scores that plain values in a file stand for.
+
+    Raises:
+        EvaluationError: one has no items, or is not finite.
+    """
+    if not all(map(_is_finite, content.values())):
+        problem = "a score has no items, or is not finite; remove the file, and it is scored again"
+        raise EvaluationError(f"{path}: {problem}")
     return {
         name: Measure(value) if isinstance(value, float) else of_items(np.array(value["items"]))
         for name, value in content.items()
