@@ -36,8 +36,10 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(Roots((home.resolve(), AGENTS.resolve())))
 
 
-def words(desk: Desk, coder: str, memory: str, folder: str = "found", reward: str = "") -> list[str]:
-    return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", reward, 4, 12, folder)
+def words(
+    desk: Desk, coder: str, memory: str, folder: str = "found", reward: str = "", *, generate: bool = False
+) -> list[str]:
+    return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", reward, generate, 4, 12, folder)
 
 
 def test_command_is_a_search_by_prompts(desk: Desk) -> None:
@@ -51,8 +53,8 @@ def test_command_is_a_search_by_prompts(desk: Desk) -> None:
 
 def test_rewards_come_from_a_function_below_the_roots(desk: Desk) -> None:
     (desk.roots.home / "mine.py").write_text("")
-    given = words(desk, "add.jsonl", "add.jsonl", reward=f" {desk.roots.home}/mine.py:compute_score ")
-    assert given[given.index("--reward") + 1] == "mine.py:compute_score"
+    given = words(desk, "add.jsonl", "add.jsonl", reward=f" {desk.roots.home}/mine.py:compute_score ", generate=True)
+    assert given[given.index("--reward") + 1] == "mine.py:compute_score" and "--generate" in given
     command.make_context("search", given[1:])
     for wrong in ("mine.py", "mine:compute_score", "../mine.py:f", "/etc/mine.py:f", "nothing.py:f", "mine.py:f()"):
         with pytest.raises(RecipeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -38,6 +39,8 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
         prompts = gr.Textbox(lines, lines=3, label=views.LABELS["--prompts"], info=info)
         info = "--reward: FILE.py:FUNCTION in verl's form, for prompts with ground_truth; then only right replies count"
         reward = gr.Textbox("", label=views.LABELS["--reward"], info=info, placeholder="none", max_lines=1)
+        info = "--generate: the best merges reply to held-out prompts, too; needs a reward function"
+        generate = gr.Checkbox(False, label=views.LABELS["--generate"], info=info)
     with gr.Row():
         info = "--prompt-count: of each agent; half of them score"
         count = gr.Number(_USUAL.count, precision=0, minimum=2, label=views.LABELS["--prompt-count"], info=info)
@@ -72,11 +75,12 @@ def build(desk: Desk, recipe: gr.Code) -> gr.Textbox:
         return prompt_lines(names, prompts_in(lines), desk.roots) if names else gr.skip()
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
-    inputs, shown_first = [recipe, prompts, reward, count, longest, out], [problems, command]
+    inputs, shown_first = [recipe, prompts, reward, generate, count, longest, out], [problems, command]
     preview = partial(_preview, desk)
     follow_event = recipe.change(follow, [recipe, prompts], prompts, **last)
     follow_event.then(preview, inputs, shown_first, **PRIVATE)
-    gr.on([box.blur for box in (prompts, reward, count, longest, out)], preview, inputs, shown_first, **last)
+    changes = [generate.change, *(box.blur for box in (prompts, reward, count, longest, out))]
+    gr.on(changes, preview, inputs, shown_first, **last)
     act(start.click, search, inputs, [state, candidates, job], problems, concurrency_limit=None)
     while_running(job, stop)
     candidates.change(lambda view: gr.update(visible=bool(view)), candidates, choose, **PRIVATE)
@@ -114,7 +118,7 @@ def prompt_lines(agents: Mapping[str, str], files: Mapping[str, str], roots: Roo
 
 
 def search_words(
-    desk: Desk, text: str, lines: str, reward: str, count: float, longest: float, folder: str
+    desk: Desk, text: str, lines: str, reward: str, generate: bool, count: float, longest: float, folder: str
 ) -> list[str]:
     """The words of the command that searches by prompts of each agent, given as lines of NAME=FILE."""
     document = read_draft(text or EMPTY, desk.roots)
@@ -122,6 +126,7 @@ def search_words(
     words = ["search", *words_of(document, method=False, start=desk.roots.home)]
     words += [word for name, path in prompts.items() for word in ("--prompts", f"{name}={path}")]
     words += ["--reward", desk.roots.function(reward)] if reward.strip() else []
+    words += ["--generate"] if generate else []
     words += ["--prompt-count", str(int(count or 0)), "--max-new", str(int(longest or 0))]
     return [*words, replace(desk.roots, remote=False).output(folder)]
 
@@ -130,7 +135,7 @@ def search_view(result: SearchResult, folder: str) -> str:
     """A search as HTML: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
     charts = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-    sentences = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
+    sentences = [*findings(result, Path(folder)), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]
     sentence_list = views.listing(map(views.in_page_words, sentences))
     failure_list = views.listing(map(views.in_page_words, failures(result)), "warnings")
     return views.block(sentence_list, failure_list, views.table("Points", head, rows), views.figures(charts))

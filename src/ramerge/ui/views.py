@@ -100,6 +100,7 @@ LABELS = {
     "--method": "Method",
     "--prompts": "Prompts",
     "--reward": "Reward function",
+    "--generate": "Compare with the agents",
     "--prompt-count": "Number of prompts",
     "--max-new": "Tokens of a reply",
     "--overwrite": "Replace what is there",
@@ -113,7 +114,7 @@ LABELS = {
 }
 """Flags of commands and the labels of the page's controls for them."""
 
-_CHECKBOXES = ("--overwrite", "--public")
+_CHECKBOXES = ("--generate", "--overwrite", "--public")
 _IN_PYTHON = re.compile(r" \(in Python (?:[^()]|\([^()]*\))*\)")
 _COMMAND = re.compile(r"(?:`|: )ramerge ")
 _FLAG = re.compile(r"(?P<verb>\b(?:pass|give|use) )?(?P<flag>--[a-z][a-z-]*)(?: (?:\w+\.py:\w+|[A-Z][A-Z=]*\b))?")
