@@ -198,10 +198,12 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
         lines = [f"right replies to the held-out prompts, of the best merge and of each agent: {', '.join(shares)}"]
     figures = _with_interval(over, sign=True, digits=3)
     if over.holds_0:
+        # of a few prompts that are all right, the interval is a point
+        few = f" on {sum(count for _, count in result.score['right'].values())} prompts" if by_mass else ""
         more = "prompts (--prompt-count)" if by_mass else "items of the score"
         verdict = (
-            f"no difference from its agents is visible: {figures}. Evaluate the merge on your own tasks and ship it; "
-            f"more {more} narrow the interval"
+            f"no difference from its agents is visible{few}: {figures}. Evaluate the merge on your own tasks and ship "
+            f"it; more {more} show smaller differences"
         )
     elif result.objectives[0].sign * over.value >= 0:
         verdict = f"yes, better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
