@@ -303,7 +303,7 @@ def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
     assert log.read_text().split() == scored
 
 
-@pytest.mark.parametrize(("merges", "verdict"), [(31, "no difference"), (40, "yes"), (10, "no, worse")])
+@pytest.mark.parametrize(("merges", "verdict"), [(31, "no difference"), (40, "better"), (10, "worse")])
 def test_the_best_merge_is_compared_with_the_best_agents(
     tmp_path: Path, merges: int, verdict: str, messages: Messages
 ) -> None:

@@ -206,11 +206,11 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
             f"it; more {more} show smaller differences"
         )
     elif result.objectives[0].sign * over.value >= 0:
-        verdict = f"yes, better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
+        verdict = f"better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
     else:
         prompts = "" if by_mass else " --prompts NAME=FILE"
         verdict = (
-            f"no, worse than its agents: {figures}. Distill the agents into the merge: "
+            f"worse than its agents: {figures}. If that is too much, distill the agents into the merge: "
             f"ramerge handoff {quote(str(out))} STUDENT{prompts}"
         )
     return [*lines, f"enough? {verdict}"]
