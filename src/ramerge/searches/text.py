@@ -8,7 +8,7 @@ from statistics import fmean
 
 from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
-from ramerge.sdk.text import enumerated, shown
+from ramerge.sdk.text import enumerated, quantity, shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, TEMPER, SearchResult, counts
 from ramerge.searches.space import label, spelling
@@ -98,7 +98,10 @@ def _ranking(result: SearchResult) -> list[str]:
     """The table of points for the terminal, the best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
-    return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+    return [
+        *table(head, rows[:_MOST_ROWS]),
+        *([f"and {quantity(more, 'more point')}, in search.json"] if more > 0 else []),
+    ]
 
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
@@ -137,7 +140,7 @@ def findings(result: SearchResult) -> list[str]:
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
         ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
-            ties = f", the most balanced of the {_count(len(result.front), 'candidate')} on the Pareto front"
+            ties = f", the most balanced of the {quantity(len(result.front), 'candidate')} on the Pareto front"
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
@@ -216,11 +219,7 @@ def failures(result: SearchResult) -> list[str]:
 
 
 def _points(count: int) -> str:
-    return _count(count, "point")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return quantity(count, "point")
 
 
 def _interval(estimate: Estimate) -> str:

@@ -18,6 +18,7 @@ from ramerge.core.recipe.paths import portable
 from ramerge.distillation.trainer import TRAINERS
 from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
+from ramerge.sdk.text import quantity
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import agents_in, read_draft
@@ -199,5 +200,8 @@ def handoff_views(record: Mapping[str, Any], folder: str) -> tuple[str, str]:
     counts = ", ".join(f"{name} {count:,}" for name, count in record["prompts"].items())
     files = ", ".join(f"{folder}/{name}" for name in record["files"])
     needs = [f"before: {record['needs']}"] if record["needs"] else []
-    sentences = [f"{record['trainer']}: {len(record['teachers'])} teachers, prompts: {counts}", f"files: {files}"]
+    sentences = [
+        f"{record['trainer']}: {quantity(len(record['teachers']), 'teacher')}, prompts: {counts}",
+        f"files: {files}",
+    ]
     return views.block(views.listing([*sentences, *needs])), views.copyable("Start the trainer", record["command"])
