@@ -218,11 +218,12 @@ def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> N
         raise RecipeError(f"{label}{key}: {reasons[str(key).partition('.')[0]]}" for key in wrong)
 
 
-def note_unused(document: Document, keys: Iterable[str], command: str) -> list[str]:
-    """A note on keys of a recipe without effect in a command; none if it states none of them.
+def note_unused(document: Document, keys: Iterable[str], work: str) -> list[str]:
+    """A note on keys of a recipe without effect in some work; none if it states none of them.
 
     Args:
         keys: keys of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
+        work: what they have no effect in, such as `an analysis`.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     extras = []
@@ -237,7 +238,7 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
         elif value is not None or any(agent.get(key) is not None for agent in agents):
             extras.append(key)
     has = "has" if len(extras) == 1 else "have"
-    return [f"{command}: {enumerated(extras)} in the recipe {has} no effect here, only in a merge"] if extras else []
+    return [f"{enumerated(extras)} in the recipe {has} no effect in {work}, only in a merge"] if extras else []
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
