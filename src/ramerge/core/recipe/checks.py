@@ -86,7 +86,8 @@ def _method_problems(document: Document) -> list[str]:
             return problems
     method = METHODS[name]
     if method.needs_base and document.stated("base") is None:
-        problems.append(document.where(("base",), f"is missing, but {name} needs it; {ADD_BASE}"))
+        advice = "give its state dict" if document.models else ADD_BASE
+        problems.append(document.where(("base",), f"is missing, but {name} needs it; {advice}"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
