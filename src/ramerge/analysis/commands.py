@@ -128,7 +128,10 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     is_verbose = not quiet and not prints(all_flags)
-    with say_afterwards(summary(analysis) if is_verbose else []), shown(quiet=quiet) as listen:
+    is_other = analysis.method != record.method
+    whose = f"; figures of a merge are those of {analysis.method}, not of {record.method}" if is_other else ""
+    head = f"{out}: merged by {record.method}. What training changed in its agents{whose}:"
+    with say_afterwards([head, *summary(analysis)] if is_verbose else []), shown(quiet=quiet) as listen:
         lines = advice(analysis, document, options)
         text = recipe.read_text(encoding="utf-8")
         write_outputs(analysis, all_flags, listen, record=record.to_dict(), recipe=text, advice=lines)

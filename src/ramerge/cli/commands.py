@@ -129,13 +129,12 @@ def plan(
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
         merge_plan = make(document, out, kind=kind, options=options, on_progress=listen)
-    if recipe_file is not None:
-        write_recipe(merge_plan.recipe, recipe_file)
+    written = write_recipe(merge_plan.recipe, recipe_file) if recipe_file is not None else []
     warn(doubts(merge_plan.details))
     if as_json:
         click.echo(dumped(merge_plan.to_dict()), nl=False)
     elif recipe_file != STANDARD_OUTPUT:
-        say(merge_plan.explain().split("\n"))
+        say([*merge_plan.explain().split("\n"), *written])
     if problems := objections(merge_plan.details):
         raise click.exceptions.Exit(fail(problems, 2))
 
@@ -190,6 +189,14 @@ def clean(outs: tuple[str, ...], options: Options) -> None:
     hidden folder is on this machine, and uploaded files are removed too.
     """
     from ramerge.api import clean as run
+    from ramerge.core.foundation.files import no_such_folder
+    from ramerge.core.storage.schemes import is_remote
 
+    nothing = "no leftovers of interrupted runs"
     for out in outs:
-        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: no leftovers of interrupted runs")
+        if lines := run(out, staging_dir=options.upload.staging_dir):
+            say(lines)
+        elif is_remote(out) or Path(out).expanduser().exists():
+            say(f"{out}: {nothing}")
+        else:
+            say(no_such_folder(Path(out), f", and {nothing}"))

@@ -23,7 +23,7 @@ from ramerge.sdk.progress import silence
     "output",
     "--models",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Only copy the tiny models to this folder, as base, coder (adds), tool (reverses) and memory (sorts).",
 )
 @option(

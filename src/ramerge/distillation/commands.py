@@ -9,6 +9,7 @@ import click
 
 from ramerge.cli.options import PROMPTS
 from ramerge.sdk.commands import OUT, PATH, command, named, option, options, printing, run_options, say, warn
+from ramerge.sdk.text import quantity
 
 if TYPE_CHECKING:
     from ramerge import Options
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     metavar="N",
     help="Keep the N hardest prompts of each agent: those where the merge is least likely to give the agent's reply. "
     "MERGED must be a search with prompts.",
+)
+@option(
+    "prompts",
+    "--hold-out",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Write N prompts of each agent to OUT/held_out.jsonl, to score the student with, and train on the others.",
 )
 @option(
     "models",
@@ -60,6 +70,7 @@ def handoff(
     teachers: tuple[str, ...],
     trainer: str,
     hardest: int | None,
+    hold_out: int,
     max_new: int,
     quiet: bool,
     as_json: bool,
@@ -84,6 +95,7 @@ def handoff(
         prompts=named("--prompts", prompts, "NAME=PATH"),
         teachers=named("--teacher", teachers, "NAME=MODEL"),
         hardest=hardest,
+        hold_out=hold_out,
         max_new=max_new,
         options=options,
     )
@@ -91,10 +103,10 @@ def handoff(
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        counts = ", ".join(f"{name} {count:,}" for name, count in record.prompts.items())
         say(
             [
-                f"{out}: {record.trainer}: {len(record.teachers)} teachers, prompts: {counts}",
+                f"{out}: {record.trainer}: {quantity(len(record.teachers), 'teacher')}",
+                *record.lines(),
                 *([f"before: {record.needs}"] if record.needs else []),
                 f"next: {record.command}",
             ]

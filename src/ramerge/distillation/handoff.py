@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,13 @@ from ramerge.distillation.merged import (
     teachers_of,
 )
 from ramerge.distillation.prompts import hardest as hardest_of
+from ramerge.distillation.prompts import hold_out as hold_out_of
 from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
 from ramerge.sdk.options import check_options
 from ramerge.sdk.outputs import claim_folder, path_of
-from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
+from ramerge.sdk.text import Displayed, dumped, enumerated, quantity, unknown
 
 RECORD = "handoff.json"
 SCHEMA = "ramerge.handoff/1"
@@ -41,6 +42,8 @@ class Handoff(Displayed):
         student: the folder of the merge, from which the distillation starts.
         teachers: name of each agent to its folder or hub id.
         prompts: how many prompts of each teacher the dataset has.
+        prompt_files: the files that these come from.
+        held_out: how many prompts of each teacher are held out to score the student with; empty if none are.
         files: names of the files in the folder.
         command: the command that starts the trainer.
         needs: what must be there before; empty if nothing but the trainer.
@@ -62,9 +65,19 @@ class Handoff(Displayed):
     command: str
     needs: str = ""
     notes: tuple[str, ...] = ()
+    prompt_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    held_out: Mapping[str, int] = field(default_factory=dict)
 
     def _summary(self) -> Mapping[str, object]:
         return {"trainer": self.trainer, "student": self.student, "teachers": len(self.teachers), **self.prompts}
+
+    def lines(self) -> list[str]:
+        """A line for each teacher: how many prompts it gets, from which files, and where it is."""
+        return [
+            f"{name}: {quantity(count, 'prompt')} of {', '.join(self.prompt_files[name])}"
+            f"{f', {self.held_out[name]:,} more held out' if self.held_out else ''}; teacher {self.teachers[name]}"
+            for name, count in self.prompts.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -83,6 +96,7 @@ def handoff(
     prompts: Mapping[str, str | os.PathLike[str]] | None = None,
     teachers: Mapping[str, str | os.PathLike[str]] | None = None,
     hardest: int | None = None,
+    hold_out: int = 0,
     max_new: int = 1024,
     options: Options = _OPTIONS,
 ) -> Handoff:
@@ -100,6 +114,8 @@ def handoff(
             moved; by default those of the recipe.
         hardest: keep this many prompts of each agent, those to which the merge is least likely to give the agent's
             reply; for the folder of a search with prompts. By default all prompts.
+        hold_out: write this many prompts of each agent to a file of their own, `held_out.jsonl`, to score the student
+            with.
         max_new: tokens of a reply at most, at least 1.
         options: `overwrite` applies.
 
@@ -121,15 +137,17 @@ def handoff(
     """
     check_options(options)
     failures = _Failures()
-    source, folder = Path(merged).expanduser(), path_of(Path(out))
+    source, folder = Path(merged).expanduser(), path_of(os.fspath(out))
     with failures.caught():
-        student = open_merge(source)
+        student = open_merge(merged)
     if trainer not in TRAINERS:
         failures.add(RecipeError(unknown("trainer", trainer, [*TRAINERS])))
     if lowest := [
-        name for name, count in (("max_new", max_new), ("hardest", hardest)) if count is not None and count < 1
+        (name, least)
+        for name, count, least in (("max_new", max_new, 1), ("hardest", hardest, 1), ("hold_out", hold_out, 0))
+        if count is not None and count < least
     ]:
-        failures.add(InputError(f"{name}: must be at least 1" for name in lowest))
+        failures.add(InputError(f"{name}: must be at least {least}" for name, least in lowest))
     failures.raise_all()
     check_tasks(student, teachers or {})
     agents = [*student.recipe.agents]
@@ -150,6 +168,7 @@ def handoff(
     with failures.caught():
         likelihoods = likelihoods_of(student.search) if hardest is not None else {}
     failures.raise_all()
+    own_prompts, held_out = hold_out_of(own_prompts, hold_out) if hold_out else (own_prompts, {})
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
     notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
     if hardest is not None:
@@ -158,8 +177,9 @@ def handoff(
         counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
         notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {counts_text}")
     tasks, template = tasks_of(own_prompts, student.folder)
+    tasks_held_out, _ = tasks_of(held_out, student.folder) if held_out else ([], template)
     trainer_format = TRAINERS[trainer]
-    lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
+    lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute(), tasks_held_out)
     contents = trainer_format.files(lesson)
     result = Handoff(
         trainer_format.title,
@@ -170,6 +190,8 @@ def handoff(
         trainer_format.command.format(out=shlex.quote(str(lesson.out))),
         trainer_format.needs,
         tuple(notes),
+        {name: tuple(map(str, paths)) for name, paths in files.items()},
+        {name: len(each) for name, each in held_out.items()},
     )
     # the record comes last: a folder with one is whole
     write_texts([*((folder / name, text) for name, text in contents.items()), (folder / RECORD, result.to_json())])

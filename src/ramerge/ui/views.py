@@ -111,6 +111,8 @@ LABELS = {
     "--serve": "Models run on",
     "--endpoint": "Endpoint",
     "--for": "Trainer",
+    "--teacher": "Teachers",
+    "--hold-out": "Prompts held out",
 }
 """Flags of commands and the labels of the page's controls for them."""
 
