@@ -113,8 +113,8 @@ def plan(
 ) -> None:
     """Show what a merge would read, write and need, and every problem that would make it fail.
 
-    In place of a recipe, you can give the folder of a single model. Only headers are read, except for the method
-    auto and for prompts, which run the agents. Without the extra `remote`, Hub models are downloaded first.
+    In place of a recipe, you can give the folder of a single model. Only headers are read, but the method auto and
+    prompts run the agents. Without the extra `remote`, Hub models are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs
@@ -139,7 +139,7 @@ def plan(
         raise click.exceptions.Exit(fail(problems, 2))
 
 
-@command(short_help="Write a model of any format as safetensors.")
+@command(short_help="Convert a model of any format to safetensors.")
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
@@ -147,8 +147,8 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
 
     MODEL is a folder or Hub id in any format that ramerge reads: sharded (FSDP, torch.distributed), quantized, or an
-    adapter with its --base. With other models, the output takes tensor names, dtypes and files from --base. --set
-    sets further keys of a recipe, such as allow.extra_tensors=true or rename.
+    adapter with its --base. For a full model, --base gives the output's tensor names, dtypes and other files.
+    --set sets further keys of a recipe, such as allow.extra_tensors=true or rename.
     """
     from ramerge.cli.flags.read import read_model
 

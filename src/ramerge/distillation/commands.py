@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ramerge import Options
 
 
-@command(short_help="Write the files to distill the agents into a merge.")
+@command(short_help="Write trainer files to distill the agents into a merge.")
 @click.argument("merged", metavar="MERGED", type=PATH)
 @OUT
 @options(PROMPTS)
@@ -78,9 +78,9 @@ def handoff(
 ) -> None:
     """Write the files with which a trainer distills the agents of a merge into the merge.
 
-    MERGED is the folder of a merge, or of a search, for its best merge. The merge is a warm start for the student, and
-    each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a dataset with the
-    teacher of each prompt, and a configuration of the trainer. No weights are copied.
+    MERGED is the folder of a merge, or of a search (its best merge is used). The merge is a warm start for the
+    student, and each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a
+    dataset with the teacher of each prompt, and a configuration of the trainer. No weights are copied.
 
     \b
     ramerge handoff MERGED OUT --prompts code=code.jsonl --prompts tool=tool.jsonl

@@ -43,7 +43,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     type=click.Choice(STRATEGIES),
     default="uniform",
     show_default=True,
-    help="How to weight the checkpoints; all but greedy are also methods.",
+    help="How to weight the checkpoints.",
 )
 @option(
     "method",
