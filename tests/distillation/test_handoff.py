@@ -142,7 +142,9 @@ def test_the_hardest_prompts_are_kept() -> None:
 @pytest.mark.parametrize("trainer", [*TRAINERS])
 def test_prompts_are_held_out_to_score_the_student(trainer: str, merged: Path) -> None:
     whole = ramerge.handoff(merged, "whole", trainer=trainer, prompts=PROMPTS)
-    result = ramerge.handoff(merged, "out", trainer=trainer, prompts=PROMPTS, hold_out=3)
+    result = ramerge.handoff(
+        merged, "out", trainer=trainer, prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=3)
+    )
     assert result.prompts == dict.fromkeys(AGENTS, 5) and result.held_out == dict.fromkeys(AGENTS, 3)
     assert {*result.files} == {*whole.files, "held_out.jsonl"} and not whole.held_out
     text_of = TEXT_OF.get(trainer, lambda row: row["prompt"][0]["content"])
@@ -156,7 +158,9 @@ def test_prompts_are_held_out_to_score_the_student(trainer: str, merged: Path) -
         assert Path("out/mopd.yaml").read_text().count(f"{Path('out/held_out.jsonl').resolve()}\n") == 1
     lines = Path("code.jsonl").read_text().splitlines(keepends=True)
     Path("code.jsonl").write_text("".join(reversed(lines)))
-    again = ramerge.handoff(merged, "again", trainer=trainer, prompts=PROMPTS, hold_out=3)
+    again = ramerge.handoff(
+        merged, "again", trainer=trainer, prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=3)
+    )
     assert again.held_out == result.held_out
     assert {text_of(json.loads(line)) for line in Path("again/held_out.jsonl").read_text().splitlines()} == held_out
 
@@ -170,7 +174,9 @@ def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
     result = ramerge.handoff("found", "out")
     assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
-    every = [ramerge.handoff("found", f"hard{count}", hardest=count) for count in (1, 2, 3)]
+    every = [
+        ramerge.handoff("found", f"hard{count}", settings=ramerge.HandoffSettings(hardest=count)) for count in (1, 2, 3)
+    ]
     assert [each.prompts["code"] for each in every] == [1, 2, 3]
     assert "only prompts that the search has scored can be kept: 3 of 8 of code" in every[0].notes[0]
     texts = [[row["prompt"][0]["content"] for row in rows_of(Path(f"hard{count}"))] for count in (1, 2, 3)]
@@ -305,14 +311,13 @@ def test_all_problems_are_named_together(merged: Path) -> None:
     shutil.rmtree("coder")
     Path("coder").write_text("a file")
     with pytest.raises(ramerge.RecipeError) as error:
-        ramerge.handoff("mergd", "out", trainer="axolotl", prompts=PROMPTS, max_new=0)
+        ramerge.handoff("mergd", "out", trainer="axolotl", prompts=PROMPTS)
     assert [problem.partition(":")[0] for problem in error.value.problems] == [
         "mergd",
         "unknown trainer 'axolotl'; known",
-        "max_new",
     ]
     with pytest.raises(ramerge.InputError) as error:
-        ramerge.handoff(merged, merged, prompts={"code": "missing.jsonl"}, hardest=3)
+        ramerge.handoff(merged, merged, prompts={"code": "missing.jsonl"}, settings=ramerge.HandoffSettings(hardest=3))
     starts = ("tool: has no prompts", "memory: has no prompts", "teacher code", "merged: is one of the inputs")
     starts += ("prompts of code: missing.jsonl", "--hardest: needs scores")
     assert len(error.value.problems) == len(starts)
@@ -334,12 +339,12 @@ def test_an_earlier_handoff_is_replaced_on_request(merged: Path) -> None:
 
 
 def test_numbers_are_checked(merged: Path) -> None:
-    with pytest.raises(ramerge.InputError, match="max_new: must be at least 1"):
-        ramerge.handoff(merged, "out", prompts=PROMPTS, max_new=0)
-    with pytest.raises(ramerge.InputError, match="hardest: must be at least 1"):
-        ramerge.handoff(merged, "out", prompts=PROMPTS, hardest=0)
-    with pytest.raises(ramerge.InputError, match="hold_out: must be at least 0"):
-        ramerge.handoff(merged, "out", prompts=PROMPTS, hold_out=-1)
+    with pytest.raises(ramerge.RecipeError, match="max_new: must be a whole number of at least 1, not 0"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(max_new=0))
+    with pytest.raises(ramerge.RecipeError, match="hardest: must be a whole number of at least 1, not 0"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(hardest=0))
+    with pytest.raises(ramerge.RecipeError, match="hold_out: must be a whole number of at least 0, not -1"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=-1))
 
 
 def test_a_plugin_adds_a_trainer(merged: Path, monkeypatch: pytest.MonkeyPatch) -> None:

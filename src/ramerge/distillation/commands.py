@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING
 import click
 
 from ramerge.cli.options import PROMPTS
-from ramerge.sdk.commands import OUT, PATH, command, named, option, options, printing, run_options, say, warn
+from ramerge.distillation.settings import HandoffSettings
+from ramerge.sdk.commands import (
+    OUT,
+    PATH,
+    command,
+    named,
+    option,
+    options,
+    options_of,
+    printing,
+    run_options,
+    say,
+    warn,
+)
 from ramerge.sdk.text import quantity
 
 if TYPE_CHECKING:
@@ -19,23 +32,7 @@ if TYPE_CHECKING:
 @click.argument("merged", metavar="MERGED", type=PATH)
 @OUT
 @options(PROMPTS)
-@option(
-    "prompts",
-    "--hardest",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Keep the N hardest prompts of each agent: those where the merge is least likely to give the agent's reply. "
-    "MERGED must be a search with prompts.",
-)
-@option(
-    "prompts",
-    "--hold-out",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Write N prompts of each agent to OUT/held_out.jsonl, to score the student with, and train on the others.",
-)
+@options_of(HandoffSettings, "settings")
 @option(
     "models",
     "--teacher",
@@ -53,15 +50,6 @@ if TYPE_CHECKING:
     metavar="TRAINER",
     help="The trainer: trl, trl-async, verl, nemo-rl, slime, or a plug-in's.",
 )
-@option(
-    "output",
-    "--max-new",
-    type=click.IntRange(1),
-    default=1024,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of tokens in a reply.",
-)
 @options(printing("what was written"), run_options("overwrite"))
 def handoff(
     merged: Path,
@@ -69,9 +57,7 @@ def handoff(
     prompts: tuple[str, ...],
     teachers: tuple[str, ...],
     trainer: str,
-    hardest: int | None,
-    hold_out: int,
-    max_new: int,
+    settings: HandoffSettings,
     quiet: bool,
     as_json: bool,
     options: Options,
@@ -94,9 +80,7 @@ def handoff(
         trainer=trainer,
         prompts=named("--prompts", prompts, "NAME=PATH"),
         teachers=named("--teacher", teachers, "NAME=MODEL"),
-        hardest=hardest,
-        hold_out=hold_out,
-        max_new=max_new,
+        settings=settings,
         options=options,
     )
     warn(record.notes)

@@ -19,18 +19,17 @@ from ramerge.distillation.merged import (
     open_merge,
     teachers_of,
 )
-from ramerge.distillation.prompts import hardest as hardest_of
-from ramerge.distillation.prompts import hold_out as hold_out_of
-from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
+from ramerge.distillation.prompts import hardest, hold_out, likelihoods_of, read_files, tasks_of
+from ramerge.distillation.settings import HandoffSettings
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
-from ramerge.sdk.options import check_options
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder, path_of
 from ramerge.sdk.text import Displayed, dumped, enumerated, quantity, unknown
 
 RECORD = "handoff.json"
 SCHEMA = "ramerge.handoff/1"
-_OPTIONS = Options()
+_SETTINGS, _OPTIONS = HandoffSettings(), Options()
 
 
 @dataclass(frozen=True, repr=False)
@@ -95,9 +94,7 @@ def handoff(
     trainer: str = "trl",
     prompts: Mapping[str, str | os.PathLike[str]] | None = None,
     teachers: Mapping[str, str | os.PathLike[str]] | None = None,
-    hardest: int | None = None,
-    hold_out: int = 0,
-    max_new: int = 1024,
+    settings: HandoffSettings = _SETTINGS,
     options: Options = _OPTIONS,
 ) -> Handoff:
     """Write what a trainer needs to distill the agents of a merge (teachers) into the merge (student).
@@ -112,11 +109,7 @@ def handoff(
             merge names, or that its search has read.
         teachers: name of an agent to the checkpoint that stands in for it, where its own is an adapter, a delta or
             moved; by default those of the recipe.
-        hardest: keep this many prompts of each agent, those to which the merge is least likely to give the agent's
-            reply; for the folder of a search with prompts. By default all prompts.
-        hold_out: write this many prompts of each agent to a file of their own, `held_out.jsonl`, to score the student
-            with.
-        max_new: tokens of a reply at most, at least 1.
+        settings: which prompts are taken, and how long replies are. By default all prompts.
         options: `overwrite` applies.
 
     Returns:
@@ -136,18 +129,13 @@ def handoff(
         ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
     """
     check_options(options)
+    check_settings("settings", settings, HandoffSettings)
     failures = _Failures()
     source, folder = Path(merged).expanduser(), path_of(os.fspath(out))
     with failures.caught():
         student = open_merge(merged)
     if trainer not in TRAINERS:
         failures.add(RecipeError(unknown("trainer", trainer, [*TRAINERS])))
-    if lowest := [
-        (name, least)
-        for name, count, least in (("max_new", max_new, 1), ("hardest", hardest, 1), ("hold_out", hold_out, 0))
-        if count is not None and count < least
-    ]:
-        failures.add(InputError(f"{name}: must be at least {least}" for name, least in lowest))
     failures.raise_all()
     check_tasks(student, teachers or {})
     agents = [*student.recipe.agents]
@@ -166,20 +154,24 @@ def handoff(
     with failures.caught():
         own_prompts = read_files(files)
     with failures.caught():
-        likelihoods = likelihoods_of(student.search) if hardest is not None else {}
+        likelihoods = likelihoods_of(student.search) if settings.hardest is not None else {}
     failures.raise_all()
-    own_prompts, held_out = hold_out_of(own_prompts, hold_out) if hold_out else (own_prompts, {})
+    own_prompts, held_out = hold_out(own_prompts, settings.hold_out) if settings.hold_out else (own_prompts, {})
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
     notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
-    if hardest is not None:
+    if settings.hardest is not None:
         counts = {name: len(each) for name, each in own_prompts.items()}
-        own_prompts = hardest_of(own_prompts, likelihoods, hardest)
+        own_prompts = hardest(own_prompts, likelihoods, settings.hardest)
         counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
-        notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {counts_text}")
+        notes.append(
+            f"--hardest {settings.hardest}: only prompts that the search has scored can be kept: {counts_text}"
+        )
     tasks, template = tasks_of(own_prompts, student.folder)
     tasks_held_out, _ = tasks_of(held_out, student.folder) if held_out else ([], template)
     trainer_format = TRAINERS[trainer]
-    lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute(), tasks_held_out)
+    lesson = Lesson(
+        student.folder.resolve(), names, tasks, template, settings.max_new, folder.absolute(), tasks_held_out
+    )
     contents = trainer_format.files(lesson)
     result = Handoff(
         trainer_format.title,
