@@ -4,8 +4,9 @@ For a linear weight, with the mean absolute activation a_j of its input j over r
 
     tau_ij = scale * (sum_t tau_t)_ij * (1 - (1 - keep) a_j / max_j a_j)
 
-What meets the base's strongest inputs is changed least. The paper takes the base's activations on any text: record
-inputs with `ramerge calibrate --source base`. All other tensors, and weights without recorded inputs, take the sum.
+Weights that multiply the base's strongest inputs change least. The paper takes the base's activations on any text:
+record inputs with `ramerge calibrate --source base`. All other tensors, and weights without recorded inputs, take the
+sum.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ class Aim(Method[AimParameters, Start]):
     side: SideInput | None = INPUTS
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-        """The remaining share of each input, (d,), or (d, 1) for a stored transpose; None if all are 0."""
+        """Return the share of the update that each input keeps.
+
+        Shape (d,), or (d, 1) for a weight stored transposed; None if all activations are 0.
+        """
         means = np.mean([each.weights @ np.abs(each.inputs) for each in records], 0)
         largest = float(means.max(initial=0.0))
         if not largest:
@@ -72,15 +76,15 @@ class Aim(Method[AimParameters, Start]):
         def damped(base: Array, *agents: Array) -> Array:
             return np.asarray(base + prepared([agent - base for agent in agents]) * piece.operator)
 
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        with np.errstate(over="ignore", invalid="ignore"):  # non-finite values show in the result
             return piece.compute_numbers(damped, (-1, piece.shape[1]))
 
     def unit(self, layer: Layer, parameters: AimParameters) -> int:
-        """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
+        """Whole rows if inputs were recorded; at least 2, because 1 means an element-wise merge."""
         return max(layer.shape[1] * (layer.width if layer.transposed else 1), 2) if layer.rows else 1
 
     def scratch(self, layer: Layer, parameters: AimParameters, agents: int) -> int:
-        """Bytes of the recorded inputs and their absolute values."""
+        """Bytes that the recorded inputs and their absolute values take."""
         result = 4 * math.prod(layer.shape) if layer.transposed else 0
         return 16 * (sum(layer.rows) * layer.width + result) + WIDENING_BYTES if layer.rows else 0
 

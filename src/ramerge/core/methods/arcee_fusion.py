@@ -1,4 +1,4 @@
-"""Arcee Fusion: only the most important entries of one agent's task vector (Arcee, mergekit's method of this name).
+"""Arcee Fusion: merge only the most important entries of one agent's task vector (mergekit's method of this name).
 
 I = |tau| * sum over the row of p ln(p / q)        p, q: softmax of the agent's and of the base's row, plus 1e-8
 merged = a    where I >= median + 1.5 * (upper quartile - lower quartile), over the tensor
@@ -24,7 +24,7 @@ from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8
-# Rows are taken in groups of so many elements, so that intermediate arrays are small.
+# Rows are processed in groups of about this many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 
@@ -34,7 +34,7 @@ class ArceeFusionParameters(Parameters):
 
 @dataclass(frozen=True)
 class Quartiles(Values):
-    """Importances, and the ranks of their quartiles."""
+    """Count importances, and find their quartiles."""
 
     def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         base, agent = piece.numbers((-1, row_of(piece.shape)))
@@ -46,7 +46,7 @@ class Quartiles(Values):
 
 
 def _weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
-    """The size of every element's change, times how far the softmax of its row diverged from the base's."""
+    """Each element's absolute change, times the KL divergence of its row's softmax from that of the base's row."""
     changes = np.empty(base.shape, np.float32)
     step = max(_GROUP // base.shape[1], 1)
     for first in range(0, len(base), step):
@@ -59,7 +59,7 @@ def _weighted_changes(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
 
 
 def _chances(rows: Numbers) -> NDArray[np.float64]:
-    """Softmax of every row, in float64: the divergence of close rows is far below the accuracy of float32."""
+    """Softmax of each row plus 1e-8; float64, because the divergence of close rows is far below float32's accuracy."""
     wide = rows.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
     chances: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True) + _LEAST_CHANCE
@@ -90,7 +90,7 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
             return np.float32(median + 1.5 * (upper - lower))
 
     def rows(self, piece: Piece, prepared: np.float32, base: Numbers, *agents: Numbers) -> Numbers:
-        # a row that is not finite has no importance, and must not pass for the base's
+        # NaN importances of non-finite rows compare as false, so such rows do not become the base's
         return np.where(_weighted_changes(base, agents[0]) < prepared, base, agents[0])
 
 

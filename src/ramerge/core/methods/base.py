@@ -1,6 +1,6 @@
 """The base class of methods: paper, parameters, statistics, and pure functions on pieces of tensors.
 
-A method is an object of a class of one of these kinds, with these members to define:
+A method is an instance of a subclass of one of these classes, which defines the members listed here:
 
     Method[P, R]             prepare(parameters, agents, results) -> R; merge(piece, R, ...)
       ElementMethod[P]       element(base, taus, *numbers), compiled; numbers(parameters, agents, results)
@@ -10,7 +10,7 @@ A method is an object of a class of one of these kinds, with these members to de
       MatrixMethod[P]        solve(tensor, taus, parameters); memory(layer, parameters, agents): whole linear weights
       MeanMethod[P]          weights(parameters, agents): a mean that is computed as the agents are read
 
-P are its parameters. R is what it makes of them before it merges, with the results of its statistics.
+P is the type of its parameters. R is the type of what `prepare` returns from parameters and results of statistics.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 
 Counts = NDArray[Any]
 FEW = 16
-"""The most agents that a kernel takes that is written out for their number."""
+"""The most agents for a kernel that is compiled for a fixed number of agents."""
 MANY = 512
-"""The most agents of methods that take them one after another, or in groups."""
+"""The most agents for a method that takes them one after another, or in groups."""
 Agents = tuple[str, ...]
 
 
 class Parameters(BaseModel):
-    """A method's parameters, each stated once: type, range, default, description."""
+    """A method's parameters. Each field states type, range, default and description."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def in_effect(self) -> dict[str, object]:
-        """Those in effect, as plain values: without fields whose `only` is not met."""
+        """The parameters in effect, as plain values; leaves out fields whose `only` conditions are not met."""
         values = self.model_dump()
         return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}
 
 
 def only(**conditions: str) -> dict[str, Any]:
-    """Metadata of a field that counts only where other fields have these values."""
+    """Field metadata: the field takes effect only if other fields have these values."""
     return {"only": conditions}
 
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
-    """The parameters that must have these values for `name` to count; empty if it always counts."""
+    """The values that other parameters must have for `name` to take effect; empty if it always does."""
     only = _extra(parameters, name).get("only", {})
     return {key: str(value) for key, value in only.items()}
 
@@ -74,7 +74,7 @@ def per_agent(
 ) -> tuple[PlainValidator, WithJsonSchema]:
     """Validator and schema of a parameter that is a `PerAgentNumber`.
 
-    Numbers are from `low` to `high`, without `high` itself if `below`.
+    Numbers range from `low` to `high`; `below` excludes `high` itself.
     """
     span = f"{low:g} to {'below ' if below else ''}{high:g}"
     if math.isinf(high):
@@ -120,24 +120,24 @@ def weights_field() -> Any:
 
 
 def total_weight(weights: PerAgentNumber) -> float:
-    """The sum of weights by agent, or the one weight of all agents."""
+    """The sum of per-agent weights; a single weight is returned as it is."""
     return sum(weights.values()) if isinstance(weights, Mapping) else weights
 
 
 class ScaledParameters(Parameters):
-    """Parameters of a method whose merged task vector has a factor."""
+    """Parameters of a method that scales the merged task vector."""
 
     scale: float = Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
 
 
 class WeightedParameters(ScaledParameters):
-    """Parameters of a method in which agents have weights, too."""
+    """Parameters of a method that scales the merged task vector and weights the agents."""
 
     weights: WEIGHTS = weights_field()
 
 
 SEED = 2**63 - 1
-"""The largest seed, also of recipes in YAML; the least one is -SEED."""
+"""The largest seed, also in YAML recipes; the smallest is -SEED."""
 
 
 def seed_field() -> Any:
@@ -146,18 +146,18 @@ def seed_field() -> Any:
 
 
 def agent_field(description: str) -> Any:
-    """A parameter that is the name of an agent, or None."""
+    """A field for the name of an agent, or None."""
     extra: dict[str, Any] = {"range": "name of an agent", "agent": True}
     return Field(None, json_schema_extra=extra, description=description)
 
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
-    """Whether the value of a parameter is the name of an agent."""
+    """Whether a parameter's value is the name of an agent."""
     return bool(_extra(parameters, name).get("agent"))
 
 
 def names_method(parameters: type[BaseModel], name: str) -> str | None:
-    """The parameter with the name of the method whose parameters this one holds; None for an ordinary parameter."""
+    """If a parameter holds another method's parameters: the field with that method's name. None otherwise."""
     name_of_method = _extra(parameters, name).get("of_method")
     return str(name_of_method) if name_of_method else None
 
@@ -171,48 +171,59 @@ S = TypeVar("S", default=Any)
 class Statistic(ABC, Generic[S]):
     """Something to count before the inputs can be merged. Subclasses are frozen dataclasses.
 
-    What is equal is counted once, however many merges need it, so all that it depends on must be a field.
+    Equal statistics are counted once, however many merges need them, so everything that the result depends on must be a
+    field.
 
     Attributes:
-        scope: the part that one result is counted over: the whole `model`, each `layer`, or each `tensor`.
-        after: the statistic whose result is required first, which takes a read of the inputs more.
+        scope: the part of the model that one result covers: the whole `model`, each `layer`, or each `tensor`.
+        after: the statistic whose result is required first; it takes one more read of the inputs.
     """
 
     scope: str
     after: Statistic | None = None
-    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    # floats are summed over this many consecutive elements, and blocks begin at multiples of it
     chunk: ClassVar[int] = 1
-    # whether one number that is not finite makes the result unusable for all that it is counted over
+    # whether one non-finite number makes the result unusable for its whole scope
     spoiled: ClassVar[bool] = False
 
     @abstractmethod
     def blank(self, agents: int) -> Counts:
-        """An array of zeros to count in; small, because every block of the inputs gets one."""
+        """Return an array of zeros to count in; it should be small, because each block of the inputs gets one."""
 
     @abstractmethod
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> S:
-        """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
+        """Return the result, which should be small.
+
+        Args:
+            total: the sum of the counts of all blocks.
+            elements: how many elements were counted.
+            required: the result of `after`.
+        """
 
     @property
     def kept(self) -> str | None:
-        """Key of its counts, whatever the scope, for keeping them beyond the process; None: they are not kept.
+        """The key under which its counts are cached on disk, the same for all scopes; None if they are not cached.
 
-        Only for counts of a few integers, where a part's counts are the sums over its tensors.
+        Only for counts of a few integers that add up: those of a layer or model are the sums over its tensors.
         """
         return None
 
     @abstractmethod
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        """Add the tallies of a piece to `counts`, given the result of `after`; True if a task vector is not finite."""
+        """Add a piece's counts to `counts`. Return True if a task vector is not finite.
+
+        Args:
+            required: the result of `after`.
+        """
 
     @property
     def reads(self) -> int:
-        """Reads of the inputs until its result is complete."""
+        """The number of reads of the inputs until its result is complete."""
         return 1 + (self.after.reads if self.after is not None else 0)
 
 
 class Results(Protocol):
-    """Results of statistics: a mapping."""
+    """A mapping from statistics to their results."""
 
     def __getitem__(self, statistic: Statistic[S], /) -> S: ...
 
@@ -227,9 +238,16 @@ def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """A reported figure of each agent: its key in the record, its heading, its format, and the meaning of None.
+    """A figure that is reported for each agent.
 
-    One that is `optional` is shown where it is reported. `of` is the key of a further figure that stands behind it.
+    Attributes:
+        key: its key in the record.
+        title: its heading in tables.
+        format: its format specification, such as `.3f`.
+        meaning: an explanation of the figure.
+        none: the text shown for None.
+        optional: whether the column is shown only if some agent has the figure.
+        of: key of a second figure, shown as `VALUE of SECOND`; empty for none.
     """
 
     key: str
@@ -243,14 +261,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """View of a tensor for a method that states its needs.
+    """Description of a tensor, from which a method states its needs.
 
     Attributes:
         name: the tensor's name.
         shape: its shape.
-        itemsize: bytes of a number in the type that it is computed in.
-        rows: how many rows each agent's side input has for it; empty if it has none.
-        transposed: whether it is a linear weight that is stored as (in, out), so that inputs meet its first dimension.
+        itemsize: bytes per number in the dtype of the computation.
+        rows: how many rows each agent's side input has for the tensor; empty if there is none.
+        transposed: whether it is a linear weight stored as (in, out), so that inputs multiply its first dimension.
     """
 
     name: str
@@ -261,7 +279,7 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Inputs of a linear layer."""
+        """The number of inputs of a linear layer."""
         return self.shape[0] if self.transposed else self.shape[-1]
 
     @property
@@ -272,10 +290,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class SideInput:
-    """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
+    """Data that a method needs from each agent in addition to its weights.
 
     Attributes:
-        in_memory: how to give it for an agent that is a state dict.
+        key: the agent's key in a recipe, whose value is the folder with the data.
+        advice: how to provide it on the command line.
+        in_memory: how to provide it for an agent that is a state dict.
     """
 
     key: Literal["importance", "inputs"]
@@ -292,7 +312,7 @@ IMPORTANCE = SideInput(
     'give {"model": STATE_DICT, "importance": {NAME: ARRAY}} as the agent, with arrays of the tensors\' shapes; '
     "`ramerge.merge` estimates them from folders and `prompts`",
 )
-"""Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""
+"""Importances: float tensors with the names and shapes of the model's tensors; the method `fisher` takes them."""
 INPUTS = SideInput(
     "inputs",
     "recorded inputs",
@@ -300,17 +320,18 @@ INPUTS = SideInput(
     'give {"model": STATE_DICT, "inputs": {NAME: ROWS}} as the agent, with rows (n, d) for each weight (m, d); '
     "`ramerge.merge` records them from folders and `prompts`",
 )
-"""Inputs of linear layers on some prompts; the method `regmean` takes them."""
+"""Recorded inputs of linear layers on some prompts; the method `regmean` takes them."""
 SIDE_INPUTS = (IMPORTANCE, INPUTS)
 
 
 @dataclass(frozen=True)
 class RecordedRows:
-    """Recorded inputs of a linear layer of one agent.
+    """Recorded inputs of one agent's linear layer.
 
     Attributes:
-        inputs: one row for each token, shape (n, d), float64.
-        weights: how much each counts, shape (n,), float64; those of an agent add up to 1 where a layer sees all tokens.
+        inputs: one row per token, shape (n, d), float64.
+        weights: the weight of each row, shape (n,), float64; an agent's weights add up to 1 if the layer sees all
+            tokens.
     """
 
     inputs: NDArray[np.float64]
@@ -318,42 +339,42 @@ class RecordedRows:
 
 
 Figure: TypeAlias = float | None
-"""A number that is reported of an agent; None where it differs by part of the model."""
+"""A number reported for an agent; None if it differs between parts of the model."""
 Figures: TypeAlias = Mapping[str, Any]
-"""An agent's figures by key: those that its method reports, and what rounding did."""
+"""An agent's figures by key: those that the method reports, and the effects of rounding."""
 
 
 Presets: TypeAlias = Mapping[str, Mapping[str, object]]
 
 
 class Method(ABC, Generic[P, R]):
-    """A merging method; its classes are listed by kind in this module's docstring.
+    """A merging method. The docstring of this module lists its subclasses.
 
     Attributes:
-        name: as in recipes.
+        name: the method's name in recipes.
         title: human-readable name.
         source: paper and equations.
-        formula: in one line.
-        parameters: the model that states and checks its parameters.
-        family: the group in lists.
-        alone: the meaning of a merge of one agent.
-        differs: how it differs from mergekit's method of that name; empty where there is none.
-        for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
-        presets: named values of parameters.
-        combines: whether it makes one model of several; otherwise it rewrites one of them.
-        fewest: how many agents it takes at least.
-        most: how many it takes at most, which is also the fewest; None for any number up to `limit`.
-        limit: how many agents its kernels are made for at most: they are written out for each number of agents, unless
-            they take any number in groups.
-        along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
+        formula: the merged task vector in one line.
+        parameters: the pydantic model that defines and checks the parameters.
+        family: the group in lists of methods.
+        alone: what a merge of only one agent means.
+        differs: how it differs from mergekit's method of the same name; empty if mergekit has none.
+        for_adapters: other defaults of parameters, for merges in which several agents are LoRA adapters.
+        presets: named sets of parameter values.
+        combines: whether it combines several models; otherwise it rewrites a single one.
+        fewest: the least number of agents.
+        most: the exact number of agents, if it is fixed (equal to `fewest`); None for any number up to `limit`.
+        limit: the most agents that its kernels take: they are compiled for each number of agents, unless they take
+            agents in groups.
+        along_run: whether the agents are checkpoints of one run, which skips the checks for agents of another base.
         symmetric: whether the order of agents changes nothing but rounding.
-        is_transposable: whether it makes of transposed matrices the transposed result, so that it need not know which
-            side of a linear weight meets the inputs.
-        needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        is_transposable: whether transposed matrices give the transposed result, so that it does not matter which
+            dimension of a linear weight multiplies the inputs.
+        needs_base: whether task vectors are needed; otherwise the base only gives the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
-        side: the side input that every agent needs; None for nothing.
-        columns: the figures of `report`.
-        for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
+        side: the side input that each agent needs; None for none.
+        columns: the figures that `report` returns.
+        for_sparse: whether it is made for sparse task vectors, and treats elements that only one agent moved separately.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
     """
 
@@ -385,23 +406,23 @@ class Method(ABC, Generic[P, R]):
 
     @abstractmethod
     def prepare(self, parameters: P, agents: Agents, results: Results) -> R:
-        """Arguments of `merge`, from results of `statistics`; made once for each part that these are counted over."""
+        """Return the argument `prepared` of `merge`, from results of `statistics`; called once per scope of these."""
 
     @abstractmethod
     def merge(self, piece: Piece, prepared: R, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Write the result of a piece, and return its findings.
+        """Merge a piece, write the result into it, and return its findings.
 
         Args:
-            piece: what to merge.
-            prepared: the result of `prepare` for its tensor.
-            counts: where to count what `reported` would; None if that is not needed.
-            allow_nonfinite: whether numbers that are not finite are computed with.
+            piece: the part of a tensor to merge.
+            prepared: the result of `prepare` for the tensor.
+            counts: the array to count the statistic `reported` in; None if that is not needed.
+            allow_nonfinite: whether to merge values that are not finite, too.
         """
 
     def operator(self, layer: Layer, recorded: Sequence[RecordedRows], parameters: P) -> object:
-        """The piece's `operator`, of the recorded inputs of each agent; made once for tensors that share their inputs.
+        """Compute `Piece.operator` from the recorded inputs of each agent, once for all tensors with the same inputs.
 
-        None if nothing can be made of them. Asked only of a method whose `side` is `INPUTS`.
+        None if the inputs do not determine an operator. Called only if the method's `side` is `INPUTS`.
         """
         return None
 
@@ -412,81 +433,82 @@ class Method(ABC, Generic[P, R]):
         return ()
 
     def reported(self, parameters: P, agents: Agents) -> Statistic | None:
-        """The statistic of the record. If it is none of `statistics`, `merge` counts it on the way."""
+        """The statistic that goes into the record. If it is not one of `statistics`, `merge` counts it."""
         return None
 
     def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
-        """Each agent's figures, from results of `reported`, one for each part of the model."""
+        """Return the figures of each agent. `parts`: results of the statistic `reported`, one for each of its scopes."""
         return [{} for _ in agents]
 
     def remarks(self, figures: Figures) -> str:
-        """A note of the record on an agent's figures; empty for nothing."""
+        """A note on an agent's figures for the record; empty for none."""
         return ""
 
     def warning(self, figures: Sequence[Figures]) -> str:
-        """A warning about all agents' figures; empty for nothing."""
+        """A warning about the figures of all agents; empty for none."""
         return ""
 
     # --- needs of a tensor ---
 
     def unit(self, layer: Layer, parameters: P) -> int:
-        """Number of consecutive elements needed at once: blocks begin at multiples of it.
+        """The number of consecutive elements that must be merged together; blocks begin at multiples of it.
 
-        1: it works on elements by themselves; all of a tensor's: on the tensor as a whole.
+        1 for an element-wise method; the size of the tensor for a method that needs the whole tensor.
         """
         return 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes besides inputs and result; not 0 where it solves for a whole matrix."""
+        """Bytes of memory needed besides inputs and result; must not be 0 if the method solves for a whole matrix."""
         return 0
 
     def solves(self, layer: Layer, parameters: P) -> bool:
-        """Whether it solves for a tensor as a whole matrix, which takes long and can be done on a GPU."""
+        """Whether the method solves for the tensor as a whole matrix, which is slow and can run on a GPU."""
         return False
 
     @property
     def elementwise(self) -> bool:
-        """Whether every element is merged by itself, in any block."""
+        """Whether each element is merged independently of all others, so that blocks may begin anywhere."""
         return type(self).unit is Method.unit
 
     def together(self, layer: Layer, parameters: P, agents: Agents) -> bool:
-        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would make them all NaN."""
+        """Whether elements of a tensor depend on each other, so that one NaN or Inf could make all of them NaN."""
         return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))
 
     # --- facts for plans and messages ---
 
     def factors(self, parameters: P, agents: Agents) -> Each | None:
-        """The factor of each agent's task vector, of a weighted sum of these; None if it is no such sum, or not with
-        these parameters. Adapters out are then exact.
+        """Each agent's factor if the result is a weighted sum of task vectors with these parameters; None otherwise.
+
+        Merged adapters of such a sum are exact.
         """
         return None
 
     def noted(self, parameters: P) -> bool:
-        """Whether plans show `differs`, because mergekit's results with these parameters differ much."""
+        """Whether plans show `differs`, because mergekit's results with these parameters are quite different."""
         return False
 
     def harms_adapters(self, parameters: P) -> str:
-        """Harm of these parameters to LoRA adapters, and a remedy; empty for none."""
+        """The harm that these parameters do to LoRA adapters, and a remedy; empty for none."""
         return ""
 
     def takes(self, count: int) -> str:
-        """How many agents it takes, human-readable, for a message about another number."""
+        """How many agents the method takes, as text for a message about `count` agents, which it does not take."""
         if self.most is not None:
             return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
         return f"at least {self.fewest} agents" if count < self.fewest else f"at most {self.limit} agents"
 
     @property
     def needs_importance(self) -> bool:
-        """Whether every agent needs importances."""
+        """Whether each agent needs importances."""
         return self.side is IMPORTANCE
 
 
 class RowMethod(Method[P, R]):
-    """A method that needs the whole row of an element, so blocks hold whole rows."""
+    """A method that needs whole rows, so blocks hold whole rows."""
 
     @abstractmethod
     def rows(self, piece: Piece, prepared: R, base: Numbers, *agents: Numbers) -> Numbers:
-        """Merged rows of a piece, of shape (rows, columns), as those of its inputs; float32 or float64."""
+        """Return the merged rows of a piece; shape (rows, columns) and float32 or float64, as its inputs."""
 
     def unit(self, layer: Layer, parameters: P) -> int:
         return row_unit(layer)
@@ -496,10 +518,10 @@ class RowMethod(Method[P, R]):
 
 
 def row_of(shape: tuple[int, ...]) -> int:
-    """Number of elements of a row; a scalar counts as a row of one."""
+    """The number of elements in a row; a scalar counts as a row of one."""
     return max(shape[-1], 1) if shape else 1
 
 
 def row_unit(layer: Layer) -> int:
-    """Whole rows; more than one element, for which there is room to widen them."""
+    """The unit of a method that needs whole rows; at least 2, so that memory to widen them is planned."""
     return max(row_of(layer.shape), 2)

@@ -1,9 +1,10 @@
 """Model Breadcrumbs: task vectors without their largest and their smallest entries (Davari and Belilovsky 2024, arXiv
 2312.06795).
 
-Of the n entries of a tensor's task vector the floor(gamma n) largest and so many of the smallest are removed that
-floor(density n) are left; if that is not possible, fewer of the largest. Task Arithmetic (`breadcrumbs`) or TIES's
-election (`breadcrumbs_ties`) then merges what is left. Entries that equal the last one that is kept are kept.
+For a tensor of n entries, the floor(gamma n) largest entries of the task vector are removed, and then the smallest
+until floor(density n) are left; if that is not possible, fewer of the largest are removed. Task Arithmetic
+(`breadcrumbs`) or TIES's election (`breadcrumbs_ties`) then merges the remaining entries. Entries equal to the last
+kept one are kept, too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ramerge.core.methods.trim import every
 
 
 class BreadcrumbsParameters(WeightedParameters):
-    """Parameters of `breadcrumbs`, and of `breadcrumbs_ties`."""
+    """Parameters of `breadcrumbs` and `breadcrumbs_ties`."""
 
     normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
     density: FRACTIONS = Field(0.1, description="share of each tensor's entries that is kept")
@@ -40,7 +41,7 @@ class BreadcrumbsParameters(WeightedParameters):
 
 @dataclass(frozen=True)
 class KeptRange(Values):
-    """Magnitudes of task vectors, and the ranks of the smallest and the largest kept ones."""
+    """Count magnitudes of task vectors, and find the smallest and the largest that are kept."""
 
     densities: Each
     gammas: Each
@@ -55,7 +56,7 @@ class KeptRange(Values):
 
     def ranks(self, row: int, count: int) -> tuple[int, ...]:
         if self.densities[row] >= 1:
-            return count + 1, 0  # all of it: from 0 to infinity
+            return count + 1, 0  # keep everything: from 0 to infinity
         keep = int(self.densities[row] * count)
         outliers = min(int(self.gammas[row] * count), count - keep)
         return (outliers + keep, outliers + 1) if keep else (0, count + 1)
@@ -63,7 +64,7 @@ class KeptRange(Values):
 
 @dataclass(frozen=True)
 class KeptMagnitudes(Sums[Floats]):
-    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
+    """Each agent's sum of magnitudes over all elements, and over the kept elements: float64, shape (2, agents)."""
 
     after: RankStatistic = field(kw_only=True)
     spoiled = True
@@ -78,7 +79,7 @@ class KeptMagnitudes(Sums[Floats]):
 
 
 def _bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
-    """Each agent's smallest and largest kept magnitude."""
+    """Each agent's smallest kept magnitude, and each agent's largest."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
@@ -91,7 +92,7 @@ def _kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
 
 
 def ratios(whole: Floats, part: Floats) -> Each:
-    """Factors that give the kept elements the norm of the whole; 1 where nothing is kept."""
+    """Factors that restore the sum of magnitudes after dropping; 1 if nothing is kept."""
     with np.errstate(all="ignore"):
         return tuple(np.where(part == 0, 1.0, whole / part).tolist())
 
@@ -112,7 +113,7 @@ class _BreadcrumbsMethod(CountedMethod[BreadcrumbsParameters]):
         return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
     def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
-        """Weights, factors, and the smallest and the largest kept magnitudes."""
+        """Each agent's weight, factor, smallest kept magnitude and largest kept magnitude."""
         values = [results[statistic] for statistic in self.statistics(parameters, agents)]
         low, high = _bounds(values[0]) if values else ((0.0,) * len(agents), (math.inf,) * len(agents))
         factors = ratios(*values[1]) if parameters.rescale and values else (1.0,) * len(agents)

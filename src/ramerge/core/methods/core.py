@@ -1,11 +1,12 @@
-"""Core coefficients: a sum whose coefficients keep what each agent does in its leading directions.
+"""Core coefficients: a weighted sum that preserves what each agent does in its leading directions.
 
-    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `linalg.core_coefficients`
+    tau = scale * sum_j w_j tau_j        w between 0 and 1, separate for each matrix: see `linalg.core_coefficients`
 
 `core+` continues from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
 
-A vector is a matrix of one row. What is no linear weight and has more than `_ROWS` rows, as embeddings have, gets
-coefficients for every `_ROWS` rows, so memory is bounded and the inputs are read once. Not published.
+A vector counts as a matrix of one row. Tensors other than linear weights with more than `_ROWS` rows, such as
+embeddings, get separate coefficients for each `_ROWS` rows, so memory is bounded and the inputs are read once. Not
+published.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Sc
 from ramerge.core.methods.matrices import WIDENING_BYTES, is_matrix, orient, oriented_bytes, scale_solution
 
 _ROWS = 8192
-"""Rows of an embedding that share their coefficients."""
+"""How many rows of an embedding share their coefficients."""
 _SMALLEST_OF_STACK = 16
-"""Sides from which the matrices of a tensor of three dimensions count as matrices of their own: experts."""
+"""A three-dimensional tensor counts as a stack of experts' matrices if both of their sides are at least this long."""
 
 
 class CoreParameters(ScaledParameters):
@@ -47,7 +48,7 @@ class CorePlusParameters(CoreParameters):
 
 
 def matrix_of(layer: Layer) -> tuple[int, int]:
-    """The shape of the matrices that `core` cuts a tensor into; the last one may have fewer rows."""
+    """The shape of the matrices that `core` splits a tensor into; the last matrix may have fewer rows."""
     shape = layer.shape
     if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_OF_STACK:
         return shape[1], shape[2]
@@ -57,10 +58,11 @@ def matrix_of(layer: Layer) -> tuple[int, int]:
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: float = 0.0) -> Array:
-    """Merge a matrix by core coefficients: its task vector, not scaled. At least one agent's must not be 0.
+    """Merge a matrix by core coefficients. Return its task vector before scaling.
 
     Args:
-        time: of the flow that follows.
+        taus: the agents' task vectors; at least one must not be 0.
+        time: how long the flow runs afterwards.
     """
     factors = core_factors(tensor, taus, parameters)
     if time:
@@ -73,7 +75,7 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
 
 
 def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
-    """The coefficient of each task vector of a matrix, from 0 to 1; 0 if it has not moved it. Also for `swudi`."""
+    """The coefficient of each task vector of a matrix, from 0 to 1; 0 for a task vector that is 0. Also for `swudi`."""
     places = movers(taus)
     nonzero_taus = [taus[place] for place in places]
     factors = np.zeros(len(taus))
@@ -82,8 +84,9 @@ def core_factors(tensor: str, taus: Sequence[Array], parameters: CoreParameters)
 
 
 def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
-    """Compute the core of each task vector of a matrix: `rank` leading singular triples, with fields `u`, `s` and `v`.
-    None of the task vectors, of shape (m, n), may be 0; the random draws of the range finder depend on the tensor's
+    """Compute the core of each task vector of a matrix: its `rank` leading singular triples (`u`, `s`, `v`).
+
+    Task vectors have the shape (m, n), and none may be 0. The random draws of the range finder depend on the tensor's
     name.
     """
     key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
@@ -94,7 +97,7 @@ CoreP = TypeVar("CoreP", bound=CoreParameters)
 
 
 class _CoreMethod(Method[CoreP, CoreParameters]):
-    """Core coefficients of every matrix, followed by the flow for the time in the parameters."""
+    """Merge each matrix by core coefficients, then run the flow for the time in the parameters, if they have one."""
 
     family = "spectral"
 
@@ -102,7 +105,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
         return parameters
 
     def unit(self, layer: Layer, parameters: CoreP) -> int:
-        """All elements of a matrix; more than one, so that it is not taken for an element-wise merge."""
+        """All elements of a matrix; at least 2, because 1 means an element-wise merge."""
         return max(math.prod(matrix_of(layer)), 2)
 
     def merge(
@@ -129,7 +132,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
             return piece.compute_numbers(function, (-1, columns))
 
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
-        """Bytes for a matrix in addition to inputs and result."""
+        """Bytes that a matrix takes in addition to inputs and result."""
         extra, layer = oriented_bytes(layer), layer.oriented
         shape = matrix_of(layer)
         numbers = kernel.workspace(shape, agents, parameters.rank)

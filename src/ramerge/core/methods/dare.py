@@ -1,7 +1,7 @@
-"""DARE: drop elements of task vectors at random, rescale the others (Yu et al. 2024, arXiv 2311.03099).
+"""DARE: drop elements of task vectors at random, and rescale the others (Yu et al. 2024, arXiv 2311.03099).
 
-Every element of tau_t is dropped with probability p, and multiplied by 1 / (1 - p) otherwise. Task Arithmetic (`dare`)
-or TIES (`dare_ties`) then merges what is left. `drop_mask` chooses the dropped elements.
+Each element of tau_t is dropped with probability p, and multiplied by 1 / (1 - p) otherwise. Task Arithmetic (`dare`)
+or TIES (`dare_ties`) then merges the remaining elements. `drop_mask` chooses the dropped elements.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RATE: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _RATES[0], _RATES[1]
 
 
 class DroppingParameters(Parameters):
-    """Parameters of `dare` and of `dare_ties`."""
+    """Parameters of the drop, for `dare` and `dare_ties`."""
 
     p: RATE = Field(0.5, description="drop rate")
     seed: int = seed_field()
@@ -40,7 +40,7 @@ class DroppingParameters(Parameters):
 
 
 class DareParameters(WeightedParameters, DroppingParameters):
-    """Parameters of `dare`: those of Task Arithmetic after those of the drop."""
+    """Parameters of `dare`: those of the drop, then those of Task Arithmetic."""
 
     normalize: bool = Field(False, description="divide by the sum of the weights, unless that is 0")
 
@@ -53,7 +53,7 @@ DroppingP = TypeVar("DroppingP", bound=DroppingParameters)
 
 
 class _Dropping(ElementMethod[DroppingP]):
-    """Task vectors from which elements are dropped at random."""
+    """A method that drops elements of task vectors at random."""
 
     family = "sparse"
     source = "Language Models are Super Mario, arXiv 2311.03099; RAM paper, appendix D"

@@ -1,4 +1,4 @@
-"""A method from an annotated formula of one element.
+"""Define a method by an annotated formula of one element.
 
     @merge_method("my_method", source="arXiv 2401.00000", formula="scale * sum_t w_t tau_t")
     def my_method(
@@ -14,10 +14,10 @@
             total = total + weights[t] * taus[t]
         return base + scale * total
 
-From this follow the parameters with their ranges, checks of recipes, help, the page of the docs, and kernels for every
-dtype and number of agents. The formula is compiled with numba, one IEEE operation after another: it may use numbers,
-comparisons, loops over agents, `abs`, and functions and constants of its own module. `ZERO` and `ONE` promote to the
-type that is computed in; a literal such as `0.5` is a float64, in which the rest of the expression is then computed.
+The parameters with their ranges, checks of recipes, help, the page in the docs, and kernels for each dtype and number
+of agents are derived from it. The formula is compiled with numba, without reordering of IEEE operations: it may use
+numbers, comparisons, loops over agents, `abs`, and functions and constants of its own module. `ZERO` and `ONE` promote
+to the dtype of the computation; a literal such as `0.5` is a float64, and makes the rest of the expression float64.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from ramerge.core.methods.base import (
 from ramerge.core.methods.formula import ElementMethod
 
 Derivation = Callable[[Any, Agents], Mapping[str, Argument]]
-"""From parameters and names of agents to further numbers of a formula, by name."""
+"""A function from parameters and agents' names to further keyword arguments of the formula."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values that a parameter may have: `low` to `high`, without `high` itself if `below`."""
+    """The values that a parameter may have: `low` to `high`; `below` excludes `high` itself."""
 
     low: float = -float("inf")
     high: float = float("inf")
@@ -59,15 +59,15 @@ class Range:
 
 
 class _PerAgent:
-    """Marks a number that may be given for each agent."""
+    """Marks a parameter that is a number, or a number for each agent."""
 
 
 class _ChosenAgent:
-    """Marks the name of an agent."""
+    """Marks a parameter that is the name of an agent."""
 
 
 PerAgent: TypeAlias = Annotated[Any, _PerAgent()]
-"""A number, or one for each agent. The formula gets a tuple with a number for each agent."""
+"""A number, or a number for each agent. The formula gets a tuple with a number for each agent."""
 
 ChosenAgent: TypeAlias = Annotated[Any, _ChosenAgent()]
 """The name of an agent, by default the first. The formula gets a tuple with 1 for this agent and 0 for the others."""
@@ -122,31 +122,32 @@ def merge_method(
     kind: type[FormulaMethod] | None = None,
     **more: object,
 ) -> Callable[[Element], FormulaMethod]:
-    """Make an `ElementMethod` of a formula of one element; see the module's example.
+    """Turn a formula of one element into an `ElementMethod`; the module's docstring has an example.
 
-    The formula takes the base's element (0 if the method needs no base), the tuple of the agents' task vectors (without
-    a base: of their elements), the tuple of their importances if it needs these, and, by keyword, parameters and what
-    `derived` gives.
+    The formula takes the base's element (0 if the method needs no base), a tuple of the agents' task-vector elements
+    (the agents' own elements if it needs no base), and, if needed, a tuple of their importances. Parameters and the
+    values from `derived` are keyword arguments.
 
     Args:
-        name: the method's name, as in recipes.
+        name: the method's name in recipes.
         source: paper and equations.
-        title: in a few words; by default the first sentence of the docstring.
+        title: the method in a few words; by default the first line of the docstring.
         formula: the merged task vector in one line; by default the title.
-        derived: computes further keywords of the formula, which have no default, from parameters and names of agents.
-        check: raises ValueError for parameters that do not fit each other.
+        derived: computes further keyword arguments of the formula, which have no default, from parameters and names of
+            agents.
+        check: raises ValueError if parameters contradict each other.
         needs_base: whether the formula takes task vectors.
-        needs_importance: whether it takes importances.
+        needs_importance: whether the formula takes importances.
         interface: the version of this interface that a plug-in is written for (`ramerge.sdk.methods.INTERFACE`).
-        kind: a subclass of `FormulaMethod` that does more, such as merging more agents than a kernel takes.
+        kind: a subclass of `FormulaMethod` with further abilities, such as merging more agents than a kernel takes.
         **more: further attributes of `Method`, such as `differs` or `fewest`.
 
     Returns:
-        A decorator that makes the method.
+        A decorator that turns the formula into a method.
 
     Raises:
-        TypeError: a keyword of the formula has an annotation that no parameter can have, or no description; or one of
-            `more` is not an attribute of methods.
+        TypeError: a keyword of the formula has no description, or an annotation that parameters cannot have; or a name
+            in `more` is not an attribute of `Method`.
     """
 
     def decorate(function: Element) -> FormulaMethod:
@@ -172,7 +173,7 @@ def merge_method(
 
 
 class FormulaMethod(ElementMethod[Any]):
-    """A method that `merge_method` makes; its parameters are made of the formula's keywords."""
+    """A method made by `merge_method`; its parameters are the formula's keywords."""
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class FormulaMethod(ElementMethod[Any]):
         formula_parameters: Sequence[_FormulaParameter],
         **attributes: object,
     ) -> None:
-        # kernels call it by position
+        # kernels pass all arguments by position
         assert isinstance(function, FunctionType)
         code = function.__code__
         if code.co_freevars:

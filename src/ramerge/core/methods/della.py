@@ -1,13 +1,13 @@
 """DELLA: drop small entries of task vectors more often than large ones (Deep et al. 2024, arXiv 2406.11617).
 
-In each row of a tensor (its last axis) entries are ranked by magnitude, equal ones by column. An entry of rank 1 to n
-is kept with the probability
+In each row of a tensor (its last axis), the n entries are ranked by magnitude, and equal entries by column. The entry
+of a rank (1 for the smallest) is kept with the probability
 
 p = density - epsilon + 2 epsilon (rank - 1) / (n - 1)        p = density in a row of one entry
 
-by the random draws of `drop_mask`: it is kept if its word is at least floor((1 - p) 2^32). What is kept is multiplied
-so that each tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the paper's). Task Arithmetic
-(`della_linear`) or TIES's election (`della`) then merges what is left.
+according to the random draws of `drop_mask`: it is kept if its word is at least floor((1 - p) 2^32). Kept entries are
+multiplied so that each tensor keeps its sum of magnitudes (`rescale: l1`, as in mergekit), or by 1 / p (as in the
+paper). Task Arithmetic (`della_linear`) or TIES's election (`della`) then merges them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ramerge.core.methods.drop_mask import key
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 
-# Rows are taken in groups of so many elements, so that intermediate arrays are small.
+# Rows are processed in groups of about this many elements, so that intermediate arrays are small.
 _GROUP = 1 << 16
 
 Rescale = Literal["l1", "probability", "none"]
@@ -85,7 +85,7 @@ def _of_agent(value: PerAgentNumber, agent: str) -> float | None:
 
 @dataclass(frozen=True)
 class Dropping:
-    """Kept elements of each agent, and whether that is divided by its probability (`by_chance`)."""
+    """Drops elements of each agent at random. `by_chance`: divide kept elements by their probability."""
 
     seed: int
     agents: Agents
@@ -94,7 +94,7 @@ class Dropping:
     by_chance: bool
 
     def groups(self, piece: Piece) -> Iterator[tuple[slice, Numbers, list[Numbers], list[Numbers]]]:
-        """Groups of whole rows in order: the slice, the base, task vectors, and these after dropping."""
+        """Yield groups of whole rows in order: slice of rows, base, task vectors, and task vectors after dropping."""
         width = row_of(piece.shape)
         base, *agents = piece.numbers((-1, width))
         step = max(_GROUP // width, 1)
@@ -118,12 +118,12 @@ class Dropping:
         draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
         stays = draws.reshape(tau.shape) >= _in_order(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
         rescaled_tau = tau * _in_order((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
-        # a number that is not finite is not dropped, so that it is found
+        # non-finite numbers are never dropped, so that they are noticed
         return np.where(stays | ~np.isfinite(tau), rescaled_tau, tau.dtype.type(0))
 
 
 def _probabilities(n: int, density: float, epsilon: float) -> Floats:
-    """Probabilities that the entries of a row are kept, from the smallest entry to the largest."""
+    """The probability that an entry is kept, for each rank in a row of n, from the smallest entry to the largest."""
     if n == 1:
         return np.full(1, density)
     probabilities: Floats = density - epsilon + 2 * epsilon * (np.arange(n) / (n - 1))
@@ -131,7 +131,7 @@ def _probabilities(n: int, density: float, epsilon: float) -> Floats:
 
 
 def _ascending(rows: Numbers) -> NDArray[np.intp]:
-    """For every row the columns of its entries from the smallest magnitude to the largest, equal ones in order."""
+    """The columns of each row's entries, sorted from the smallest magnitude to the largest; ties in column order."""
     if rows.dtype != np.float32:
         return np.asarray(np.argsort(np.abs(rows), axis=-1, kind="stable"), np.intp)
     # sorting integers that hold magnitude and column is several times faster
@@ -143,7 +143,7 @@ def _ascending(rows: Numbers) -> NDArray[np.intp]:
 
 
 def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
-    """Values by rank, moved to the entries of these ranks."""
+    """Move values sorted by rank to the columns of the entries with these ranks."""
     result = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(result, order, np.broadcast_to(by_rank, order.shape), -1)
     return result
@@ -151,10 +151,10 @@ def _in_order(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
 
 @dataclass(frozen=True)
 class RowMagnitudes(Sums[Floats]):
-    """Each agent's sums of magnitudes, of all elements and of the kept ones: float64, shape (2, agents)."""
+    """Each agent's sum of magnitudes over all elements, and over the kept elements: float64, shape (2, agents)."""
 
     dropping: Dropping = field(kw_only=True)
-    chunk = 1  # rows are summed, of which blocks hold whole ones
+    chunk = 1  # whole rows are summed, and blocks hold whole rows
     spoiled = True
     terms = staticmethod(totals)
     kinds = 2
@@ -165,7 +165,7 @@ class RowMagnitudes(Sums[Floats]):
     def count(self, piece: Piece, required: object, counts: Counts) -> bool:
         is_nonfinite = False
         for _, _, taus, survivors in self.dropping.groups(piece):
-            # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
+            # row by row: the order in which NumPy adds a row's entries depends only on its length
             magnitudes = np.stack([np.abs(each).sum(-1, dtype=np.float64) for each in (*taus, *survivors)], 1)
             self.enter(magnitudes, counts)
             is_nonfinite |= not bool(np.isfinite(magnitudes).all())
@@ -177,7 +177,7 @@ class RowMagnitudes(Sums[Floats]):
 
 @dataclass(frozen=True)
 class PreparedDella:
-    """Arguments of merging: kept elements, agents' weights and factors, and how they are summed."""
+    """Arguments of `merge`: which elements to drop, agents' weights, factors after dropping, and parameters."""
 
     dropping: Dropping
     weights: Each
@@ -198,7 +198,7 @@ def _sum(b: Numbers, survivors: Sequence[Numbers], prepared: PreparedDella) -> N
     if isinstance(parameters, DellaParameters):
         agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
         voices = _sum_of([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
-        undefined = np.isnan(total)  # where there is no sign, and must not pass for 0
+        undefined = np.isnan(total)  # NaN has no sign, and must not turn into 0
         total = _sum_of([np.where(yes | undefined, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
         below = np.where(parameters.normalize & (voices != 0), voices, real(1))
     return np.where(total == 0, b, b + real(parameters.scale) * (total / below))
@@ -215,13 +215,13 @@ DellaP = TypeVar("DellaP", bound=DellaLinearParameters)
 
 
 class _RowDropping(RowMethod[DellaP, PreparedDella]):
-    """Task vectors from which elements are dropped by their rank in the row."""
+    """A method that drops elements of task vectors at random, by their rank in the row."""
 
     family = "sparse"
     source = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
 
     def statistics(self, parameters: DellaP, agents: Agents) -> tuple[RowMagnitudes, ...]:
-        """Norms, if they are restored."""
+        """The sums of magnitudes, if they are restored."""
         if parameters.rescale != "l1":
             return ()
         return (RowMagnitudes("tensor", dropping=_dropping(parameters, agents)),)

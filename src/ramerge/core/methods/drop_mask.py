@@ -1,10 +1,10 @@
 """DARE's drop mask: which elements of a task vector are dropped (Yu et al. 2024, arXiv 2311.03099).
 
 Whether an element is dropped depends only on the seed, the agent's name, the tensor's name and the element's index. The
-key of an agent's tensor is the first 8 bytes of SHA-256 over the UTF-8 text
+key for an agent's tensor is the first 8 bytes of the SHA-256 of the UTF-8 text
 "ramerge dare\\n{seed}\\n{agent}\\n{tensor}" (\\n is a line feed), as two little-endian 32-bit words.
-`kernels.elementwise` maps words of Threefry-2x32-20 under that key to elements. An element is dropped
-if its word is below floor(p * 2^32).
+`kernels.elementwise` draws one word of Threefry-2x32-20 under that key for each element. An element is dropped if its
+word is below floor(p * 2^32).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ramerge.core.kernels.threefry import key_words
 
 @dataclass(frozen=True)
 class DropMask:
-    """Mask that drops elements of each agent at its rate; the others may be multiplied by 1 / (1 - rate)."""
+    """Drops elements of each agent at its rate. `rescale`: multiply the others by 1 / (1 - rate)."""
 
     seed: int
     agents: tuple[str, ...]

@@ -1,7 +1,7 @@
 """Fisher merging: task vectors weighted by diagonal Fisher information (Matena & Raffel 2022, arXiv 2111.09832).
 
-tau = scale * sum_t F_t tau_t / sum_t F_t, and 0 where no agent has any importance. The importances F_t are tensors of
-the names and shapes of the model's; `ramerge calibrate --gather importance` estimates them.
+tau = scale * sum_t F_t tau_t / sum_t F_t, and 0 where the importances of all agents are 0. The importances F_t have the
+names and shapes of the model's tensors; `ramerge calibrate --gather importance` estimates them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ def fisher(
         importance = weights[t] * importances[t]
         total = total + importance * taus[t]
         mass = mass + importance
-    overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 otherwise
+    overflow = mass - mass  # NaN if the sum of the importances overflows, and 0 otherwise
     result = b + scale * (total / mass) if overflow == ZERO else overflow
     return result if mass > ZERO else b

@@ -1,4 +1,4 @@
-"""Methods that are a formula of one element, and nothing else; sums of more agents than a kernel takes."""
+"""Methods that consist of a formula of one element; weighted sums of more agents than a kernel takes."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from ramerge.core.methods.drop_mask import DropMask
 
 @dataclass(frozen=True)
 class Formula(elementwise.ElementFormula):
-    """A formula with its numbers, and a drop mask for task vectors."""
+    """A formula with its arguments, and a drop mask for task vectors."""
 
     drop_mask: DropMask | None = None
 
 
 class ElementMethod(Method[P, Formula]):
-    """A formula of one element, compiled with the loop around it.
+    """A method that is a formula of one element, compiled together with the loop around it.
 
     Attributes:
-        element: `element(base, taus, [importances,] *numbers)`, a plain function of numbers and of tuples of one number
-            for each agent; see `kernels.elementwise`.
+        element: `element(base, taus, [importances,] *numbers)`, a plain function of numbers and of tuples with one
+            number per agent; see `kernels.elementwise`.
     """
 
     element: Element
 
     @abstractmethod
     def numbers(self, parameters: P, agents: Agents, results: Results) -> tuple[Argument, ...]:
-        """Numbers that the formula takes besides its inputs."""
+        """Arguments of the formula besides its inputs."""
 
     def beyond(self, parameters: P, results: Results) -> Each:
-        """One for each agent, or only one: it has moved an element where |tau| > beyond."""
+        """Thresholds, one per agent or one for all: an agent has moved an element if |tau| is larger."""
         return (0.0,)
 
     def drop_mask(self, parameters: P, agents: Agents) -> DropMask | None:
-        """Random draws that drop elements of task vectors first; None for none."""
+        """The mask that drops elements of task vectors before merging; None for none."""
         return None
 
     def prepare(self, parameters: P, agents: Agents, results: Results) -> Formula:
@@ -61,15 +61,15 @@ class ElementMethod(Method[P, Formula]):
 
 
 class CountedMethod(ElementMethod[P]):
-    """A formula whose numbers depend on statistics, so that the inputs are read more than once."""
+    """A method that is a formula of one element whose arguments depend on statistics: it reads inputs repeatedly."""
 
     @abstractmethod
     def statistics(self, parameters: P, agents: Agents) -> tuple[Statistic, ...]:
-        """Statistics whose results `numbers` takes; none if these parameters need none."""
+        """The statistics whose results `numbers` uses; empty if these parameters need none."""
 
 
 def merge(piece: Piece, formula: Formula) -> PieceResult:
-    """Write the formula's value for every element of a piece."""
+    """Write the value of the formula for each element of a piece."""
     drop = formula.drop_mask.drop(piece) if formula.drop_mask else None
     return piece.compute(
         lambda loop, inputs, out, rounding: elementwise.merge(formula, loop, inputs, out, drop, rounding),
@@ -85,14 +85,15 @@ def merge_many(
     origin: int | None,
     start: float = 0.0,
 ) -> PieceResult:
-    """Store what `finish` makes of one input, the origin, and of start x + sum_t w_t (a_t - x), where x is the origin.
+    """Store finish(x, start x + sum_t w_t (a_t - x)), where the input x is the origin and a_t are the agents.
 
-    The effect of rounding on so many agents is not counted.
+    The effects of rounding are not counted.
 
     Args:
-        piece: its inputs are the agents, or one more, of which the first is the base.
-        finish: from the origin and the sum, both 1-D and of that type, to the result.
-        origin: which input is the origin; None to sum the agents themselves, where `finish` gets the first of them.
+        piece: its inputs are the agents, preceded by the base if there is one.
+        finish: computes the result from the origin and the sum, both 1-D and in the dtype of the computation.
+        origin: index of the input that is the origin; None to sum the agents themselves: `finish` then gets the first
+            input as the origin.
     """
     real, formats = arithmetic(piece.formats), set(piece.formats)
     form = piece.formats[0] if len(formats) == 1 else real
@@ -100,7 +101,7 @@ def merge_many(
     agents, kind = words[len(words) - len(weights) :], FORMATS[real].real
     first = np.empty(piece.elements, kind)
     convert(form, words[origin or 0], real, first.view(FORMATS[real].word), piece.elements)
-    with np.errstate(all="ignore"):  # what is not finite is found in the result
+    with np.errstate(all="ignore"):  # non-finite values are found in the result
         total = kind(start) * first if start else np.zeros_like(first)
         for begin in range(0, len(agents), FEW):
             group = slice(begin, begin + FEW)

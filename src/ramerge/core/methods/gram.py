@@ -1,8 +1,8 @@
 """Methods that combine models linearly, with coefficients that depend on their lengths and angles.
 
-All that such a method needs of a tensor, or of a row of it, is the Gram matrix: the dot products of all agents'
-task vectors, or of the agents themselves where there is no base. Products and sums are float64. Sums run over chunks of
-`CHUNK` elements, and over chunks as fixed-point integers, so blocks and threads do not matter.
+Such a method only needs the Gram matrix of a tensor or of each row: the dot products of all agents' task vectors, or of
+the agents themselves if there is no base. Products and sums are float64. Chunks of `CHUNK` elements are summed, and
+their sums are added as fixed-point integers, so the result does not depend on blocks and threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.trim import every
 
 Per = Literal["tensor", "row", "column"]
-# from Gram matrices, of shape (..., N, N), to coefficients, of shape (..., N)
+# a function from Gram matrices of shape (..., N, N) to coefficients of shape (..., N)
 Solve = Callable[[Floats], Floats]
 
 _LEAST_SQUARE = 2.0**-260
@@ -48,11 +48,11 @@ class Gram(Sums[Floats]):
 
 
 def _square_matrices(rows: Floats) -> Floats:
-    """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms).
+    """Gram matrices of shape (..., agents, agents), from the products in their lower triangles, shape (..., terms).
 
     A vector shorter than 2^-130 counts as 0: its square would not be exact.
     """
-    agents = math.isqrt(2 * rows.shape[-1])  # of n (n + 1) / 2 terms
+    agents = math.isqrt(2 * rows.shape[-1])  # a triangle has n (n + 1) / 2 terms
     matrices = np.empty((*rows.shape[:-1], agents, agents))
     for index, (i, j) in enumerate(products(agents)):
         matrices[..., i, j] = matrices[..., j, i] = rows[..., index]
@@ -66,9 +66,9 @@ def _square_matrices(rows: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Combination:
-    """A linear combination of N agents' task vectors, or without a base of the agents themselves.
+    """A linear combination of N agents' task vectors, or of the agents themselves if there is no base.
 
-    A tensor has its own `coefficients`, or its rows or columns have, which `solve` gives.
+    `coefficients` are those of a tensor; if each row or column has its own, `solve` computes them instead.
     """
 
     agents: int
@@ -78,14 +78,14 @@ class Combination:
 
 
 class CombinationMethod(Method[P, Combination]):
-    """A linear combination with coefficients of Gram matrices."""
+    """A method that combines agents linearly, with coefficients computed from Gram matrices."""
 
     @abstractmethod
     def coefficients(self, parameters: P, agents: Agents, gram: Floats) -> Floats:
-        """Coefficients of shape (..., N), from Gram matrices of shape (..., N, N)."""
+        """Return coefficients of shape (..., N) for Gram matrices of shape (..., N, N)."""
 
     def per(self, parameters: P) -> Per:
-        """The part of a tensor that has coefficients of its own."""
+        """The parts of a tensor that have separate coefficients."""
         return "tensor"
 
     def statistics(self, parameters: P, agents: Agents) -> tuple[Statistic, ...]:
@@ -113,7 +113,7 @@ class CombinationMethod(Method[P, Combination]):
             return piece.compute_numbers(columns, shape)
         nearest = 0 if has_base else int(np.argmax(np.abs(coefficients)))
         excess = 0.0 if has_base else math.fsum(coefficients) - 1
-        if agents > FEW:  # as the formulas of one element below
+        if agents > FEW:  # the same arithmetic as the formulas of one element below
 
             def finish(origin: Numbers, total: Numbers) -> Numbers:
                 return np.where(total == 0, origin, origin + total)
@@ -126,20 +126,20 @@ class CombinationMethod(Method[P, Combination]):
 
 
 class CombinationByPart(CombinationMethod[P]):
-    """A linear combination with coefficients for tensors, rows or columns, as its parameters choose."""
+    """A linear combination with coefficients per tensor, row or column; its parameters choose which."""
 
     @abstractmethod
     def per(self, parameters: P) -> Per: ...
 
     def unit(self, layer: Layer, parameters: P) -> int:
-        """More than 1 for rows and columns, for which there is room to widen them."""
+        """At least 2 for rows and columns, so that memory to widen them is planned."""
         per = self.per(parameters)
         if per == "column":
             return max(math.prod(layer.shape), 2)
         return row_unit(layer) if per == "row" else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes for a whole tensor with columns turned to rows: inputs, sums, and the result."""
+        """Bytes for a whole tensor whose columns are transposed to rows: inputs, sums and result."""
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 
@@ -152,7 +152,7 @@ def _combined_rows(rows: Sequence[Numbers], piece: Piece, combination: Combinati
     )
     with np.errstate(all="ignore"):
         coefficients = combination.solve(_square_matrices(products_of_rows))
-        # without a base, differences from the agent of the largest coefficient
+        # without a base, use differences from the agent with the largest coefficient
         nearest = rows[0] if has_base else np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
         origin, *others = rows if has_base else (nearest, *rows)
         total = np.zeros_like(origin)
@@ -171,9 +171,9 @@ def _task_element(b: float, taus: Each, coefficients: Each) -> float:
 
 
 def _agent_element(_b: float, values: Each, coefficients: Each, nearest: Each, excess: float) -> float:
-    """One element of a combination of agents, as differences from one of them: exact where agents are close.
+    """Combine the agents' values of one element as differences from one agent, which is exact if agents are close.
 
-    `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.
+    `nearest` marks the agent with the largest coefficient. `excess` is the sum of the coefficients minus 1.
     """
     origin = values[0]
     for t in range(len(values)):
@@ -192,7 +192,7 @@ def norms(gram: Floats) -> Floats:
 
 
 def cosines(gram: Floats) -> Floats:
-    """Cosines of angles, of shape (..., N, N); 0 where a vector is 0."""
+    """Cosines of the angles between vectors, shape (..., N, N); 0 if one of two vectors is 0."""
     lengths = norms(gram)
     scale = lengths[..., :, None] * lengths[..., None, :]
     with np.errstate(all="ignore"):

@@ -2,7 +2,7 @@
 
     Delta = sum_t w_t tau_t        tau = scale * mean(sigma) * polar(Delta)
 
-sigma are the min(m, n) singular values of Delta, zeros counted.
+sigma are the min(m, n) singular values of Delta, including zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 
 def _isotropic(delta: Array) -> Array:
-    """A matrix with its singular values replaced by their mean."""
+    """Replace all singular values of a matrix by their mean."""
     if len(delta) > delta.shape[1]:
         return _isotropic(delta.T).T
     values, vectors = spectral.spectrum(spectral.gram(delta))
@@ -47,7 +47,7 @@ class IsoC(Isotropic[WeightedParameters]):
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
         return _isotropic(spectral.total(taus))
 
-    def workspace(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 6 * r * r + 2 * r * long
 

@@ -1,11 +1,11 @@
 """Iso-CTS: common and task-specific directions, all equally strong (Marczak et al. 2025, arXiv 2502.04959).
 
-Of r = min(m, n) directions, k come from the sum Delta of the task vectors, and the leading ones of what each agent has
-outside of their left space fill the rest, as many for each:
+Of r = min(m, n) directions, k come from the sum Delta of the task vectors. The others are the leading directions of
+each agent outside of the left space of these k, with the same number for each agent:
 
     T = N round((r - floor(r f)) / N)        k = r - T
     U_c: the k leading left vectors of Delta        tau_t' = tau_t - U_c U_c^T tau_t: its T / N leading triples
-    tau = scale * mean(sigma) * polar(U) polar(V)^T        of all of these, side by side
+    tau = scale * mean(sigma) * polar(U) polar(V)^T        U, V: vectors of all these triples, side by side
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class IsoCtsParameters(WeightedParameters):
 
 
 def _own_directions(r: int, agents: int, fraction: float) -> int:
-    """Number of each agent's own directions among `r`; half to even, as in the authors' code."""
+    """How many of `r` directions each agent contributes; rounded half to even, as in the authors' code."""
     return min(round((r - int(r * fraction)) / agents), r // agents)
 
 
@@ -58,7 +58,7 @@ class IsoCts(Isotropic[IsoCtsParameters]):
         sigma = sum(float(one.s.sum()) for one in parts) / r
         return spectral.align([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in parts])
 
-    def workspace(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * r * (r + long) + max(6 * r * r, 2 * r * long)
 

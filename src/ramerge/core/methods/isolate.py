@@ -1,10 +1,10 @@
-"""One agent's region by itself: the paper's experiment on what unique regions carry (section 3.2, figure 3).
+"""One agent's region alone: the RAM paper's experiment on what unique regions do (section 3.2, figure 3).
 
 merged = base + scale * tau_a    where the element lies in agent a's region
        = base                    otherwise
 
-The regions are those of RAM: unique elements are those that only the agent moved, shared ones those that others
-moved too. A scale of 1/N shows what averaging N agents does to them.
+Regions are defined as in RAM: only this agent moved its unique elements; other agents moved its shared elements, too. A
+scale of 1/N shows what averaging N agents does to the region.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Isolate(CountedMethod[IsolateParameters]):
         return measured(parameters.epsilon)
 
     def report(self, parameters: IsolateParameters, parts: Sequence[Each], agents: Agents) -> list[dict[str, Figure]]:
-        """Each agent's threshold, if it has one of its own in all of the model."""
+        """Each agent's threshold, if epsilon is relative; None if it differs between parts of the model."""
         if len(parts) != 1:
             return [{"epsilon": None} if parts else {} for _ in agents]
         return [{"epsilon": threshold} for threshold in thresholds(factor(parameters.epsilon), parts[0])]

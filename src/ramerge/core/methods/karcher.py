@@ -1,8 +1,9 @@
-"""The Karcher mean: the point of a sphere whose squared distances to all models are least (Karcher 1977).
+"""The Karcher mean: the point of a sphere with the least sum of squared distances to all models (Karcher 1977).
 
-Every tensor's models are points v_t / |v_t| of the unit sphere. From the normalized sum of them, steps go along the
-mean of the directions to all points, until a step is shorter than `tol`. The result has the models' mean length. All
-points and directions are combinations of the models, so the steps are taken with coefficients and the Gram matrix.
+For each tensor, the models are points v_t / |v_t| of the unit sphere. Starting at their normalized sum, each step goes
+along the mean of the directions to all points, until a step is shorter than `tol`. The result has the models' mean
+length. All points and directions are linear combinations of the models, so the steps only need their coefficients and
+the Gram matrix.
 """
 
 from __future__ import annotations

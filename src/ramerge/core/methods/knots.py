@@ -2,7 +2,7 @@
 
     [tau_1 ... tau_N] = U S [V_1 ... V_N]^T        tau = scale * U TIES(U^T tau_1, ..., U^T tau_N)
 
-Signs of the basis cancel. Where singular values are equal, the basis is not determined, and neither is the result.
+The signs of the basis vectors do not matter. If singular values are equal, the basis and the result are not unique.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KnotsParameters(WeightedParameters):
 
 
 def _shared_basis(taus: Sequence[Array]) -> Array:
-    """The left singular vectors of all task vectors side by side, of shape (m, rank); from the smaller Gram matrix."""
+    """Left singular vectors, shape (m, rank), of all task vectors side by side; computed from the smaller Gram matrix."""
     out, width = taus[0].shape
     joint = (out, width * len(taus))
     if out <= joint[1]:
@@ -40,7 +40,7 @@ def _shared_basis(taus: Sequence[Array]) -> Array:
 
 
 def _trim(coordinates: Array, density: float) -> Array:
-    """Coordinates without the smallest; those that equal the least kept one stay."""
+    """Set the smallest coordinates to 0; those that equal the smallest kept magnitude are kept."""
     count = math.prod(coordinates.shape)
     if density >= 1 or not count:
         return coordinates
@@ -52,7 +52,7 @@ def _trim(coordinates: Array, density: float) -> Array:
 
 
 def elect(values: Sequence[Array]) -> Array:
-    """The mean of the coordinates with the sign of their sum in the shared basis; 0 where that is 0."""
+    """For each coordinate, the mean of the agents' values that have the sign of their sum; 0 if the sum is 0."""
     sign = arrays.sign(sum(values))
     total, voices = 0 * sign, 0 * sign
     for one in values:
@@ -77,7 +77,7 @@ class Knots(SpectralMethod[KnotsParameters]):
         basis = _shared_basis(taus)
         return basis @ elect([_trim(basis.T @ wide(tau), parameters.density) for tau in taus])
 
-    def workspace(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
         out, width = shape
         side = min(out, agents * width)
         return 6 * side * side + (agents + 7) * side * width + out * side + agents * out * width

@@ -1,7 +1,8 @@
-"""Methods that work on linear weights as whole matrices, and take the mean task vector of all other tensors.
+"""Methods that work on linear weights as whole matrices, and merge all other tensors by a formula of one element.
 
-Linear weights are the matrices named `....weight` inside the numbered layers of a model, and those of experts that one
-tensor stacks, which plans call `NAME[expert]`. They are solved for as (out, in), however they are stored.
+Linear weights are the matrices named `....weight` inside the numbered layers of a model, and experts' matrices that are
+stacked in one tensor, which plans call `NAME[expert]`. They are merged in the orientation (out, in), however they are
+stored.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
-WIDENING_BYTES = 1 << 24  # blocks that are widened, and small things
+WIDENING_BYTES = 1 << 24  # for blocks that are widened, and small arrays
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv))(.*\.?(weight|in_proj_weight)|.+\[\d+\])$")
 
 Shape = tuple[int, ...]
 ScaledP = TypeVar("ScaledP", bound=ScaledParameters)
-# tensor, task vectors of shape (out, in), where to solve if not here -> the merged one
+# (tensor name, task vectors of shape (out, in), optional solver) -> merged task vector
 Solve = Callable[..., Numbers]
 
 
 @dataclass(frozen=True)
 class PreparedMatrices:
-    """Arguments of merging: for linear weights, and for all others."""
+    """Arguments of `merge`: `solve` for linear weights, and `formula` for all other tensors."""
 
     solve: Solve
     formula: Formula
@@ -57,12 +58,12 @@ def is_matrix(layer: Layer) -> bool:
 
 
 def orient(matrix: Numbers, transposed: bool) -> Numbers:
-    """A linear weight as (out, in), from its stored orientation; or the stored orientation, from (out, in)."""
+    """Convert a linear weight from its stored orientation to (out, in), or back."""
     return np.ascontiguousarray(matrix.T) if transposed else matrix
 
 
 def oriented_bytes(layer: Layer) -> int:
-    """Bytes that `oriented` holds at once: a task vector or the result, next to its copy."""
+    """Bytes that `orient` takes at once: a transposed task vector or result, and its copy."""
     return 2 * layer.itemsize * math.prod(layer.shape) if layer.transposed else 0
 
 
@@ -71,18 +72,18 @@ class MatrixMethod(Method[P, PreparedMatrices]):
 
     @abstractmethod
     def solve(self, tensor: str, taus: Sequence[Array], parameters: P) -> Array:
-        """The merged task vector of a linear weight, from task vectors of shape (out, in)."""
+        """Return the merged task vector of a linear weight, given task vectors of shape (out, in)."""
 
     @abstractmethod
     def memory(self, layer: Layer, parameters: P, agents: int) -> int:
-        """Bytes that solving for a linear weight takes, besides inputs and result."""
+        """Bytes of memory that solving for a linear weight takes, besides inputs and result."""
 
     @abstractmethod
     def others(self, parameters: P, agents: Agents) -> Formula:
-        """Formula of all other tensors."""
+        """Return the formula that merges all other tensors."""
 
     def merged(self, tensor: str, taus: list[Numbers], parameters: P, agents: Agents, solver: Solver = CPU) -> Numbers:
-        """The result of `solve`, computed by a solver; task vectors may be overwritten."""
+        """Compute the result of `solve` with a solver; it may overwrite the task vectors."""
         return solver.solve(lambda ones: self.solve(tensor, ones, parameters), taus)
 
     def prepare(self, parameters: P, agents: Agents, results: Results) -> PreparedMatrices:
@@ -92,7 +93,7 @@ class MatrixMethod(Method[P, PreparedMatrices]):
         return PreparedMatrices(solve, self.others(parameters, agents))
 
     def unit(self, layer: Layer, parameters: P) -> int:
-        """All of a linear weight; more than one element, so that it is not taken for an element-wise merge."""
+        """All elements of a linear weight; at least 2, because 1 means an element-wise merge."""
         return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
@@ -104,12 +105,12 @@ class MatrixMethod(Method[P, PreparedMatrices]):
     def merge(
         self, piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool
     ) -> PieceResult:
-        """Merge a piece: a whole linear weight, or elements of another tensor."""
+        """Merge a piece, which is a whole linear weight, or consecutive elements of another tensor."""
         if not is_matrix(Layer(piece.tensor, piece.shape)):
             return merge_formula(piece, prepared.formula)
 
         def merge_numbers(base: Numbers, *agents: Numbers) -> Numbers:
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            with np.errstate(over="ignore", invalid="ignore"):  # non-finite values show in the result
                 solver = piece.solver or CPU
                 taus = [orient(agent - base, piece.transposed) for agent in agents]
                 tau = orient(prepared.solve(piece.tensor, taus, solver), piece.transposed)
@@ -120,18 +121,18 @@ class MatrixMethod(Method[P, PreparedMatrices]):
 
 
 class SpectralMethod(MatrixMethod[ScaledP]):
-    """A method that decomposes matrices, and takes the mean of the weighted task vectors of other tensors.
+    """A method that decomposes linear weights, and takes the mean of the weighted task vectors for other tensors.
 
-    Of the task vectors that `solve` gets, which are weighted, at least one is not 0, and the largest element lies
-    between 1/2 and 1; its result is not scaled yet.
+    `solve` gets weighted task vectors, at least one of which is not 0. Their largest magnitude lies between 1/2 and 1.
+    Its result is multiplied by `scale` afterwards.
     """
 
     family = "spectral"
     differs = "has no such method"
 
     @abstractmethod
-    def workspace(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
-        """The float64 numbers that solving holds besides the task vectors and the result."""
+    def workspace_floats(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+        """How many float64 numbers `solve` holds besides the task vectors and the result."""
 
     def others(self, parameters: ScaledP, agents: Agents) -> Formula:
         return weighted_sum(_weights(parameters, agents), parameters.scale, float(len(agents)))
@@ -149,7 +150,7 @@ class SpectralMethod(MatrixMethod[ScaledP]):
 
     def memory(self, layer: Layer, parameters: ScaledP, agents: int) -> int:
         vectors = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
-        return vectors + 8 * self.workspace(layer.shape, parameters, agents) + WIDENING_BYTES
+        return vectors + 8 * self.workspace_floats(layer.shape, parameters, agents) + WIDENING_BYTES
 
 
 def _weights(parameters: ScaledParameters, agents: Agents) -> Each:
@@ -159,16 +160,17 @@ def _weights(parameters: ScaledParameters, agents: Agents) -> Each:
 def scale_solution(
     taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], solver: Solver
 ) -> Numbers:
-    """The result of `solve` by a solver, in the dtype of the task vectors, which are overwritten.
+    """Run `solve` on the weighted task vectors, and multiply its result by `scale`.
 
-    Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.
-    Factors of powers of 2 change no digit.
+    The result has the dtype of the task vectors, which are overwritten. Before solving, they are multiplied by a power
+    of 2, which is exact, so that their largest magnitude is between 1/2 and 1: then squares neither overflow nor
+    underflow.
     """
     real = taus[0].dtype
     for tau, weight in zip(taus, weights, strict=True):
         if weight != 1:
             tau *= real.type(weight)
-    # the least and the largest element are NaN where any element is
+    # the smallest and the largest element are NaN if any element is
     bounds = [abs(float(bound)) for tau in taus for bound in (tau.min(), tau.max())]
     if not any(bounds) or not all(map(math.isfinite, bounds)):
         return np.full_like(taus[0], math.nan if any(bounds) else -0.0)  # -0 added to any number leaves its bits
@@ -184,5 +186,5 @@ def scale_solution(
 def _shift(x: Numbers, exponent: int) -> None:
     if abs(exponent) < 120:
         x *= x.dtype.type(2.0**exponent)
-    else:  # which is slow, but has no limits
+    else:  # slow, but works for all exponents
         np.ldexp(x, exponent, out=x)

@@ -2,8 +2,8 @@
 
     merged = sum_t w_t a_t        sum_t w_t = 1
 
-Such a method defines only the weights. The mean is computed while the agents are read (`tensors.weighted`), so there
-may be many of them, and what reaches a kernel is the mean itself: of a sweep, the means of all points.
+Such a method only defines the weights. The mean is computed while the agents are read (`tensors.weighted`), so there
+may be many agents, and kernels get the mean itself; in a sweep, they get the means of all points.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ramerge.core.methods.formula import Formula, merge
 
 
 class MeanMethod(Method[P, Formula]):
-    """A weighted mean of the agents. `merge` gets one input for each requested mean."""
+    """A method that is a weighted mean of the agents. `merge` gets one input for each requested mean."""
 
     family = "soups"
     needs_base = False
@@ -29,7 +29,7 @@ class MeanMethod(Method[P, Formula]):
 
     @abstractmethod
     def weights(self, parameters: P, agents: Agents) -> Each:
-        """A weight for each agent, in order; these add up to 1, and may be negative."""
+        """Return the agents' weights, in their order; they add up to 1, and may be negative."""
 
     def prepare(self, parameters: P, agents: Agents, results: Results) -> Formula:
         return one_of(0, 1)
@@ -42,7 +42,7 @@ class MeanMethod(Method[P, Formula]):
 
 
 def one_of(index: int, means: int) -> Formula:
-    """Arguments of `merge` that write one of several means."""
+    """The formula that returns the mean with this index, if the inputs are several means."""
     return Formula(_marked_value, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
 
 

@@ -1,4 +1,4 @@
-"""Model Stock: the agents' mean, pulled back to the base as far as they disagree (Jang et al. 2024, arXiv 2403.19522).
+"""Model Stock: the agents' mean, pulled towards the base the more they disagree (Jang et al. 2024, arXiv 2403.19522).
 
 tau = t * mean_t tau_t        t = N c / (1 + (N - 1) c)        c: the mean cosine of two task vectors
 """
@@ -24,7 +24,7 @@ class ModelStockParameters(Parameters):
 
 
 def _factors_of(products: Floats) -> Floats:
-    """The factor t / N of every agent, from the dot products of their task vectors."""
+    """The factor t / N for each agent, from the dot products of the task vectors."""
     n = products.shape[-1]
     cosine = gram.cosines(products)[(..., *np.tril_indices(n, -1))].mean(-1)
     below = 1 + (n - 1) * cosine
@@ -37,7 +37,7 @@ _NOTHING = 1e-12
 
 
 _LITTLE = 0.2
-"""Users are warned where less than this share of the agents' mean is left."""
+"""Users are warned if less than this share of the agents' mean is left."""
 
 
 class ModelStock(CombinationByPart[ModelStockParameters]):
@@ -68,13 +68,13 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
         return _factors_of(gram)
 
     def reported(self, parameters: ModelStockParameters, agents: Agents) -> Gram | None:
-        """The Gram matrices of tensors; nothing of rows."""
+        """The Gram matrices of tensors; None if each row has its own t."""
         return Gram("tensor") if parameters.per == "tensor" else None
 
     def report(
         self, parameters: ModelStockParameters, parts: Sequence[Floats], agents: Agents
     ) -> list[dict[str, Figure]]:
-        """The length of the merged task vector over that of the agents' mean, which is |t| of a single tensor."""
+        """The length of the merged task vector divided by the length of the agents' mean: |t| for a single tensor."""
         if not parts:
             return [{} for _ in agents]
         lengths = [float(products.sum()) for products in parts]

@@ -1,8 +1,8 @@
-"""When an agent has moved an element: |agent - base| > epsilon, a number or in units of the agent's own length.
+"""When an agent has moved an element: if |agent - base| > epsilon, which is absolute or relative to the task vector.
 
-Absolute thresholds fit agents that are stored in bfloat16, in which what training did not change stays equal to the
-base. In float32 every step of an optimizer leaves a trace, so what counts is how far an element moved compared to
-others.
+Absolute thresholds fit agents that are stored in bfloat16, where elements that training did not change stay equal to
+the base. In float32, each optimizer step changes nearly all elements, so elements are compared with the root mean
+square of the task vector.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 class RootMeanSquare(Sums[Each]):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
-    Values that are not finite count as 0. The result has a float64 for each agent.
+    Non-finite values count as 0. The result is one float64 per agent.
     """
 
     terms = staticmethod(squares)
@@ -100,44 +100,44 @@ RELATIVE = (
     "To keep RAM, count only what an agent moved by more than the root mean square of its task vector: "
     "`--set parameters.epsilon.relative=1` (in a recipe `parameters: {epsilon: {relative: 1}}`)"
 )
-"""Advice where an absolute threshold does not separate moved parameters from unmoved ones."""
+"""Advice for when an absolute threshold does not separate moved parameters from unmoved ones."""
 
 WHERE_TO_BEGIN = (
     "With a few prompts of each agent's task, `ramerge search` chooses a method; without prompts, `ramerge recommend` "
     "names the one to try first"
 )
-"""The one answer to which method to use instead: no warning names a method itself."""
+"""The advice on which method to use instead; no warning recommends a method itself."""
 GUIDE_TO_ADAPTERS = 'the guide "Merge LoRA adapters" has what was measured'
 GUIDE = 'the guide "Merge float32 agents" lists what to do, in order'
-"""Where all warnings about agents in float32 point."""
+"""The guide that all warnings about float32 agents refer to."""
 
 
 def absolute(parameters: object) -> float | None:
-    """The threshold of a method's parameters if it is a number; None if it is relative, or if there is none."""
+    """The absolute epsilon of a method's parameters; None if epsilon is relative, or if there is none."""
     epsilon = getattr(parameters, "epsilon", None)
     return epsilon if isinstance(epsilon, float) else None
 
 
 def measured(epsilon: Epsilon) -> RootMeanSquare | None:
-    """The statistic that a relative epsilon needs; None for an absolute one."""
+    """The statistic that a relative epsilon needs; None for an absolute epsilon."""
     return RootMeanSquare("model") if isinstance(epsilon, Relative) else None
 
 
 def factor(epsilon: Epsilon) -> float:
-    """Return an epsilon as a number: in root mean squares of each task vector if it is relative, else absolute."""
+    """The number in an epsilon: a multiple of each task vector's root mean square if relative, else the threshold."""
     return epsilon.relative if isinstance(epsilon, Relative) else epsilon
 
 
 def shown(epsilon: Epsilon) -> str:
-    """An epsilon in a report: `0.5 x rms` or `1e-05`."""
+    """An epsilon as text for a report: `0.5 x rms` or `1e-05`."""
     return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
 
 
 def thresholds(factor: float, sizes: Each | None) -> Each:
-    """Return the threshold of each agent; only one number if all agents share it.
+    """Return each agent's threshold, or only one number if all agents share it.
 
     Args:
-        sizes: the root mean square of each agent's task vector for a relative epsilon; None for an absolute one.
+        sizes: the root mean square of each agent's task vector, for a relative epsilon; None for an absolute epsilon.
     """
     return (factor,) if sizes is None else tuple(factor * size for size in sizes)
 

@@ -2,8 +2,8 @@
 
 u = sum_t w_t v_t / |v_t|        merged = (sum_t w_t |v_t|) u / |u|
 
-v_t are task vectors if the recipe has a base, and the agents themselves if not. mergekit goes through the tangent space
-at u, where the weighted vectors sum to 0, so that this is what is left.
+v_t are task vectors if the recipe has a base, and the agents themselves if not. mergekit computes the same through the
+tangent space at u, where the weighted vectors sum to 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _mean_direction(products: Floats, weights: Each, eps: float) -> Floats:
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)
     w: Floats = np.array(weights)
-    # sums and no products of matrices, whose order is up to the linear algebra library
+    # sums instead of matrix products, because linear algebra libraries differ in the order of additions
     square = float((w[:, None] * w * gram.cosines(products)).sum())
     if not math.isfinite(square):
         return np.full(len(weights), np.nan)
@@ -74,7 +74,7 @@ class Multislerp(CombinationMethod[MultislerpParameters]):
         return _mean_direction(gram, weights, parameters.eps)
 
     def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Merge a piece; see `Method.merge`."""
+        """Merge a piece; raises WeightsError if there is no mean direction."""
         if np.isnan(prepared.coefficients).any() and not allow_nonfinite:
             raise WeightsError(
                 f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel "

@@ -1,4 +1,4 @@
-"""Another method's result as where a method starts: its name and parameters, and the task vector that it makes."""
+"""The result of another method as the start of a method: the other method's name, parameters and task vector."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
 SUMS = ("sum", "mean", "zero")
-_COPIES = 24  # bytes of an element: the result that is not rounded, its task vector, and what is made of it
+_COPIES = 24  # bytes per element: the result before rounding, its task vector, and the scaled task vector
 
 
 def name_field(description: str) -> Any:
-    """A parameter that is one of `SUMS` or the name of another method; by default the sum."""
+    """A field that holds one of `SUMS` or the name of another method; by default `sum`."""
     extra: dict[str, Any] = {"range": f"{', '.join(SUMS)}, or a method that merges task vectors"}
     return Field("sum", json_schema_extra=extra, description=description)
 
 
 def parameters_field(of: str) -> Any:
-    """Parameters of the method that the parameter `of` names."""
+    """A field that holds the parameters of the method whose name is in the field `of`."""
     extra: dict[str, Any] = {"range": "names and values", "of_method": of}
     return Field({}, json_schema_extra=extra, description=f"parameters of the method that `{of}` names")
 
 
 def _checked_name(name: str) -> str:
-    """One of `SUMS`, or the name of a method that can be a start."""
+    """Return the name if it is one of `SUMS`, or a method that can be a start; raise ValueError otherwise."""
     from ramerge.core.methods.registry import METHODS  # which imports the methods
 
     if name in SUMS:
@@ -50,11 +50,11 @@ def _checked_name(name: str) -> str:
 
 
 OtherName: TypeAlias = Annotated[str, AfterValidator(_checked_name)]
-"""The type of a `name_field`."""
+"""The type of a field made by `name_field`."""
 
 
 def fits(of: str) -> AfterValidator:
-    """Validator of a `parameters_field`: the method that the field `of` names takes these parameters."""
+    """Validator of a `parameters_field`: checks that the method named in the field `of` takes these parameters."""
 
     def check(values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         name = info.data.get(of)
@@ -73,7 +73,7 @@ def fits(of: str) -> AfterValidator:
 
 
 def _method_of(name: str, values: Mapping[str, Any]) -> tuple[Method, Any] | None:
-    """The method of a name and its parameters; None for one of `SUMS`."""
+    """The method with this name, and its parameters; None for one of `SUMS`."""
     from ramerge.core.methods.registry import METHODS
 
     return None if name in SUMS else (METHODS[name], METHODS[name].parameters(**values))
@@ -81,10 +81,11 @@ def _method_of(name: str, values: Mapping[str, Any]) -> tuple[Method, Any] | Non
 
 @dataclass(frozen=True)
 class Start:
-    """Start of a method: the sum of the task vectors or another method's result, times a factor.
+    """The start of a method: the sum of the task vectors, or another method's result, times a factor.
 
     Attributes:
-        prepared: the argument of its `merge`.
+        method: the other method; None for the sum.
+        prepared: the argument of the other method's `merge`.
     """
 
     agents: int
@@ -93,11 +94,11 @@ class Start:
     prepared: Any = None
 
     def __call__(self, taus: Sequence[Array]) -> Array:
-        """The sum of some rows."""
+        """The sum of task vectors times the factor."""
         return np.asarray(sum(taus[1:], taus[0]) * taus[0].dtype.type(self.factor))
 
     def task_vector(self, piece: Piece, allow_nonfinite: bool, shape: tuple[int, ...]) -> Array | None:
-        """The other method's merged task vector, in the piece's arithmetic and without rounding; None for the sum."""
+        """The other method's task vector times the factor, in the piece's arithmetic, unrounded; None for the sum."""
         if self.method is None:
             return None
         exact = piece.exact()
@@ -106,7 +107,7 @@ class Start:
         return np.asarray((result - base) * base.dtype.type(self.factor))
 
     def merge(self, piece: Piece, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        """Merge a piece into the starting point."""
+        """Merge a piece: write the start as the result."""
         if self.method is None:
             return merge_formula(piece, self._sum)
         if self.factor == 1:
@@ -121,7 +122,7 @@ class Start:
 
 @dataclass(frozen=True)
 class OtherResult:
-    """A choice of `SUMS` or of another method, as parameters name it."""
+    """One of `SUMS`, or another method with its parameters, as chosen in a method's parameters."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -131,24 +132,24 @@ class OtherResult:
         return _method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
-        """The starting merge of a method, `share` times, for `prepare`."""
+        """Return the start, multiplied by `share`; for `Method.prepare`."""
         if (other := self._method) is None:
             return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
         method, parameters = other
         return Start(len(agents), share, method, method.prepare(parameters, agents, results))
 
     def statistics(self, agents: Agents) -> tuple[Statistic, ...]:
-        """Statistics that must be counted first."""
+        """The statistics that the other method needs."""
         other = self._method
         return other[0].statistics(other[1], agents) if other is not None else ()
 
     def unit(self, share: float, layer: Layer) -> int:
-        """Number of elements that the other method needs at once; more than one where its result is scaled."""
+        """How many consecutive elements the other method needs at once; at least 2 if its result is scaled."""
         other = self._method
         return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
 
     def scratch(self, layer: Layer, agents: int) -> int:
-        """Bytes that the other method takes."""
+        """Bytes of memory that the other method takes besides inputs and result."""
         if (other := self._method) is None:
             return 0
         own = other[0].scratch(layer, other[1], agents)

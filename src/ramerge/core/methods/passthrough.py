@@ -1,4 +1,4 @@
-"""One model as it is, in another format or dtype: the method of `ramerge convert`.
+"""One model unchanged, in another format or dtype: the method of `ramerge convert`.
 
 merged = scale * a
 """

@@ -1,8 +1,9 @@
-"""PSA: singular vectors made orthogonal, each agent at its own norm (policy-shift-guided spectral alignment).
+"""PSA: singular vectors made orthogonal, with each agent at its own norm (policy-shift-guided spectral alignment).
 
-The authors' code is minsik-choi126/PSA at commit 8b19ded, `pipeline/merge.py`. Here its column weights are 1; they take
-forward passes of the agents. Of each task vector the leading singular triples are kept that hold a share `energy` of
-its squared norm. Side by side, left and right vectors are replaced by their polar factors:
+The authors' code is minsik-choi126/PSA at commit 8b19ded, `pipeline/merge.py`. Its column weights are 1 here, because
+computing them takes forward passes of the agents. The leading singular triples of each task vector are kept, as many as
+hold the share `energy` of its squared norm. Left vectors and right vectors of all agents, side by side, are replaced by
+their polar factors:
 
     tau~_t = polar(U)_t diag(S_t) polar(V)_t^T        tau = scale * sum_t w_t ||tau_t|| / ||tau~_t|| tau~_t
 """
@@ -32,7 +33,7 @@ def _gram_of(x: Array) -> Array:
 
 
 def _holding(squares: Array, energy: float) -> int:
-    """Number of leading singular values that hold a share of the sum of squares."""
+    """The least number of leading singular values that hold the share `energy` of the sum of squares."""
     total = squares.sum()
     return int(np.count_nonzero(np.cumsum(squares) < energy * total)) + 1 if total > 0 else 0
 
@@ -60,7 +61,7 @@ class Psa(SpectralMethod[PsaParameters]):
         lefts = spectral.polar(lefts)
         if rights.shape[1] > len(rights):
             rights, root = spectral.polar(rights), None
-        else:  # polar(V) is V root, but only what there is of it in each agent's part is needed
+        else:  # polar(V) is V root, but only its projection to each agent's part is needed
             root = spectral.inverse_root(rights.T)
         factors, start = [], 0
         for one, tau in zip(truncations, taus, strict=True):
@@ -76,7 +77,7 @@ class Psa(SpectralMethod[PsaParameters]):
             operator = spectral.matmul(operator, root.root)
         return spectral.matmul(operator, rights.T)
 
-    def workspace(self, shape: Shape, parameters: PsaParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: PsaParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)
 

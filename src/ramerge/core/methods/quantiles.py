@@ -1,8 +1,8 @@
-"""Values of given ranks, such as thresholds and quantiles, found exactly by counting.
+"""Values with given ranks, such as thresholds and quantiles, found exactly by counting.
 
-A value is the magnitude of a float32, whose bits order as the numbers do. A first read counts the upper 15 bits of all
-values, which gives the bins of the ranks; a second one counts the lower 16 bits of the values in these bins. All counts
-are integers, so the values depend neither on blocks nor on threads, and a tensor is never held.
+A value is the magnitude of a float32, whose bits sort like the numbers. A first read counts the upper 15 bits of all
+values, which gives the bin of each rank; a second read counts the lower 16 bits of the values in these bins. All counts
+are integers, so the result depends neither on blocks nor on threads, and no whole tensor is held in memory.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ _INFINITE_BIN = 0x7F80
 
 @dataclass(frozen=True)
 class Values(ABC):
-    """Values of elements in one or several rows, and the ranks to find. Subclasses are frozen dataclasses."""
+    """The values to count, in one or several rows, and the ranks to find. Subclasses are frozen dataclasses."""
 
     @property
     def rows(self) -> int:
-        """Number of values of an element."""
+        """The number of values per element, such as one for each agent."""
         return 1
 
     @property
     def infinite(self) -> bool:
-        """Whether infinite values count; otherwise they are left out."""
+        """Whether infinite values are counted; otherwise they are left out."""
         return False
 
     @abstractmethod
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, required: Any) -> bool:
-        """Count a piece's values as `kernels.elementwise.histogram` does; True if a task vector is not finite.
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, prerequisite_result: Any) -> bool:
+        """Count a piece's values by `kernels.elementwise.histogram`. Return True if a task vector is not finite.
 
-        `required` is the result of the statistic that is required first, if there is one.
+        Args:
+            prerequisite_result: the result of the statistic that is required first; None if there is none.
         """
 
     @abstractmethod
     def ranks(self, row: int, count: int) -> tuple[int, ...]:
-        """The ranks to find among so many values, counted from the largest, which is 1; as many for each row.
+        """The ranks to find among `count` values, where 1 is the largest value; each row must have as many ranks.
 
-        0 stands for infinity, and ranks beyond the last one for 0.
+        The value of rank 0 is infinity. The value of a rank above `count` is 0.
         """
 
 
 @dataclass(frozen=True)
 class _Bin:
-    """Place of a value: in a bin of the first count, the `rank`-th largest there, below `above` others."""
+    """Where a value is: the `rank`-th largest in the bin `index` of the first read, below `above` values in others."""
 
     index: int
     rank: int
@@ -62,11 +63,14 @@ class _Bin:
 
 @dataclass(frozen=True)
 class Rank:
-    """Thresholds of a rank.
+    """The value that has a rank.
 
     Attributes:
-        survivors: how many values are not 0 and at least as large: more than `target` where several equal
-            `value`, which formats of few bits make many.
+        value: the value.
+        target: its rank: how many values are to be kept.
+        survivors: how many nonzero values are at least as large; more than `target` if several equal `value`, which is
+            common in formats with few bits.
+        elements: how many elements the values come from.
     """
 
     value: float
@@ -93,14 +97,14 @@ class _CoarseRanks(Statistic["tuple[tuple[tuple[_Bin, ...], ...], Any]"]):
             total[:, _INFINITE_BIN] = 0
         rows = []
         for row, counts in enumerate(total):
-            value_count = min(int(counts.sum()), elements)  # what fills the last word up is counted, too
+            value_count = min(int(counts.sum()), elements)  # the padding of the last word is counted, too
             rows.append(tuple(_find(counts, rank) for rank in self.values.ranks(row, value_count)))
         return tuple(rows), required
 
 
 @dataclass(frozen=True)
 class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
-    """The values of ranks, `after` the bins that they lie in. The result has a `Rank` for each rank of each row."""
+    """Find the values of ranks, in the bins that `after` finds first. The result has a `Rank` for each row and rank."""
 
     after: _CoarseRanks
 
@@ -109,9 +113,9 @@ class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
         return np.zeros((len(values.ranks(0, 0)), values.rows, FINE_BINS), np.uint32)
 
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        rows, before = required
+        rows, prerequisite_result = required
         flags = [
-            self.after.values.tally(piece, of_rank, [bin.index for bin in bins], before)
+            self.after.values.tally(piece, of_rank, [bin.index for bin in bins], prerequisite_result)
             for of_rank, bins in zip(counts, zip(*rows, strict=True), strict=True)
         ]
         return any(flags)
@@ -124,12 +128,12 @@ class RankStatistic(Statistic[tuple[tuple[Rank, ...], ...]]):
 
 
 def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | None = None) -> RankStatistic:
-    """The statistic of values over a whole scope, where `after` may be required first."""
+    """The statistic that finds the ranks of `values` in each `scope`; `after` is a statistic required first, if any."""
     return RankStatistic(scope, _CoarseRanks(scope, after, values=values))
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:
-    """The bin that holds the `rank`-th largest; that of infinity for 0, and the lowest one if there are fewer."""
+    """The bin of the `rank`-th largest value; the bin of infinity for 0, and the lowest bin if there are fewer values."""
     if not rank:
         return _Bin(_INFINITE_BIN, 0, 0)
     from_top = np.cumsum(row[::-1])

@@ -4,13 +4,13 @@ tau = 0                              no agent moved the element
     = lambda_t * tau_t               only agent t moved it
     = mean of tau_t over the movers  several did                                            (equation 7)
 
-`shared` says what stands in the last line instead of the mean:
+The parameter `shared` replaces the mean in the last line:
 
     agree_max   the tau_t of largest magnitude where all movers agree in sign, else their mean
     sum         sum of tau_t over the movers
     rms         sum of tau_t over the movers / square root of their number
     ties        TIES within the shared region (the authors' script calls it arm-ties): each agent is trimmed to its
-                largest entries there, the sign of what is left is elected, and the mean runs over those that agree
+                largest entries there, the sign of their sum is elected, and the entries with that sign are averaged
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ Scope = Literal["model", "layer", "tensor"]
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """Counts of those of `total` elements that an agent moved by more than `epsilon` (None: differs), and only it."""
+    """How many of `total` elements an agent moved (`active`), and how many only this agent moved (`unique`).
+
+    An element counts as moved if it moved by more than `epsilon`; None if epsilon differs between parts.
+    """
 
     total: int
     active: int
@@ -71,17 +74,17 @@ class AgentCounts:
 
     @property
     def shared(self) -> int:
-        """Elements that another agent moved, too."""
+        """How many elements other agents moved, too."""
         return self.active - self.unique
 
     @property
     def density(self) -> float:
-        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
+        """The share of elements that the agent moved: 1 - sparsity (section 3.1); 0 if there are no elements."""
         return self.active / self.total if self.total else 0.0
 
     @property
     def rho(self) -> float:
-        """Shared over unique elements (equation 2): infinite without unique ones, 0 without either."""
+        """Shared elements divided by unique elements (equation 2): infinite if none is unique, 0 if none is active."""
         if self.unique == 0:
             return math.inf if self.shared else 0.0
         return self.shared / self.unique
@@ -132,7 +135,7 @@ class RescaledParameters(RamParameters):
         return self.scope
 
     def rescaling(self, counts: AgentCounts) -> float:
-        """Equation 8, in the form of equation 9: rho / (1 + rho) is shared over active elements."""
+        """Equation 8, in the form of equation 9: rho / (1 + rho) equals shared / active elements."""
         return 1.0 + self.r * (counts.shared / counts.active if counts.active else 0.0)
 
 
@@ -146,10 +149,10 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic[tuple[AgentCounts, ...]]):
-    """Counts of moved and unique elements of each agent (equations 1 and 2); gives `AgentCounts` by agent.
+    """Count each agent's moved and unique elements (equations 1 and 2). The result has `AgentCounts` for each agent.
 
     Attributes:
-        epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.
+        epsilon: the threshold; if there is a statistic `after`, in units of its result for each agent.
     """
 
     epsilon: float = 1e-5
@@ -177,12 +180,12 @@ class Moved(Statistic[tuple[AgentCounts, ...]]):
 
 @dataclass(frozen=True)
 class PreparedRam:
-    """Arguments of merging, unless TIES merges the shared elements.
+    """Arguments of `merge`, unless TIES merges the shared elements.
 
     Attributes:
-        epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
-        lambdas: factors of unique elements, one for each agent; None for plain RAM.
-        combination: the treatment of shared elements, a key of `kernels.ram.SHARED`.
+        epsilons: thresholds, one per agent or one for all: an agent moved an element if |agent - base| > epsilon.
+        lambdas: factors of unique elements, one per agent; None for plain RAM.
+        combination: the rule for shared elements, a key of `kernels.ram.SHARED`.
     """
 
     epsilons: Each
@@ -191,7 +194,7 @@ class PreparedRam:
 
 
 def _trim_statistic(parameters: RamParameters, agents: Agents) -> RankStatistic | None:
-    """The thresholds of `shared: ties`, if it trims anything."""
+    """The statistic that finds the thresholds of `shared: ties`; None if nothing is trimmed."""
     if parameters.shared != "ties":
         return None
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
@@ -224,7 +227,7 @@ _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
 
 class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
-    """Equation 7, with lambdas where the parameters rescale."""
+    """A method that merges by equation 7, with lambdas if the parameters rescale."""
 
     family = "RAM"
     for_sparse = True
@@ -241,7 +244,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
     )
 
     def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
-        """Lambdas need counts, `shared: ties` thresholds, relative epsilons the agents' sizes; RAM nothing."""
+        """Counts for lambdas, thresholds for `shared: ties`, and root mean squares for relative epsilons."""
         counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
         return present(measured(parameters.epsilon), counts, _trim_statistic(parameters, agents))
 
@@ -275,7 +278,7 @@ class _ReinforcedMethod(Method[RamP, PreparedRam | Formula]):
     def report(
         self, parameters: RamP, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents
     ) -> list[dict[str, Figure]]:
-        """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
+        """Each agent's counts, density and rho, and lambda; None for lambda if it differs between parts."""
         rows: list[dict[str, Figure]] = []
         for t in range(len(agents)):
             counts = sum((part[t] for part in parts[1:]), parts[0][t]) if parts else AgentCounts(0, 0, 0)
@@ -336,4 +339,4 @@ RESCALINGS: Mapping[str, RescaledParameters] = {
     "ram+ official": ClippedParameters.model_validate(RAM_PLUS.presets["official"]),
     "ram+s": RescaledParameters(),
 }
-"""The rules for lambda that an analysis compares, with their parameters."""
+"""The parameters of the rules for lambda that an analysis compares."""

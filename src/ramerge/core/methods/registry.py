@@ -1,4 +1,4 @@
-"""All methods and their descriptions."""
+"""All methods by name, and their descriptions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ramerge.core.methods.base import Method, conditions
 from ramerge.core.registry import Registry
 
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
-"""All methods by name. A method's module is imported at its first use: all of them take a tenth of a second."""
+"""All methods by name. A method's module is imported at first use, because importing all takes a tenth of a second."""
 
 FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")
-"""The order in which methods are listed; those of plug-ins come last."""
+"""The order of families in lists of methods; methods of plug-ins come last."""
 
 
 def listed() -> dict[str, Method]:
-    """All usable methods, by family."""
+    """All usable methods by name, sorted by family."""
 
     def place(method: Method) -> int:
         return FAMILIES.index(method.family) if method.family in FAMILIES else len(FAMILIES)
@@ -26,7 +26,7 @@ def listed() -> dict[str, Method]:
 
 
 def unknown_method(name: str) -> str:
-    """The message about an unknown method, with the one of the closest name or title."""
+    """The message about an unknown method; it suggests the method with the closest name or title."""
     if name in _COMMANDS:
         return f"unknown method {quoted(name)}; it is a strategy of another command: {_COMMANDS[name]}"
     titles = {_letters(title): key for key, method in METHODS.usable().items() for title in _heads(method.title)}
@@ -43,7 +43,7 @@ _ALIKE = 0.85
 
 
 def _heads(title: str) -> list[str]:
-    """A title, and its beginnings before a colon or bracket."""
+    """A title, and its parts before a colon or an opening bracket."""
     return [title, *(title.partition(sign)[0] for sign in ":(" if sign in title)]
 
 
@@ -52,19 +52,19 @@ def _letters(text: str) -> str:
 
 
 def all_parameters() -> frozenset[str]:
-    """Names of the parameters of all methods, for messages; imports all of them."""
+    """The names of all methods' parameters, for messages; imports all methods."""
     return frozenset(name for method in METHODS.usable().values() for name in method.parameters.model_fields)
 
 
 def complete(method: Method, preset: str | None, values: Mapping[str, object]) -> dict[str, object]:
-    """The parameters of a preset, replaced by those that are given."""
+    """The parameters of a preset, overridden by `values`."""
     return {**(method.presets[preset] if preset else {}), **values}
 
 
 def describe(method: Method) -> dict[str, Any]:
     """A method as plain values: title, formula, source, presets, and each parameter's default, range and meaning.
 
-    `reads` are those of the inputs that a merge with default parameters takes.
+    `reads` is how often a merge with default parameters reads the inputs.
     """
     statistics = method.statistics(method.parameters(), ("code", "tool")[: method.most])
     schema = method.parameters.model_json_schema()["properties"]

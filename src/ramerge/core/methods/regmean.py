@@ -1,17 +1,17 @@
 """RegMean towards a prior: match each agent's layer on its inputs (Jin et al. 2023, arXiv 2212.09849).
 
-For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each
-agent, one row a token, weighted so that an agent's weights add up to 1,
+For a linear weight, with task vectors tau_t, a prior S, and G_t = X_t' X_t, where X_t are the recorded inputs of agent
+t, one row per token, weighted so that an agent's weights add up to 1,
 
     tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * N * mean ||x||^2 / d
         = (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1
-        = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
+        = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, stacked
 
-The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
-at most. mu is in units of the mean square of a row x, for N agents. An expert sees some tokens, and its rows count in
-shares of all: the fewer they are, the less they count against the prior. All other tensors, and weights without
-recorded inputs, take the prior. RegMean itself has no prior, shrinks the elements off the diagonal of each G_t,
-and averages all other tensors; the preset `paper` does so. Towards a prior: not published.
+The second form inverts a d x d matrix for inputs of width d; the third inverts an n x n matrix for n rows, and is a
+correction of rank n at most. N is the number of agents, and x is a row of X. An expert sees only some tokens, and its
+rows are weighted by their share of all tokens: the fewer they are, the more the prior dominates. All other tensors, and
+weights without recorded inputs, take the prior. RegMean itself has no prior, shrinks the off-diagonal elements of each
+G_t, and averages all other tensors, as the preset `paper` does. The prior is not published.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ramerge.core.methods.matrices import WIDENING_BYTES
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _GROUP = 128
-"""Rows of a weight that are multiplied at once, whatever the block, so that blocks change no bit of the products."""
+"""Rows of a weight that are multiplied at once; fixed, so that the products do not depend on the size of blocks."""
 _LEAST = 1e-10
-"""The ridge that stands for 0, with which the equations are never singular."""
+"""The least ridge, which is used instead of 0, so that the equations are never singular."""
 
 
 class RegMeanParameters(Parameters):
@@ -62,17 +62,17 @@ class RegMeanParameters(Parameters):
 
     @property
     def other(self) -> OtherResult:
-        """The prior."""
+        """The merge that is the prior."""
         return OtherResult(self.towards, self.prior)
 
 
 @dataclass(frozen=True)
 class Operator:
-    """From task vectors of some rows of a weight, each of shape (rows, d), to the addition to the prior there.
+    """Maps the task vectors of some rows of a weight, shape (rows, d), to the correction that is added to the prior.
 
     Attributes:
-        maps: for each agent G_t A, with A = (sum_t G_t + mu I)^-1, as factors, multiplied one after another: the
-            product itself, of shape (d, d), or one of shape (d, n) and one of shape (n, d) for an agent of few rows.
+        maps: for each agent, factors whose product is G_t A, with A = (sum_t G_t + mu I)^-1: the product itself, shape
+            (d, d), or two factors of shapes (d, n) and (n, d) if the agent has few recorded inputs.
         transposed: whether the weight is stored as (d, rows).
     """
 
@@ -87,12 +87,12 @@ class Operator:
 
 
 def _few(rows: int, layer: Layer, parameters: RegMeanParameters) -> bool:
-    """Whether two factors take less than their product; elements off the diagonal shrink in the product alone."""
+    """Whether to use two factors, because they are smaller than their product; shrinking needs the product."""
     return parameters.shrink == 1 and 2 * rows < layer.width
 
 
 def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanParameters) -> Iterator[tuple[Array, ...]]:
-    """For each agent the factors of G_t A, in float64."""
+    """Yield the factors of G_t A for each agent, in float64."""
     few = [_few(len(x), layer, parameters) for x in rows]
     together = np.concatenate(rows)
     if all(few) and len(together) < layer.width:  # X_t A = (X X' + mu I)^-1_t X
@@ -118,9 +118,9 @@ def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanPar
 
 
 def _lower(gram: Array) -> Array:
-    """L with nearly L L' = X X'. L^-1 X and L' X A are large nowhere, so float32 is enough for them.
+    """A lower triangular L with L L' close to X X': then L^-1 X and L' X A have no large elements and fit into float32.
 
-    Their product is X' X A for any L that has an inverse, so it may be far from singular.
+    (L^-1 X)' (L' X A) = X' X A for any invertible L, so a ridge that keeps L far from singular does no harm.
     """
     least = max(_LEAST * gram.trace(), np.finfo(np.float64).tiny)
     return np.linalg.cholesky(gram + least * np.eye(len(gram)))
@@ -154,7 +154,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return parameters.other.statistics(agents)
 
     def operator(self, layer: Layer, records: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
-        """Prepared form of the recorded inputs of a weight; None if they are all 0."""
+        """Compute the operator from the recorded inputs of a weight; None if all inputs are 0."""
         weighted_inputs = [each.inputs * np.sqrt(each.weights)[:, None] for each in records]
         power = sum(float(np.vdot(x, x)) for x in weighted_inputs)
         if not power:
@@ -188,11 +188,11 @@ class RegMean(Method[RegMeanParameters, Start]):
                 result[part] = base[part] + (towards + operator.correction(towards, taus))
             return result.T if operator.transposed else result
 
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        with np.errstate(over="ignore", invalid="ignore"):  # non-finite values show in the result
             return piece.compute_numbers(merge_numbers, shape)
 
     def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
-        """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
+        """Whole groups of rows if inputs were recorded; at least 2, because 1 means an element-wise merge."""
         prior = parameters.other.unit(parameters.share, layer)
         if not layer.rows:
             return prior
@@ -201,7 +201,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
 
     def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
-        """Bytes of an operator, its factors, and a group of rows."""
+        """Bytes for an operator, its factors, and a group of rows."""
         prior = parameters.other.scratch(layer, agents)
         if not layer.rows:
             return prior

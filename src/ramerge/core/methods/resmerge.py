@@ -1,14 +1,14 @@
-"""ResMerge: the heads and the residuals of task vectors, merged by themselves (arXiv 2606.02252).
+"""ResMerge: the heads and the residuals of task vectors, merged separately (arXiv 2606.02252).
 
-H_t is the leading singular part of tau_t, of rank `rank_topk`, and R_t = tau_t - H_t its residual. With q_t the
-residual as a unit vector and q the mean direction of them all:
+The head H_t is the leading singular part of tau_t, of rank `rank_topk`, and R_t = tau_t - H_t is the residual. With the
+unit vectors q_t = R_t / ||R_t|| and the direction q of their mean:
 
     a = mean over pairs of cos(R_s, R_t)        c = mean of cos(q_t, q)        z = ((a + 1) / 2 + (c + 1) / 2) / 2
     beta = src_beta_max - (src_beta_max - src_beta_min) z        A = c^beta * mean ||R_t|| * q
     S = mean over pairs of max(0, cos(H_s, H_t))        tau = A + head_ratio_budget * S * ||A|| * H / ||H||
 
-z is 0 for matrices that are neither of attention nor of an MLP. A is the mean of the residuals where their directions
-agree no more than orthogonal ones would, c <= 1 / sqrt(N). H is the mean of the heads.
+z is 0 for matrices that belong neither to attention nor to an MLP. A is the mean of the residuals if their directions
+agree no more than orthogonal directions would, c <= 1 / sqrt(N). H is the mean of the heads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAMILIES = re.compile(
     r"self_attn|\.attn\.|attention|q_proj|k_proj|v_proj|o_proj|mlp|ffn|feed_forward|gate_proj|up_proj|down_proj",
     re.IGNORECASE,
 )
-# Rounding: shares of norms below it, and differences of cosines. Orthogonal residuals have c = 1 / sqrt(N) exactly.
+# Relative norms and differences of cosines below this are rounding errors. Orthogonal residuals have c = 1 / sqrt(N).
 _EQUAL = 1e-9
 
 
@@ -48,7 +48,7 @@ class ResmergeParameters(ScaledParameters):
 
 @dataclass(frozen=True)
 class _Split:
-    """Head and residual of a task vector, float64, and their norms; 0 for rounding noise."""
+    """Head and residual of a task vector, float64, and their norms; a residual of mere rounding errors has norm 0."""
 
     head: Array
     residual: Array
@@ -71,7 +71,7 @@ def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family
         return 0 * mean
     direction = spectral.total(one.residual / one.residual_norm for one in units)
     length = spectral.norm(direction)
-    coherence = min(1.0, length / len(parts))  # the mean of cos(q_t, q), of which those of zeros are 0
+    coherence = min(1.0, length / len(parts))  # the mean of cos(q_t, q), where zero residuals count as 0
     if coherence <= (1 + _EQUAL) / math.sqrt(len(parts)):
         return mean
     pairs = [
@@ -119,7 +119,7 @@ class Resmerge(SpectralMethod[ResmergeParameters]):
             residual += head
         return residual
 
-    def workspace(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> int:
         r, long = sorted(shape)
         return (2 * agents + 3) * r * long + 6 * r * r
 

@@ -1,8 +1,8 @@
 """SCE: select, calculate, erase (Wan et al. 2024, FuseChat, arXiv 2408.07990).
 
-Select the elements of a tensor in which the agents differ most: the largest variances over agents. Calculate weights of
-the agents for the tensor: their mean squares of what is selected, as shares. Erase what does not agree with the sign of
-the sum. tau is the weighted mean of what is left.
+Select the elements of a tensor in which the agents differ most, by their variance over agents. Calculate the agents'
+weights for the tensor, proportional to their mean squares over the selected elements. Erase values whose sign differs
+from the sign of the sum. tau is the weighted mean of the remaining values.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SceParameters(Parameters):
 
 @dataclass(frozen=True)
 class Variances(Values):
-    """Variances over agents, and the rank of the least that is selected. Where agents are equal, there is none."""
+    """Count the variances of elements over agents that are not 0, and find the least selected one."""
 
     agents: int
     topk: float
@@ -51,7 +51,10 @@ class Variances(Values):
 
 @dataclass(frozen=True)
 class SquareMeans(Sums[tuple[Floats, float]]):
-    """Each agent's sum of squares over the selected elements, `after` its bound or of all: float64, shape (agents,)."""
+    """Each agent's sum of squares over the selected elements: float64, shape (agents,).
+
+    The statistic `after` finds the least selected variance; without it, all elements are selected.
+    """
 
     terms = staticmethod(squares)
 
@@ -59,7 +62,7 @@ class SquareMeans(Sums[tuple[Floats, float]]):
         return [Summand(_selected_square, common=(_least_selected_square(required),))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
-        """The sums, and the bound of the selection."""
+        """The sums, and the least selected variance."""
         return self.read(total), _least_selected_square(required)
 
 
@@ -68,10 +71,10 @@ def _least_selected_square(required: Any) -> float:
 
 
 def _variance(taus: Each) -> np.float32:
-    """The variance of an element over agents as float32.
+    """The variance of an element over agents, as float32.
 
-    Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
-    which would decide what is selected. In float64, and without a mean to divide for, such sums are exact.
+    Many elements of 16-bit agents have equal variances. If they were computed in float32, rounding would depend on the
+    order of the agents, and so would the selection. These sums are exact in float64, because nothing is divided first.
     """
     count, total, squares = np.float64(len(taus)), np.float64(0), np.float64(0)
     for t in range(len(taus)):

@@ -2,8 +2,9 @@
 
 merged = [sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta)        theta: the angle between a_1 and a_2
 
-`slerp` is between the models themselves, and takes the chord where |cos(theta)| > 0.9995. Models of one base are nearly
-parallel, so it nearly always does. `nuslerp` is between task vectors if the recipe has a base, which are not parallel.
+`slerp` interpolates between the models themselves, and along the chord if |cos(theta)| > 0.9995. Models with the same
+base are nearly parallel, so this is nearly always the case. `nuslerp` interpolates between task vectors if the recipe
+has a base; these are not parallel.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class NuslerpParameters(Parameters):
 
 
 def _arc(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
-    """Coefficients of two vectors at `t` of the way; on the chord where their cosine is `parallel`."""
+    """The coefficients of two vectors at the fraction `t` of the arc; of the chord if `parallel(cosine)` is true."""
     cosine = gram.cosines(products)[..., 0, 1]
     theta = np.arccos(cosine)
     with np.errstate(all="ignore"):
         round_ = np.stack([np.sin((1 - t) * theta), np.sin(t * theta)], -1) / np.sin(theta)[..., None]
-    # NaN stays NaN: a dot product that is out of range must not pass for parallel
+    # NaN stays NaN: a dot product that is out of range must not count as parallel
     return np.where(parallel(cosine)[..., None], np.array([1 - t, t]), round_)
 
 

@@ -1,4 +1,4 @@
-"""Statistics that are sums of float64 over segments of tensors. Neither blocks nor threads nor processors matter."""
+"""Statistics that are float64 sums over elements. Results do not depend on blocks, threads or processors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LARGEST = 2.0**300
 
 @dataclass(frozen=True)
 class Summand:
-    """A formula of one element, and its numbers, as `kernels.sums` takes them."""
+    """A formula of one element and its arguments, as `kernels.sums` takes them."""
 
     value: Element
     each: Sequence[Sequence[float]] = ()
@@ -34,9 +34,9 @@ class Summand:
 
 @dataclass(frozen=True)
 class Sums(Statistic[S]):
-    """Sums over a part of the model: of `kernels.sums` over chunks, which are added as fixed-point integers.
+    """Sums over a part of the model: `kernels.sums` sums chunks, and their sums are added as fixed-point integers.
 
-    Their last row counts chunks whose sums are out of range.
+    The last row of the counts holds the number of sums of chunks that are out of range.
     """
 
     chunk = CHUNK
@@ -45,22 +45,22 @@ class Sums(Statistic[S]):
     @staticmethod
     @abstractmethod
     def terms(agents: int) -> Sequence[tuple[int, int]]:
-        """Terms of each summand that are multiplied and summed, as `kernels.sums` takes it."""
+        """The pairs of agents whose values are multiplied and summed, for each summand, as `kernels.sums` takes them."""
 
     @abstractmethod
     def summands(self, required: Any) -> list[Summand]:
-        """Terms of the sum, given the result of `after`."""
+        """The formulas whose values are summed, given the result of `after`."""
 
     def blank(self, agents: int) -> Counts:
         return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
 
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         agents = piece.which.agents
-        which, terms = Inputs(agents, piece.which.base), self.terms(agents)
+        selection, terms = Inputs(agents, piece.which.base), self.terms(agents)
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:
             results = [
-                sums(each.value, loop, inputs, which, terms, CHUNK, piece.elements, each.each, each.common)
+                sums(each.value, loop, inputs, selection, terms, CHUNK, piece.elements, each.each, each.common)
                 for each in self.summands(required)
             ]
             self.enter(np.concatenate([terms_of for terms_of, _ in results], 1), counts)
@@ -69,13 +69,13 @@ class Sums(Statistic[S]):
         return piece.observe(kernel)
 
     def enter(self, values: Floats, counts: Counts) -> None:
-        """Add sums of shape (chunks, terms)."""
+        """Add sums of chunks, of shape (chunks, terms), to the counts."""
         usable = np.abs(values) < _LARGEST  # false for NaN, too
         counts[-1, 0] += np.count_nonzero(~usable)
         for row in np.where(usable, values, 0):
             encode(row, counts[:-1])
 
     def read(self, total: NDArray[np.int64]) -> Floats:
-        """The sums, in the order of terms; NaN if one was out of range."""
+        """The sums, in the order of terms; all NaN if a chunk's sum was out of range."""
         sums = decode(total[:-1])
         return np.full_like(sums, np.nan) if total[-1, 0] else sums

@@ -1,12 +1,12 @@
 """Singular value calibration: updates of several agents in one direction are counted once (2026, arXiv 2602.05536).
 
-Of the merged task vector of a matrix, by default the sum, u_r is the left singular vector number r. With the shares
-p_r = u_r' tau of the merged task vector and p_rt = u_r' tau_t of each of N agents in that direction,
+tau is the merged task vector of a matrix, by default the sum, and u_r is its r-th left singular vector. With the
+projections p_r = u_r' tau of the merged task vector and p_rt = u_r' tau_t of each of N agents on that direction,
 
     s_rt = <p_r, p_rt> / ||p_rt||^2        tau' = scale * sum_r u_r p_r N / sum_t max(alpha, s_rt)
 
-An agent that has no share in a direction has s = 0 there. Directions of equal singular values are any rotation of each
-other, so they get one factor: that of their shares together. All other tensors are merged as before.
+An agent without a component in a direction has s = 0 there. Directions with equal singular values can be rotated into
+each other, so they share one factor, computed from all of their projections. All other tensors are only scaled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ramerge.core.methods.matrices import WIDENING_BYTES, is_matrix, orient, ori
 from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _NULL = 1e-12
-"""The share of the largest squared norm of a task vector below which a part of one counts as nothing."""
+"""A projection counts as 0 if its squared norm is below this share of the largest squared norm of a task vector."""
 
 
 class SvcParameters(ScaledParameters):
@@ -40,12 +40,12 @@ class SvcParameters(ScaledParameters):
 
     @property
     def other(self) -> OtherResult:
-        """The merge that is calibrated."""
+        """The merge whose result is calibrated."""
         return OtherResult(self.start, self.start_parameters)
 
 
 def _calibrated(merged_tau: Array, taus: Sequence[Array], alpha: float) -> Array:
-    """Scale the directions of a merged task vector by how often agents have added to them."""
+    """Scale the directions of a merged task vector down if several agents have contributed to them."""
     triples = spectral.leading(merged_tau, lambda squares: len(squares))
     if not triples.s.size:
         return 0 * merged_tau
@@ -103,11 +103,11 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
             )
             return np.asarray(orient(result, piece.transposed) + base)
 
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        with np.errstate(over="ignore", invalid="ignore"):  # non-finite values show in the result
             return piece.compute_numbers(merge_numbers)
 
     def unit(self, layer: Layer, parameters: SvcParameters) -> int:
-        """All of a linear weight."""
+        """All elements of a linear weight; at least 2, because 1 means an element-wise merge."""
         if is_matrix(layer):
             return max(math.prod(layer.shape), 2)
         return parameters.other.unit(parameters.scale, layer)

@@ -5,9 +5,10 @@ With g_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0, WUDI's objective has the cu
     C = sum_t g_t tau_t^T tau_t = V diag(lambda) V^T        D = sum_t g_t tau_t tau_t^T tau_t
     tau = scale * [theta_0 + (D - theta_0 C) V diag(f(lambda) / lambda) V^T]
 
-f = 1 - exp(-time lambda) is what gradient descent from theta_0 reaches after that time, f = 1 the minimum. f is 0
-outside of the K leading directions: a share of all for `swudi`, and by their spectrum for `aswudi`. The trace of
-C is the number of agents that moved, so times and spectra mean the same for small and large task vectors.
+With f = 1 - exp(-time lambda), tau is where gradient descent from theta_0 arrives after that time; with f = 1, it is
+the minimum. f is 0 outside of the K leading directions: K is a fixed share of all directions for `swudi`, and depends
+on the spectrum for `aswudi`. The trace of C is the number of agents whose task vector is not 0, so times and spectra
+mean the same for small and large task vectors.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from ramerge.core.methods.core import CoreParameters, core_factors
 from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 _TIME = 1.0
-"""A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
+"""A safe time for LoRA adapters; docs/methods/spectral.md shows the effect of longer times."""
 _LONG = 10.0
 _RULE = "stable_rank"
 _AMPLIFIES = "amplifies directions that adapters have almost in common"
 
 
 class FilteredParameters(ScaledParameters):
-    """Parameters of `swudi` and of `aswudi`."""
+    """Parameters of `swudi` and `aswudi`."""
 
     init_mode: Literal["sum", "mean", "zero", "core"] = Field(
         "sum", description="theta_0: the sum or the mean of the task vectors, zero, or the sum that core takes"
@@ -86,10 +87,10 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
 
 
 def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
-    """Number of leading directions that `aswudi` solves for by `auto_rank_method`, at least 1.
+    """The number of leading directions that `aswudi` solves for by the rule `method`; at least 1.
 
     Args:
-        values: eigenvalues of C of shape (n, n), descending, those that are null as 0; those that are missing are 0.
+        values: eigenvalues of C, descending; negligible ones are 0. Fewer than n values may be passed; the others are 0.
     """
     if not values.size or not values[0]:
         return 1
@@ -109,7 +110,7 @@ def _entropy(values: Array) -> int:
 
 
 def _gavish_donoho(values: Array, shape: Shape) -> int:
-    """Those above the optimal hard threshold for unknown noise, as the authors' code approximates it."""
+    """How many singular values exceed the optimal hard threshold for unknown noise, approximated as by the authors."""
     beta = min(shape) / max(shape)
     roots = np.sqrt(np.concatenate([values, np.zeros(shape[1] - values.size)]))
     median = roots[shape[1] // 2]  # the lower one of two: values descend
@@ -119,7 +120,7 @@ def _gavish_donoho(values: Array, shape: Shape) -> int:
 
 
 def _up(number: float) -> int:
-    """The next whole number, where equal values do not make one more by rounding."""
+    """Round up to a whole number, but ignore an excess that is mere rounding error."""
     return math.ceil(number * (1 - 1e-12))
 
 
@@ -137,11 +138,11 @@ _OTHERS = "others: scale * mean of tau_t"
 
 
 class _CurvatureMethod(SpectralMethod[ScaledP]):
-    """A method that solves in leading directions of the curvature of WUDI's objective."""
+    """A method that solves WUDI's objective in the leading directions of its curvature."""
 
     source = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
 
-    def workspace(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
         return curvature.workspace(shape, agents)
 
 

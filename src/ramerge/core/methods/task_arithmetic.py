@@ -16,7 +16,7 @@ from ramerge.core.methods.formula import Formula, merge_many
 
 
 def divisor_of(weights: Each) -> float:
-    """Divisor of a normalized sum of task vectors: the sum of the weights, unless that is 0."""
+    """The divisor of a normalized sum of task vectors: the sum of the weights, or 1 if that is 0."""
     total = sum(weights)
     return total if abs(total) >= 1e-8 else 1.0
 
@@ -26,7 +26,7 @@ def _divisor(parameters: Any, agents: Agents) -> dict[str, float]:
 
 
 class _TaskArithmetic(FormulaMethod):
-    """Task Arithmetic of any number of agents."""
+    """Task Arithmetic for any number of agents."""
 
     def factors(self, parameters: Any, agents: Agents) -> Each:
         weights = for_each(parameters.weights, agents)
@@ -75,7 +75,9 @@ def task_arithmetic(
 
 
 def weighted_sum(weights: Each, scale: float, divisor: float | None = None) -> Formula:
-    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): how other methods merge some tensors."""
+    """The formula scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor); other methods use it for tensors
+    that they do not solve for.
+    """
     agents = tuple(map(str, range(len(weights))))
     formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, NO_RESULTS)
     return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

@@ -1,8 +1,8 @@
 """TIES-Merging: trim, elect signs, merge entries that agree (Yadav et al. 2023, arXiv 2306.01708).
 
-Each task vector is trimmed to its largest `density` fraction by magnitude. The sign of the weighted sum of what is left
-is elected, element by element; the merged task vector is the weighted mean of those that agree with it, times `scale`.
-Where the sum is exactly 0, no sign is elected and the base stays.
+Each task vector is trimmed to the fraction `density` of its entries with the largest magnitudes. For each element, the
+sign of the weighted sum of the remaining values is elected; the merged task vector is the weighted mean of the values
+with that sign, times `scale`. If the sum is exactly 0, no sign is elected, and the element of the base is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.quantiles import Rank, RankStatistic
 from ramerge.core.methods.trim import least_magnitudes, trimming
 
-# The least excess over the requested share that gets a remark.
+# The record has a remark if the kept share exceeds the requested share by more than this factor.
 _MUCH_MORE = 1.05
 
 
@@ -50,13 +50,13 @@ def lies(tau: float, low: float, high: float) -> np.bool_:
 
 
 class Election(CountedMethod[P]):
-    """A method that elects a sign for each element, of the magnitudes that it keeps."""
+    """A method that elects a sign for each element, among the values whose magnitudes it keeps."""
 
     @staticmethod
     def element(
         b: float, taus: Each, weights: Each, factors: Each, low: Each, high: Each, scale: float, normalize: bool
     ) -> float:
-        """Mass that agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
+        """Sum or average the values with the elected sign, among those with magnitudes from `low` to `high`."""
         mass = ZERO
         for t in range(len(taus)):
             mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
@@ -76,7 +76,7 @@ TiesP = TypeVar("TiesP", bound=TiesParameters)
 
 
 class TrimmedElection(Election[TiesP]):
-    """TIES of task vectors from which `drop_mask` may drop elements first."""
+    """TIES, after `drop_mask` has dropped elements of the task vectors if there is one."""
 
     family = "sparse"
     columns: tuple[Column, ...] = (
@@ -89,7 +89,7 @@ class TrimmedElection(Election[TiesP]):
         return present(self.reported(parameters, agents))
 
     def reported(self, parameters: TiesP, agents: Agents) -> RankStatistic | None:
-        """The statistic that finds thresholds, if anything is trimmed."""
+        """The statistic that finds the thresholds; None if nothing is trimmed."""
         densities = for_each(parameters.density, agents)
         return trimming(parameters.trim, densities, self.drop_mask(parameters, agents))
 
@@ -101,7 +101,7 @@ class TrimmedElection(Election[TiesP]):
     def report(
         self, parameters: TiesP, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents
     ) -> list[dict[str, Figure]]:
-        """Each agent's threshold, where all of it has one, and the kept and the requested share."""
+        """Each agent's kept and requested shares, and its threshold; None if that differs between parts."""
         if not parts:
             return [{} for _ in agents]  # nothing is trimmed
         rows: list[dict[str, Figure]] = []
@@ -120,7 +120,7 @@ class TrimmedElection(Election[TiesP]):
         return rows
 
     def remarks(self, figures: Figures) -> str:
-        """Notes where equal magnitudes keep much more of an agent than requested."""
+        """A note if equal magnitudes keep much more of an agent than requested, or if it has no threshold."""
         share, target_share = figures.get("kept_share", 0), figures.get("asked_share", 0)
         if not math.isfinite(figures.get("threshold") or 0.0):
             return "has no threshold, because too many of its numbers are NaN or Inf"

@@ -1,6 +1,6 @@
 """Trimming: the exact k-th largest magnitude of each agent's task vector, found by counting (TIES, arXiv 2306.01708).
 
-k = max(1, floor(density * d)) of d elements, or none for a density of 0; what equals the threshold is kept.
+For d elements, k = max(1, floor(density * d)), or 0 for a density of 0. Magnitudes equal to the threshold are kept.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ramerge.core.methods.quantiles import RankStatistic, Values, rank_statistic
 
 @dataclass(frozen=True)
 class Magnitudes(Values):
-    """Magnitudes of task vectors, and the rank of each agent's threshold.
+    """Count magnitudes of task vectors, and find each agent's threshold.
 
     Attributes:
-        drop_mask: drops elements first (DARE); dropped ones have magnitude 0.
-        shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
-            in units of what is measured of each agent, if that is required first.
+        drop_mask: drops elements first (DARE); dropped elements have magnitude 0.
+        shared_beyond: if set, only elements that several agents moved by more than this are counted, and d is their
+            number; in units of each agent's root mean square if that statistic is required first.
     """
 
     densities: Each
@@ -39,10 +39,10 @@ class Magnitudes(Values):
     def infinite(self) -> bool:
         return self.shared_beyond is None
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, required: Any) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, prerequisite_result: Any) -> bool:
         drop = self.drop_mask.drop(piece) if self.drop_mask else None
         value, which = every if self.shared_beyond is None else _shared_magnitude, Inputs(self.rows)
-        epsilons = thresholds(self.shared_beyond, required) if self.shared_beyond is not None else ()
+        epsilons = thresholds(self.shared_beyond, prerequisite_result) if self.shared_beyond is not None else ()
         beyond = epsilons * (self.rows // max(len(epsilons), 1))
         return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
 
@@ -53,7 +53,7 @@ class Magnitudes(Values):
 def trimming(
     scope: str, densities: Each, drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
 ) -> RankStatistic | None:
-    """The statistic that finds thresholds; None if all agents keep everything."""
+    """The statistic that finds the thresholds; None if all agents keep everything."""
     if min(densities) >= 1:
         return None
     if shared_beyond is None:
@@ -62,7 +62,7 @@ def trimming(
 
 
 def least_magnitudes(statistic: RankStatistic | None, agents: Agents, results: Results) -> Each:
-    """Each agent's threshold; 0 if all of it is kept."""
+    """Each agent's threshold; 0 if everything is kept."""
     if statistic is None:
         return (0.0,) * len(agents)
     return tuple(rank.value for (rank,) in results[statistic])
@@ -73,7 +73,7 @@ def every(t: int, taus: Each) -> float:
 
 
 def _shared_magnitude(t: int, taus: Each, *epsilons: float) -> float:
-    """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
+    """The value to count: infinite outside the shared region; 0 inside it if the agent has not moved the element."""
     movers = ZERO
     for s in range(len(taus)):
         movers = movers + (ONE if abs(taus[s]) > epsilons[s] else ZERO)

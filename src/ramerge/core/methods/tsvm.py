@@ -1,7 +1,8 @@
 """TSV-Merge: singular vectors of all agents, made orthogonal to each other (Gargiulo et al. 2025, arXiv 2412.00081).
 
-Of each of N task vectors of a matrix of rank r at most, the leading floor(r / N) singular triples are kept. Side by
-side, left vectors U and right vectors V are replaced by the nearest matrices with orthonormal columns:
+For a matrix of rank r at most, the leading floor(r / N) singular triples of each of N task vectors are kept. Their left
+vectors, side by side in U, and their right vectors, side by side in V, are replaced by the nearest matrices with
+orthonormal columns:
 
     tau = scale * polar(U) diag(S) polar(V)^T        polar(X) = X (X^T X)^(-1/2)
 """
@@ -28,13 +29,13 @@ class Tsvm(SpectralMethod[WeightedParameters]):
     parameters = WeightedParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
-        """The mean where there are more agents than singular values."""
+        """The merged task vector; the mean of the task vectors if there are more agents than singular values."""
         k = min(taus[0].shape) // len(taus)
         if not k:
             return spectral.total(taus) / len(taus)
         return spectral.align([spectral.leading(tau, lambda _squares: k) for tau in taus])
 
-    def workspace(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
+    def workspace_floats(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
         return 3 * (r // agents * agents) * (r + long) + max(6 * r * r, r * long)
 

@@ -1,13 +1,13 @@
 """WUDI-Merging: the task vector that interferes least (Cheng et al. 2025, arXiv 2503.08099).
 
-For each linear weight tau minimizes sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
+For each linear weight, tau minimizes sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
 by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The
-objective is quadratic: `linalg.wudi` goes to its minimum at once, where the authors take 300 steps of Adam towards it.
+objective is quadratic: `linalg.wudi` computes its minimum directly, while the authors take 300 steps of Adam.
 
-In directions in which the agents hardly moved the minimum can lie hundreds of times as far from the base as the sum of
-the task vectors, for a gain that is next to nothing; Adam never gets there. `proximity` bounds that: a direction of the
-share s of the curvature goes the part 1 - (proximity / (s + proximity))^2 of the way from the sum to the minimum. At
-1e-10 it is the minimum to float32 accuracy.
+In directions in which the agents hardly moved, the minimum can be hundreds of times as far from the base as the sum of
+the task vectors, although the objective hardly improves; Adam never gets there. `proximity` bounds that: in a direction
+with the share s of the curvature, tau goes the fraction 1 - (proximity / (s + proximity))^2 of the way from the sum to
+the minimum. With 1e-10, it reaches the minimum to float32 accuracy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Wudi(MatrixMethod[WudiParameters]):
     parameters = WudiParameters
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WudiParameters) -> Array:
-        """The merged task vector of a linear weight; not finite if one of them is not."""
+        """The merged task vector of a linear weight; NaN if a task vector is not finite."""
         if not all(map(arrays.all_finite, taus)):
             return math.nan * taus[0]
         return kernel.closed_form(taus, parameters.proximity)
@@ -60,7 +60,7 @@ class Wudi(MatrixMethod[WudiParameters]):
         return weighted_sum((1.0,) * len(agents), parameters.scale)
 
     def memory(self, layer: Layer, parameters: WudiParameters, agents: int) -> int:
-        """Task vectors in the arithmetic's type, the result, and the solver's memory."""
+        """Bytes for the task vectors in the dtype of the computation, the result, and the solver."""
         out, width = layer.shape
         vectors = (agents + 2) * out * width * 8
         return vectors + kernel.scratch_bytes((out, width), agents)
