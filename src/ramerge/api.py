@@ -23,7 +23,7 @@ from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, enumerated, quoted
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
-from ramerge.core.output.lifecycle import discard, output_dir, tidy
+from ramerge.core.output.lifecycle import clean_up_interrupted, output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.explain import explain, forecast, values_of
@@ -557,4 +557,4 @@ def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )
-    return discard(folder)
+    return clean_up_interrupted(folder)

@@ -19,7 +19,7 @@ import pytest
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError
 from ramerge.core.output import staging as module
-from ramerge.core.output.lifecycle import build_output, discard, tidy
+from ramerge.core.output.lifecycle import build_output, clean_up_interrupted, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import MOST_OPEN, Writer, lay_out
 from tests.messages import Messages
@@ -440,7 +440,7 @@ def refuse(tmp_path: Path, words: str) -> None:
     before = left(tmp_path)
     for use in (
         lambda: build_output(tmp_path / "out", overwrite=False, policy=Kept()).__enter__(),
-        lambda: discard(tmp_path / "out"),
+        lambda: clean_up_interrupted(tmp_path / "out"),
     ):
         with pytest.raises(OutputError, match=words):
             use()

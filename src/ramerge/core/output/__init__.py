@@ -1,11 +1,12 @@
-"""Outputs: their places, and how they appear complete or not at all.
+"""Outputs: where they may be, and how they appear complete or not at all.
 
-targets        what OUT may be: a folder, a bucket, a repository of the hub; whether it may be written or replaced
-lifecycle      opens, completes, discards and tidies an output, local or remote; called by `engine.outputs`, `api`,
-               `deltas`
-staging        `OutputDir`, a local OUT, made by `lifecycle` and asked for problems by `planning/build` and `deltas`;
-               `StagingDir`, the hidden folder alongside it: the rename that ends it, what killed runs left
+targets        what OUT may be: a folder, a bucket, or a repository on the hub; whether it may be written or replaced
+lifecycle      begins and completes an output, local or remote, and cleans up after interrupted runs; called by
+               `engine.outputs`, `api`, `deltas`
+staging        `OutputDir`, a local OUT, made by `lifecycle` and checked for problems by `planning/build` and `deltas`;
+               `StagingDir`, the folder that is built in the hidden folder alongside OUT; the rename to OUT
 remote_output  the same for a remote OUT: shards are uploaded one by one; calls the uploads of `storage`, also to clean
-write          large files: the layout of a safetensors file (`lay_out`), and a `Writer` of many threads at any offset;
-               for sinks of `engine`, for deltas and recorded inputs
+               up
+write          large files: the layout of a safetensors file (`lay_out`), and a `Writer` that many threads may use at
+               any offset; for sinks of `engine`, for deltas and recorded inputs
 """

@@ -1,4 +1,4 @@
-"""Life of an output, local or remote: it is built, completed or kept for a later run, and cleaned up."""
+"""The life of an output, local or remote: it is built, completed or kept for a later run, and cleaned up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ramerge.core.output.targets import OutputTarget
 
 
 def output_dir(out: OutputTarget) -> OutputDir:
-    """The folder in which an output is built, for its kind of place."""
+    """The `OutputDir` for a local output, or the `RemoteOutputDir` for a remote one."""
     return OutputDir(out) if isinstance(out, Path) else RemoteOutputDir(out)
 
 
@@ -23,19 +23,19 @@ def output_dir(out: OutputTarget) -> OutputDir:
 def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
     """Build an output in a new folder. The end of the `with` block moves or uploads it to `out`; an error removes it.
 
-    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
-    an earlier run left may be continued, and what this one leaves may be kept.
+    A signal whose handler raises ends the block, but not while folders are being moved or removed. With a policy, an
+    interrupted run may be resumed, and the files of this run may be kept if it is interrupted.
 
     Args:
         out: the output.
         overwrite: whether an existing output is replaced.
-        policy: decides about interrupted runs.
+        policy: decides whether interrupted runs are resumed and kept.
 
     Raises:
-        PlanError: something is at `out` and `overwrite` is off, or it may not be replaced.
-        OutputError: another process writes it, or the folder cannot be made, synchronized, moved or uploaded.
+        PlanError: `out` exists and `overwrite` is off, or it may not be replaced.
+        OutputError: another process is writing to `out`, or the folder cannot be made, synchronized, moved or uploaded.
 
-    The message says which model is at `out` afterwards.
+    The message of an error says which model is at `out` afterwards.
     """
     output, guard = output_dir(out), Guard()
     failure: BaseException | None = None
@@ -53,7 +53,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
             guard.hold()
     except BaseException as error:
         failure = error
-        why = output.reason(error) if isinstance(error, OSError) else ""  # before what fills the disk is removed
+        why = output.reason(error) if isinstance(error, OSError) else ""  # before the files that fill the disk are gone
     output.close(failure)
     if output.is_in_place:
         StoppedError.finished[output.label] = None
@@ -74,32 +74,32 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
         raise failure
 
 
-def discard(out: OutputTarget) -> list[str]:
-    """Remove the remains of interrupted runs, and put back an old output that they had moved.
+def clean_up_interrupted(out: OutputTarget) -> list[str]:
+    """Remove the remains of interrupted runs, and move back an old output that they had moved away.
 
-    For a remote output, left-overs of other machines' runs are removed too.
+    For a remote output, the remains of runs on other machines are removed, too.
 
     Returns:
-        Sentences on the clean-up; none if nothing was there.
+        Sentences about what was removed; empty if there was nothing to clean up.
     """
     output = output_dir(out)
     with held():
         try:
-            return output.discard()
+            return output.clean_up_interrupted()
         except OSError as error:
             raise OutputError(f"{output.label}: what is left cannot be removed: {output.reason(error)}") from error
 
 
 def tidy(out: OutputTarget | None) -> None:
-    """Remove the remains of a run that was killed after it had put its output in place, and warn that this is complete.
+    """If a run was killed after it had moved its output to `out`, remove its remains, and warn that `out` is complete.
 
-    Called where the next run is refused because of that output. Remote outputs are left alone, because nothing is ever
-    at the path next to their hidden folder.
+    Called when a new run is refused because `out` exists. Does nothing for remote outputs, because no output is ever
+    next to their hidden folder.
     """
     if out is None:
         return
-    with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
-        if output_dir(out).is_left_complete():
-            discard(out)
+    with suppress(OSError, ValueError, OutputError):  # no remains, the run is alive, or the folder is another user's
+        if output_dir(out).was_killed_after_commit():
+            clean_up_interrupted(out)
             note = f"{out}: is complete; leftovers of the killed run that wrote it were removed"
             warnings.warn(note, OutputWarning, stacklevel=3)

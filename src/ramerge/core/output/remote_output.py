@@ -1,9 +1,9 @@
 """A remote output: built in the staging directory, and uploaded file by file.
 
-Weights are written into files of a folder on this machine, as those of a local output are. A shard that is complete is
-uploaded whole, and then removed here, so the staging directory stays small. Alongside lies `uploads`, the log of the
-run (`storage.upload`). The rest is as in `output.staging`. A run that was killed resumes there: blocks in the journal
-are in a file here, or in a shard that has arrived.
+Weights are written to files in a local folder, as for a local output. Each complete shard is uploaded as a whole, and
+then its local file is removed, so the staging directory stays small. `uploads` alongside the folder is the log of the
+run (`storage.upload`). Everything else is as in `output.staging`. A killed run can be resumed: each block in the
+journal is in a local file, or in an uploaded shard.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ramerge.core.storage.schemes import UploadTarget
 from ramerge.core.storage.upload import UploadRun
 
 _LOG = "uploads"
-# How many shards are in the staging directory, about: one that is uploaded, and two more that are made.
+# About how many shards are in the staging directory at once: one being uploaded, and two being written.
 _SHARDS = 3
 
 
 def _local_folder(upload: UploadTarget) -> Path:
-    """The hidden folder's neighbor in the staging directory."""
+    """A path in the staging directory that stands for OUT; the hidden folder lies next to it."""
     address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
 
 
 class RemoteStagingDir(StagingDir):
-    """The folder of a remote output: each complete shard is uploaded before the next ones are made.
+    """The staging directory of a remote output, from which complete shards are uploaded.
 
     Args:
-        kept: files that an earlier run has made.
+        names_to_keep: files that an interrupted run has written, and that are kept.
     """
 
     sends = True
@@ -49,7 +49,7 @@ class RemoteStagingDir(StagingDir):
         self._upload, self._run = upload, run
 
     def __reduce__(self) -> tuple[object, ...]:
-        """On another node, the folder: it writes, and this process uploads."""
+        """Pickle as a plain `StagingDir`: other nodes write files, but only this process uploads them."""
         return StagingDir, (self.folder, self._names_to_keep), {"_files": self.__getstate__()["_files"]}
 
     @property
@@ -62,7 +62,7 @@ class RemoteStagingDir(StagingDir):
 
 
 class RemoteOutputDir(OutputDir):
-    """A remote OUT, and the folder in the staging directory."""
+    """A remote OUT, and its hidden folder in the staging directory."""
 
     sends = True
 
@@ -87,7 +87,7 @@ class RemoteOutputDir(OutputDir):
             ]
         problems = self._upload.problems(inputs, overwrite=overwrite, resumes=self._run.log.exists())
         free = self.free_bytes()
-        with suppress(FileNotFoundError):  # what an interrupted run left counts
+        with suppress(FileNotFoundError):  # files of an interrupted run will be reused or removed
             free += sum(512 * path.lstat().st_blocks for path in self._new.rglob("*"))
         if size > free:
             problems.append(
@@ -109,7 +109,7 @@ class RemoteOutputDir(OutputDir):
 
     def _own(self) -> int:
         descriptor = super()._own()
-        self._run.read()  # now that no other process writes it
+        self._run.read()  # not before the lock is held: another process might write to the log
         return descriptor
 
     def _open_staging(self, names_to_keep: Collection[str]) -> StagingDir:
@@ -120,7 +120,7 @@ class RemoteOutputDir(OutputDir):
             self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Upload the remaining files, which completes the model there."""
+        """Upload the remaining files, and complete the remote model."""
         assert self._staging is not None
         self._staging.check()
         paths = (path for path in self._new.rglob("*") if path.is_file())
@@ -128,16 +128,16 @@ class RemoteOutputDir(OutputDir):
         self.is_in_place = True
 
     def _remove(self) -> None:
-        """Remove files that are no longer needed, at the place first, because the log lists its contents."""
+        """Remove files that are no longer needed: first the remote files, because the local log lists them."""
         if self._run.name and not self.is_in_place:
             self._upload.abort(self._run)
         super()._remove()
         self._run.log.unlink(missing_ok=True)
 
-    def discard(self) -> list[str]:
-        return [*super().discard(), *self._upload.clean()]
+    def clean_up_interrupted(self) -> list[str]:
+        return [*super().clean_up_interrupted(), *self._upload.clean()]
 
     def reason(self, error: OSError) -> str:
-        """The text of an error of the operating system in the staging directory."""
+        """The text of an operating-system error in the staging directory."""
         setting = in_both_forms("staging_dir")
         return f"{super().reason(error)}; files wait in {self._out.parent} for their upload: {setting}"

@@ -2,19 +2,20 @@
 
 While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside it, for one process at a time:
 
-    lock       locked as long as this process lives; names the inode of `new`
+    lock       locked as long as this process lives; holds the inode of `new`
     new        the folder that is built, or a folder that will be removed
-    old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
-    journal    what was done in `new`, if a later run can resume it
-    spool      of a delta: blocks that are not in its files yet (`deltas.spool`)
+    old        the previous OUT, until `new` has been moved to OUT; only if the file system cannot exchange two folders
+    journal    a record of the finished work in `new`, if a later run can resume it
+    spool      blocks of a delta that are not in its files yet (`deltas.spool`)
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
-`new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
-one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
-`journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
-another folder. A run that was killed when `new` was at OUT has completed it: `output.lifecycle.tidy` removes the rest.
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after each run, even a failed one,
+and before each run, because a killed run may have left folders. All other files are removed at the same times, except
+`new`, `journal` and `spool` of an interrupted run. A journal holds the inode of its `new`, so it never describes
+another folder. A run that was killed after `new` had been moved to OUT is complete: `output.lifecycle.tidy` removes its
+remains.
 
-The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
+The hidden folder must belong to the user, and no other user may write to it, because its files are resumed unchecked.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from ramerge.core.output.targets import ALREADY_THERE, STAGING, folder_problems,
 from ramerge.core.storage.location import Location
 
 SPOOL = "spool"
-"""Folder for blocks of a delta."""
+"""The name of the folder for blocks of a delta."""
 
-# What a run leaves in the hidden folder, in the order in which it is removed.
+# Names that a run leaves in the hidden folder, in the order in which they are removed.
 _LEFT = ("journal", SPOOL, "new")
 _IMMOVABLE = {errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY}
 _HERE = -100  # AT_FDCWD
@@ -49,7 +50,7 @@ _PIECE = 1 << 20
 _UNFINISHED = -1
 # A task on another node may still write into a folder while it is removed.
 _TRIES = 5
-# Another machine numbers its devices otherwise, but a shared file has the same inode.
+# Stands for the device in another process: other machines number devices differently, but inodes are the same.
 _ELSEWHERE = -1
 
 _Inode = tuple[int, int]
@@ -57,12 +58,12 @@ _Inode = tuple[int, int]
 
 
 class ResumePolicy(Protocol):
-    """Decides whether an interrupted run can be resumed, as `engine.journal.Journal` does.
+    """Decides whether an interrupted run can be resumed; `engine.journal.Journal` implements it.
 
     Attributes:
-        files: names and sizes of the files that are kept. All others are made again.
-        share: how much is done, human-readable.
-        reason: why the earlier work cannot be used; empty for nothing to say.
+        files: names and sizes of the files that are kept; all other files are written again.
+        share: the share of the work that is done, as text.
+        reason: why the earlier work cannot be resumed; empty for none.
     """
 
     files: Mapping[str, int]
@@ -79,14 +80,15 @@ class ResumePolicy(Protocol):
 
 
 class StagingDir:
-    """A folder under construction. It may contain only files that were written through this object.
+    """A folder that is being built. It may contain only files that were written through this object.
 
     Args:
-        kept: files of it that an earlier run has made.
-        reserves: whether large files get all of their disk at the beginning.
+        names_to_keep: files that an interrupted run has written, and that are kept.
+        reserves: whether disk space for large files is allocated at the beginning.
 
     Attributes:
-        needs_index: whether a model of one shard needs an index, too.
+        needs_index: whether even a model of one shard needs an index.
+        sends: whether complete shards are uploaded.
     """
 
     needs_index = False
@@ -103,12 +105,12 @@ class StagingDir:
         return {**self.__dict__, "_files": files}
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Make a file of the output; text is written as UTF-8."""
+        """Write a file of the output; text is encoded as UTF-8."""
         data = content.encode() if isinstance(content, str) else content
         self._fill(name, [data])
 
     def copy(self, name: str, source: Location) -> None:
-        """Make a file of the output that holds the same bytes as `source`."""
+        """Copy `source` to a file of the output."""
         with source.open("rb") as file:
             self._fill(name, iter(lambda: file.read(_PIECE), b""))
 
@@ -123,7 +125,7 @@ class StagingDir:
             os.close(descriptor)
 
     def create(self, name: str) -> int:
-        """A descriptor of a new or kept file. Write to it, then pass it to `finish`."""
+        """Create a file, or open a kept one, and return its descriptor. After writing, pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = NO_LINK if name in self._names_to_keep else os.O_CREAT | os.O_EXCL
@@ -132,7 +134,7 @@ class StagingDir:
         return descriptor
 
     def reopen(self, name: str) -> int:
-        """Another descriptor of a file that `create` has made."""
+        """Open a file that `create` has created, and return another descriptor."""
         path = self.folder / name
         descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
         device, inode = _inode_of(os.fstat(descriptor))
@@ -142,25 +144,25 @@ class StagingDir:
         return descriptor
 
     def finish(self, name: str, descriptor: int, size: int) -> None:
-        """Wait until a file is on the disk. From then on it must have `size` bytes."""
+        """Wait until a file is on the disk. It must have `size` bytes from now on."""
         os.fsync(descriptor)
         self._files[name] = self._files[name][0], size
 
     def remove(self, name: str) -> None:
-        """Remove a file of the output that is not needed any more."""
+        """Remove a file of the output that is no longer needed."""
         (self.folder / name).unlink()
         del self._files[name]
 
     @property
     def arrived(self) -> Collection[str]:
-        """Uploaded shards, which are not here any more."""
+        """The names of uploaded shards, whose local files are removed."""
         return ()
 
     def upload(self, name: str) -> None:
-        """Upload a complete shard, and remove it here. A local output keeps it."""
+        """Upload a complete shard, and remove its local file. Does nothing for a local output."""
 
     def check(self) -> None:
-        """Check that the folder holds exactly the files that were written, and wait until all folders are on the disk.
+        """Check that the folder contains exactly the files that were written, and wait until it is on the disk.
 
         Raises:
             OutputError: another program has changed the folder.
@@ -188,7 +190,7 @@ class OutputDir:
     Attributes:
         work: the hidden folder.
         sends: whether the output is uploaded.
-        is_in_place: whether the folder that was built is at OUT; None if that is unknown.
+        is_in_place: whether the new output is at OUT; None if that is unknown.
     """
 
     sends = False
@@ -210,12 +212,12 @@ class OutputDir:
 
     @property
     def is_begun(self) -> bool:
-        """Whether the folder to build in exists."""
+        """Whether the staging directory exists."""
         return self._inode is not None
 
     @property
     def _uploaded_files(self) -> Collection[str]:
-        """Uploaded files, which are not here any more."""
+        """The names of uploaded files, whose local copies are removed."""
         return ()
 
     # --- before the merge ---------------------------------------------------------------------------------------------
@@ -224,26 +226,35 @@ class OutputDir:
         """All problems with the output.
 
         Args:
-            size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
+            size: the most bytes of local disk in use at once, in addition to an old output, which is removed last.
         """
         return folder_problems(self._out, inputs, size, overwrite=overwrite)
 
     def bytes_at_once(self, size: int, largest: int) -> int:
-        """Bytes on the disk of this machine at a time, of `size` in all files, and `largest` in one (of all points)."""
+        """The most bytes of local disk in use at once.
+
+        Args:
+            size: bytes of all files of all points.
+            largest: bytes of the largest file, for all points together.
+        """
         return size
 
     def free_bytes(self) -> int:
-        """Free bytes of the disk on which the output is built."""
+        """Free bytes on the disk where the output is built."""
         return free_bytes(self._out)
 
-    def is_left_complete(self) -> bool:
-        """Whether the run that put OUT in place was killed before it removed the hidden folder, if one is there."""
+    def was_killed_after_commit(self) -> bool:
+        """Whether a run was killed after it had moved its output to OUT, but before it removed the hidden folder.
+
+        Raises:
+            OSError: there is no hidden folder or no OUT.
+        """
         return int(self._lock_file.read_bytes()) == self._out.lstat().st_ino
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
-        """Make the folder to build in, after repairing a killed run's."""
+        """Create the staging directory, or resume an interrupted run's; clean up after a killed run first."""
         self._policy = policy
         self._new_parents = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -251,8 +262,8 @@ class OutputDir:
             self._lock = self._own()
         if self._put_back():
             self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
-        there = _inode_at(self._new)
-        self._is_resumption = policy is not None and self._fits(policy, there[1] if there else None)
+        staging_inode = _inode_at(self._new)
+        self._is_resumption = policy is not None and self._fits(policy, staging_inode[1] if staging_inode else None)
         if not self._is_resumption:
             self._remove()
         self._refuse_occupied_place(overwrite)
@@ -273,7 +284,7 @@ class OutputDir:
         return self._staging
 
     def opening_notes(self) -> Iterator[OutputWarning]:
-        """Notes for the user at the beginning: whether the work of an interrupted run is continued, or why not."""
+        """Notes for the user at the beginning: that an interrupted run is resumed, or why it is not."""
         if self._policy is not None and self._is_resumption:
             yield ContinueNote(f"{self.label}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:
@@ -296,7 +307,7 @@ class OutputDir:
             ) from error
 
     def _fits(self, policy: ResumePolicy, inode: int | None) -> bool:
-        """Whether the files of an earlier run can be continued: not links, nor those of another user."""
+        """Whether an interrupted run can be resumed; never if its files are links or belong to another user."""
         for path in (self.work / name for name in _LEFT):
             with suppress(FileNotFoundError):
                 status = path.lstat()
@@ -316,9 +327,10 @@ class OutputDir:
             raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
 
     def _refuse_immovable(self) -> None:
-        """Refuse an old output that cannot be moved at the end, such as a folder of an overlay's lower layer.
+        """Refuse an old output that could not be moved at the end, such as a folder in an overlay's lower layer.
 
-        A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
+        Tries to rename it to the hidden folder, which always fails because that is not empty. If this is the reason for
+        the failure, the old output can be moved.
         """
         if _inode_at(self._out) is None:
             return
@@ -353,16 +365,16 @@ class OutputDir:
 
     def _exchange(self) -> bool:
         """Exchange `new` and OUT in one step. Return whether the file system did so."""
-        with suppress(AttributeError, TypeError):  # no such call, or a system without one library of its own
+        with suppress(AttributeError, TypeError):  # no such call, or no C library that `CDLL(None)` opens
             library = ctypes.CDLL(None, use_errno=True)
             library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
-        return self._is_placed()  # a file server may report a failure although it did the exchange
+        return self._is_placed()  # a file server may report a failure although it has exchanged them
 
     def _is_placed(self) -> bool:
         return self._inode is not None and _inode_at(self._out) == self._inode
 
     def close(self, failure: BaseException | None) -> None:
-        """Remove the folders alongside OUT, or move the previous OUT back."""
+        """Remove the hidden folder, or keep the files of an interrupted run; move the old output back if necessary."""
         if self._lock >= 0:
             if self.is_in_place is None:
                 with suppress(OSError):
@@ -387,8 +399,8 @@ class OutputDir:
                 for folder in self._new_parents:
                     folder.rmdir()
 
-    def discard(self) -> list[str]:
-        """Clean up as every run does before it begins, and report the left-overs."""
+    def clean_up_interrupted(self) -> list[str]:
+        """Clean up as each run does before it begins. Return sentences about what was removed."""
         if not os.path.lexists(self.work):
             return []
         self._lock = self._own()
@@ -406,14 +418,14 @@ class OutputDir:
     # --- state of the disk --------------------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Put back, and remove files that are not kept. Return whether an old output was moved back."""
+        """Move an old output back if necessary, and remove files that are not kept. Return whether one was moved."""
         back = self._put_back()
         if not self._is_resumable:
             self._remove()
         return back
 
     def _put_back(self) -> bool:
-        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
+        """Move an old output back if nothing has replaced it; otherwise to `new`. Return whether it was moved back."""
         if _inode_at(self._old) is None:
             return False
         if _inode_at(self._out) is None:
@@ -429,9 +441,9 @@ class OutputDir:
         return False
 
     def _remove(self) -> None:
-        """Remove files that are no longer needed; the journal first, because it lists the others."""
+        """Remove files that are no longer needed: first the journal, because it lists the other files."""
         for path in (self.work / name for name in _LEFT):
-            if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+            if path.is_symlink() or path.is_file():  # no run makes links, so the target of a link is not ours
                 path.unlink()
             for _ in range(_TRIES):
                 shutil.rmtree(path, ignore_errors=True)
@@ -445,26 +457,26 @@ class OutputDir:
         try:
             self.work.rmdir()
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # otherwise another process has begun or ended there
                 raise
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def words(self, why: str) -> str:
-        """The message about an error of the operating system, and the fate of the output."""
+        """The message about an operating-system error (`why`), with the state of the output."""
         if self.is_in_place:
             return f"{self.label}: is the new one and complete, but the file system reported an error: {why}"
         return f"{self.label}: cannot be written: {why}; {self.fate()}"
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system, with the free space if the disk is full."""
+        """The text of an operating-system error; with the free space if the disk is full."""
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             with suppress(OSError):
                 return f"the disk is full ({free_bytes(self._out):,} bytes free)"
         return reason(error, f": {error.filename}" if error.filename else "")
 
     def fate(self) -> str:
-        """A phrase for the state of OUT now."""
+        """A clause that says what is at OUT now."""
         if self.is_in_place:
             return f"{self.label} is the new one and complete"
         try:

@@ -1,4 +1,4 @@
-"""Places for an output: local folder or remote place, conflicts with other files, permissions, free disk space."""
+"""Targets of outputs, local or remote: conflicts with other files, permissions, free disk space."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ramerge.core.storage.own_files import DELTA_INDEX, SWEEP, holds_another, mo
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
 ALREADY_THERE = f"exists; choose another folder, or pass {in_both_forms('overwrite')}"
-"""What is wrong with an output folder that is there, whenever that is found."""
+"""The message about an output folder that exists already."""
 
 OWN_RECIPE = "ramerge.yaml"
-"""The recipe of a merge, in its output."""
+"""The name of the recipe file in the output of a merge."""
 STAGING = "ramerge-partial"
-"""The ending of the hidden folder in which an output is built."""
-# In pages (report/frame.html) and in numbers (analysis/results.py).
+"""The suffix of the hidden folder in which an output is built."""
+# Marks of ramerge's own pages (report/frame.html) and JSON files (analysis/results.py).
 _OWN_MARKS = (b'<meta name="generator" content="ramerge', b'"schema":"ramerge.', b'"schema": "ramerge.')
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 
@@ -37,11 +37,12 @@ OutputTarget: TypeAlias = Path | UploadTarget
 
 
 def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
-    """The output that a path or an address such as `s3://bucket/model` names: a local folder, or an upload.
+    """The target for a path or an address such as `s3://bucket/model`: a local folder, or an upload.
 
     Args:
-        staging: of remote outputs, the local folder in which files lie until they are uploaded; by default in
-            the user's cache folder.
+        staging: local folder for files of a remote output until they are uploaded; by default in the user's cache
+            folder.
+        public: whether a new repository on the hub is public.
     """
     text = os.fspath(path)
     if not text:
@@ -56,11 +57,11 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
             return open_upload(text, folder, public=public)
         if not os.fspath(staging):
             raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
-        folder = path_of(staging, "a staging directory")  # which may not be there yet
-        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-        if not there.is_dir():
+        folder = path_of(staging, "a staging directory")  # it may not exist yet
+        ancestor = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not ancestor.is_dir():
             raise RecipeError(
-                f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are uploaded"
+                f"--staging-dir {staging}: {ancestor} is no folder; name a folder for files until they are uploaded"
             )
         return open_upload(text, folder, public=public)
     if staging is not None or public:
@@ -69,21 +70,21 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
 
 
 def path_style(target: OutputTarget | None, folder: str) -> PathStyle:
-    """The form of local paths in files of an output, in a folder of it."""
+    """How files in a subfolder of an output write local paths."""
     if isinstance(target, Path):
         return PathStyle(target / folder)
     return PathStyle(names_only=target is not None and target.is_published)
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:
-    """A path as the file system knows it. For a link, its target, because the target would be replaced.
+    """Return a local path with `~` expanded. For a link, return its target, because that would be replaced.
 
     Args:
-        path: as it was given.
-        what: the path's purpose, for the message.
+        path: the path that the user has given.
+        what: what the path is used for, for the message.
 
     Raises:
-        RecipeError: it is not a possible path, or is remote.
+        RecipeError: the path is invalid or remote.
     """
     if is_remote(text := os.fspath(path)):
         text = re.sub(":/(?!/)", "://", text, count=1)  # of which `Path` makes one slash
@@ -93,17 +94,17 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         if not is_unicode(str(location)):
             raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
         with suppress(FileNotFoundError, NotADirectoryError):
-            location.stat()  # refuses impossible paths, and links that lead round
+            location.stat()  # refuses invalid paths, and links that form a loop
         target = location.resolve()
         return target if location.is_symlink() else location
     except FileNotFoundError:
-        raise  # the working folder was removed, so the path is not at fault
+        raise  # the working folder was removed, so it is not the path's fault
     except (ValueError, RuntimeError, OSError) as error:
         raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
 
 
 def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
-    """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
+    """All problems with an output folder at `out`; the arguments are those of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _existing_ancestor(out)
@@ -120,7 +121,7 @@ def folder_problems(out: Path, inputs: Sequence[Location], size: int, *, overwri
 
 
 def free_bytes(out: Path) -> int:
-    """Free bytes of the disk on which `out` would be."""
+    """Free bytes on the disk where `out` would be."""
     return shutil.disk_usage(_existing_ancestor(out)).free
 
 
@@ -130,13 +131,13 @@ def _existing_ancestor(out: Path) -> Path:
 
 
 def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
-    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can."""
+    """Why an output folder cannot be made at `out`, because of existing files or the inputs; None if it can."""
     real_path = out.resolve()
     if Path.cwd().is_relative_to(real_path):
         return "is the working folder, or holds it; choose another folder"
     if real_path.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
-    own = real_path / OWN_RECIPE  # merged again, the output has one, too
+    own = real_path / OWN_RECIPE  # a merge may repeat the recipe in the output that it replaces
     if text := _overlap(out, [path for path in _local_paths(inputs) if path.resolve() != own], holds=True):
         return text
     if not os.path.lexists(out):
@@ -158,12 +159,12 @@ def claim_folder(out: Path, inputs: Sequence[Location], what: str = "") -> None:
     """Refuse a folder for files that a command writes and reads again, if it overlaps the run's inputs.
 
     Args:
-        out: the folder, which may be there.
+        out: the folder, which may exist.
         inputs: all files and folders that the run reads.
-        what: the option that names it, for the message.
+        what: the option with the folder, for the message.
 
     Raises:
-        RecipeError: it is, holds, or lies in one of them.
+        RecipeError: the folder is one of the inputs, contains one, or lies in one.
     """
     if text := _overlap(out, _local_paths(inputs), holds=True):
         raise RecipeError(f"{f'{what} ' if what else ''}{out}: {text}")
@@ -176,17 +177,17 @@ def claim_files(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Refuse paths that options name for files to write, before there is anything to write. Leaves nothing behind.
+    """Check the paths in options for files to write, before the run begins. Leaves no files behind.
 
     Args:
         inputs: all files and folders that the run reads.
-        files: the path of each option, such as `--json-file`; `-` stands for standard output.
-        folders: those that get tables or figures, with names of their own.
-        overwrite: whether files may be replaced that are no pages or numbers of ramerge.
+        files: the path in each option, such as `--json-file`; `-` is standard output.
+        folders: folders in options, in which the run writes tables or figures under names of its own.
+        overwrite: whether existing files that ramerge did not write may be replaced.
 
     Raises:
-        RecipeError: a file exists that may not be replaced; a path is, or lies in, what is read or what another run
-            builds; two options name the same; or as for `check_file`.
+        RecipeError: a file exists and may not be replaced; a path is an input, or lies in an input or in a folder that
+            another run is building; two options have the same path; or as for `check_file`.
         OutputError: the disk fails.
     """
     flags_of_stdout = [flag for flag, path in files.items() if path == STANDARD_OUTPUT]
@@ -223,7 +224,7 @@ def claim_files(
 
 
 def _is_own_file(path: Path) -> bool:
-    """Whether a file begins like ramerge's own pages and numbers, or is empty."""
+    """Whether a file begins like a page or JSON file of ramerge, or is empty."""
     with path.open("rb") as file:
         begin = file.read(4096)
     return not begin or any(mark in begin for mark in _OWN_MARKS)
@@ -234,9 +235,9 @@ def _local_paths(inputs: Sequence[Location]) -> list[Path]:
 
 
 def _overlap(out: Path, inputs: Sequence[Path], *, holds: bool) -> str | None:
-    """Why nothing can be written at `out` because of the inputs, also through links; None if it can.
+    """Why nothing may be written to `out` because it overlaps the inputs, even through links; None if it does not.
 
-    With `holds`, all that is in `out` may be replaced, so no input may lie there.
+    With `holds`, everything in `out` may be replaced, so no input may lie in it.
     """
     real_path = out.resolve()
     for path in inputs:
@@ -255,9 +256,9 @@ def _from_here(path: Path) -> Path:
 
 
 def is_replaceable(folder: Path) -> bool:
-    """Whether `--overwrite` may replace a folder: it is empty, was made by a merge, is a delta, or a flat model.
+    """Whether `--overwrite` may replace a folder: if it is empty, made by a merge, a delta, or a model without folders.
 
-    This protects home and project folders, and such as `~/.ssh`, that are named by mistake.
+    This protects home folders, project folders, and folders such as `~/.ssh`, if they are given by mistake.
     """
     if not folder.is_dir():
         return False

@@ -1,4 +1,4 @@
-"""The output's large files: made at their final size, and filled at fixed offsets by many threads."""
+"""Large files of the output: created at their final size, and filled at fixed offsets by many threads."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_OPEN = 64
 
 @dataclass(frozen=True)
 class Shard:
-    """An output file: its header's bytes, its size, and the offset of each tensor's data in the file."""
+    """An output file: its header, its size, and the offset of each tensor's data in the file."""
 
     name: str
     header: bytes
@@ -31,11 +31,11 @@ class Shard:
 
 
 def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -> Shard:
-    """Lay out a safetensors file: its header, and the place of every tensor.
+    """Lay out a safetensors file: compute its header and the offset of each tensor.
 
     Args:
         name: the file's name.
-        entries: (tensor, dtype, shape, bytes) in the order of their data.
+        entries: (tensor, dtype, shape, bytes) of each tensor, in the order of the data.
     """
     header = encode_header(entries, {"format": "pt"})
     offsets, position = {}, len(header)
@@ -46,21 +46,18 @@ def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -
 
 
 class Writer:
-    """Files of a staging directory of their final size, written at any offset by any thread.
+    """Writes files of a staging directory at any offset, from any thread. The files have their final size.
 
-    A separate thread pushes written data to the disk all the time. Without it, the kernel begins late, and the
-    synchronization at the end takes long. Pickled, it is the same files without this thread: another process
-    synchronizes its writes.
+    A separate thread continuously syncs written data to the disk. Without it, the kernel would begin late, and the
+    sync at the end would take long. A pickled writer has no such thread: another process must call `sync`.
 
-    About `MOST_OPEN` are open at a time, because a sweep may have more files than a process may open.
+    About `MOST_OPEN` files are open at a time, because a sweep may have more files than a process may open.
 
     Args:
         staging: the folder.
-        shards: the files, which are created and allocated; None for those that another process has made.
-        before_sync: called before what was written so far is brought to the disk; gives a function that is called
-            after that.
-        pause: seconds before each time that data is brought to the disk. Files that are removed soon may never reach
-            it.
+        shards: the files to create and allocate; None for files that another process has created.
+        before_sync: called before written data is synced; returns a function that is called after the sync.
+        pause: seconds before each sync. With a long pause, files that are removed soon may never reach the disk.
 
     Raises:
         OSError: the disk is full or fails.
@@ -90,7 +87,7 @@ class Writer:
         for shard in shards:
             file = OpenFile(staging.create(shard.name))
             if staging.reserves and hasattr(os, "posix_fallocate"):
-                try:  # so that a full disk is an error before the work and not after it
+                try:  # so that a full disk is an error before the work, not after it
                     os.posix_fallocate(file.descriptor, 0, shard.file_bytes)
                 except OSError as error:
                     if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
@@ -104,7 +101,7 @@ class Writer:
         return Writer, (self._staging,)
 
     def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
-        """Write `data` (uint8) at `offset` of the file `shard`.
+        """Write `data` (uint8) at byte `offset` of the file `shard`.
 
         Raises:
             OSError: the disk is full or fails, or another program has removed the file.
@@ -115,7 +112,7 @@ class Writer:
             self._dirty.add(shard)
 
     def read(self, shard: str, offset: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with bytes of the file `shard` from byte `offset` on.
+        """Fill `out` (uint8, contiguous) with bytes of the file `shard`, starting at byte `offset`.
 
         Raises:
             OSError: the disk fails, or the file ends early.
@@ -127,7 +124,7 @@ class Writer:
             view, offset = view[nbytes:], offset + nbytes
 
     def sync(self) -> bool:
-        """Bring all written data to the disk. Returns whether there was anything.
+        """Sync all written data to the disk. Return whether there was any.
 
         Raises:
             OSError: the disk fails.
@@ -142,7 +139,7 @@ class Writer:
         return bool(dirty)
 
     def check(self) -> None:
-        """Raise the error of the separate thread that brings data to the disk.
+        """Raise the error of the separate thread that syncs data, if it had one.
 
         Raises:
             OSError: the disk is full or fails.
@@ -165,7 +162,7 @@ class Writer:
             self._staging.finish(name, file.descriptor, size)
 
     def release(self, name: str) -> None:
-        """Bring a complete file to the disk, and let go of it: it may be removed then.
+        """Sync a complete file to the disk and close it, so that it may be removed.
 
         Raises:
             OSError: the disk is full or fails.
@@ -177,7 +174,7 @@ class Writer:
             self._open.cache_clear()
 
     def close(self) -> None:
-        """Close the writer's files without waiting for the disk."""
+        """Close all files without waiting for the disk."""
         self._end_flusher()
         self._open.cache_clear()
 
