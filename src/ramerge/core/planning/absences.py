@@ -1,7 +1,7 @@
 """Tensors that one of two checkpoints of a model may lack.
 
-What a model has depends on who saved it: transformers leaves out heads for several tokens, buffers that it computes,
-and keys and values that layers share; a text model lacks the towers of the larger model that it was taken from.
+Libraries store different sets of tensors: transformers leaves out heads for several tokens, buffers that it computes,
+and keys and values that layers share; a text model lacks the towers of the larger model that it was extracted from.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from ramerge.core.tensors.prefixes import stack_of
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import has_more_than_text, text_configs
 
-# Computed from config.json when a model is loaded.
+# Names of buffers that are computed from config.json when a model is loaded.
 _BUFFERS = (
     *("inv_freq", "original_inv_freq", "cos_cached", "sin_cached", "freqs_cis"),
     *("position_ids", "text_position_ids", "image_position_ids", "token_type_ids", "tokens_per_expert"),
     *("masked_bias", "mask", "causal_mask", "attn_mask", "attention_mask"),
 )
-# A bias of four dimensions in one of these is a mask, as of GPT-2 and GPT-NeoX.
+# A four-dimensional bias in one of these modules is a mask, as in GPT-2 and GPT-NeoX.
 _ATTENTION = ("attn", "attention", "self_attn", "self_attention")
 _FURTHER_TOKENS = re.compile(r"(^|\.)(?:mtp|nextn)\w*\.")
 _KEYS_AND_VALUES = re.compile(r".*\.(?:self_attn|attn|attention)\.(?:k|v|kv)_(?:proj|norm)\.\w+")
@@ -34,7 +34,7 @@ PARTS = "parts next to the text model, for example for images and sound"
 
 
 def is_buffer(tensor: Tensor) -> bool:
-    """Whether a tensor is computed from the configuration, so that it need not be stored."""
+    """Whether a tensor is a buffer that can be computed from the configuration, so it need not be stored."""
     module, _, last = tensor.name.rpartition(".")
     return last in _BUFFERS or (last == "bias" and len(tensor.shape) == 4 and module.endswith(_ATTENTION))
 
@@ -42,10 +42,12 @@ def is_buffer(tensor: Tensor) -> bool:
 def known_absences(
     tensors: Mapping[str, Tensor], absent: Sequence[Tensor], configs: Sequence[Mapping[str, object]]
 ) -> Iterator[tuple[str, list[str]]]:
-    """Tensors that another model may lack, as reasons and names.
+    """Yield reasons why a model may lack tensors of another, each with the names of such tensors.
 
     Args:
-        configs: `config.json` of both, the model's own first.
+        tensors: the tensors of the model that has them.
+        absent: the ones that the other model lacks.
+        configs: `config.json` of both models, first of the one that has the tensors.
     """
     names = {tensor.name for tensor in absent}
     yield BUFFERS, [tensor.name for tensor in absent if is_buffer(tensor)]
@@ -66,7 +68,7 @@ def known_absences(
     further = [name for name in tensors if _FURTHER_TOKENS.search(name)]
     beyond = [name for name, layer in layers.items() if layer_count and layer >= layer_count]
     for why, absences in ((FURTHER, further), (BEYOND, beyond)):
-        if names.issuperset(absences):  # a model that has some of them lacks the others by mistake
+        if names.issuperset(absences):  # if a model has only some of them, the others are missing by mistake
             yield why, absences
     if has_more_than_text(configs[0]):
         yield PARTS, _of_other_parts(tensors, names)
@@ -78,7 +80,7 @@ def _number(config: Mapping[str, object], key: str) -> int | None:
 
 
 def _text_layers(names: Collection[str]) -> dict[str, int]:
-    """Numbers of a text model's layers, recognized by the embeddings next to them."""
+    """The layer number of each tensor in a text model's layers, recognized by the embeddings next to them."""
     stacks = {name.removesuffix(end) for name in names for end in EMBEDDINGS if name.endswith(end)}
     layers = {name: layer for name in names if (layer := layer_of(name)) is not None and "layers" in layer.stack}
     texts = {
@@ -88,19 +90,23 @@ def _text_layers(names: Collection[str]) -> dict[str, int]:
 
 
 def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> list[str]:
-    """Absent tensors of towers, projectors and other parts that are missing entirely.
+    """Absent tensors that belong to towers, projectors and other parts that are missing entirely.
 
-    A part is the model around a stack of layers. A part must be complete or missing.
+    A part is the module around a stack of layers. It must be either complete or missing.
     """
     stacks = {name: stack_of(name) for name in tensors}
     present = {stack for name, stack in stacks.items() if stack and name not in absent}
     inside = {stack: stack.rstrip(".").rpartition(".")[0] for stack in set(stacks.values()) if stack}
     parts = {part: f"{part}." if part else "" for part in inside.values()}
-    there = {inside[stack] for stack in present}
-    if not there:
+    present_parts = {inside[stack] for stack in present}
+    if not present_parts:
         return []
-    # with towers inside of it, a part holds more than its own layers
-    around = {part for part in there if any(other not in there and other.startswith(parts[part]) for other in parts)}
+    # a part with towers inside contains more than its own layers
+    around = {
+        part
+        for part in present_parts
+        if any(other not in present_parts and other.startswith(parts[part]) for other in parts)
+    }
     modules = {
         parts[part] + name[len(parts[part]) :].partition(".")[0]
         for name in tensors
@@ -112,14 +118,14 @@ def _of_other_parts(tensors: Mapping[str, Tensor], absent: Collection[str]) -> l
     others = []
     for name, tensor in tensors.items():
         starts = [name.removesuffix(end) for end in HEADS if name.endswith(end)]
-        if name not in absent or any(f"{part}.".startswith(start) for start in starts for part in there):
-            continue  # output embeddings of a part that is there lie next to it
+        if name not in absent or any(f"{part}.".startswith(start) for start in starts for part in present_parts):
+            continue  # output embeddings of a present part lie next to it
         if embedding_of(name, tensor.shape, embeddings) and not any(
             inner.startswith(start) for start in starts for inner in parts.values()
         ):
-            continue  # or under another prefix, as a wrapper writes it, where nothing else lies
+            continue  # or under a wrapper's prefix, where no other tensors are
         part = max((part for part, start in parts.items() if name.startswith(start)), key=len, default=None)
-        if part not in there:
+        if part not in present_parts:
             others.append(name)
         elif part in around:
             rest = name[len(parts[part]) :].split(".")

@@ -1,6 +1,6 @@
-"""Makes a plan from a checked recipe and the headers of its checkpoints. Reads no weights.
+"""Make a plan from a checked recipe and the headers of its checkpoints, without reading weights.
 
-Problems are collected, not raised one by one, so that a user sees all of them at once.
+Problems are collected instead of raised one by one, so that a user sees all of them at once.
 """
 
 from __future__ import annotations
@@ -50,23 +50,24 @@ def make_plan(
     observations: Sequence[Statistic] = (),
     notes: Sequence[str] = (),
 ) -> MergePlan:
-    """Plan a merge, or a sweep over parameters. `problems` of the result says what would make it fail.
+    """Plan a merge, or a sweep over parameters. Problems that would make it fail are in `findings` of the result.
 
     Args:
         points: the merges, from `recipe.points.make_points`; at least one.
-        out: the output folder, local or remote, if it is known.
-        options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
+        out: the output folder, local or remote; None if it is not known yet.
+        options: how the merge will be carried out. `threads`, `max_memory`, `device`, `ray`, `overwrite`, `cache` and
+            `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         kind: the kind of output.
-        observations: statistics that will be counted instead of a merge; the plan includes the memory for them.
+        observations: statistics that will be counted instead of merging; the plan includes memory for them.
         notes: further notes for the plan.
 
     Raises:
-        RecipeError: `threads`, `max_memory` or `device` is not valid.
+        RecipeError: `threads`, `max_memory` or `device` is invalid.
     """
     limits = read_limits(options.threads, options.max_memory)
     points, inputs, findings = _models(points, kind, in_memory=in_memory)
-    alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
+    alone = in_memory or not kind.has_companions  # only tensors are returned or written
     contents, differences = _contents_of_plan(points, inputs, observations, cache=options.cache, alone=alone)
     output = output_dir(out) if out is not None else None
     details, decisions = kind.details(points, inputs, contents.tensors)
@@ -104,7 +105,7 @@ def make_plan(
 def _models(
     points: Sequence[Point], kind: PlannedKind, *, in_memory: bool
 ) -> tuple[Sequence[Point], OpenedInputs, list[PlanFinding]]:
-    """The opened models, and the merges as these models and the kind need them."""
+    """Open the models, and adapt the points to these models and to the kind of output."""
     recipe = points[0].recipe
     findings: list[PlanFinding] = [
         *checks.note_methods(points),
@@ -130,9 +131,10 @@ def _check_output(
     options: Options,
     size: int | None,
 ) -> tuple[int | None, list[PlanFinding]]:
-    """Free bytes where the output is built, None without an output; and problems of writing.
+    """Free bytes on the disk where the output is built, None without an output; and problems with writing there.
 
-    `size` is what it takes there at least, if it is not the model's.
+    Args:
+        size: bytes of disk that the output needs there; None for the size of the model.
     """
     if output is None:
         return None, []
@@ -158,11 +160,11 @@ def _contents_of_plan(
         *clashes,
         *check_same_tokens(base, inputs.opened_agents, recipe, reader),
         *checks.note_one_agent(points[0]),
-        *checks.note_left_agents(points),
+        *checks.note_ignored_agents(points),
         *checks.note_adapters(points, inputs),
         *checks.check_layers(base, recipe),
     ]
-    if base.config or not alone:  # tensors need none
+    if base.config or not alone:  # tensors alone need no config.json
         findings += checks.check_configs(base, inputs.opened_agents, ties, recipe)
         findings += checks.check_heads(base)
     if not inputs.are_complete:
@@ -213,7 +215,7 @@ def _match_models(
         {name: match(name, base, agent, recipe.allow) for name, agent in fitting_agents.items()}
     )
     numbers, sides = recipe.rules_of(base.tensors) if inputs.opened_sides else {}, inputs.opened_sides.items()
-    if side is IMPORTANCE:  # they have the names of their agent, or the base's; what does not fit is lacking below
+    if side is IMPORTANCE:  # names are those of the agent or of the base; others are reported as missing below
         sides = fit_agents(recipe, base, inputs.opened_sides)[0].items()
     solved_tensors = {
         name: base.tensors[name]

@@ -1,9 +1,9 @@
-"""Counts of earlier reads of the same files, kept in the user's cache folder.
+"""Counts from earlier reads of the same files, stored in the user's cache folder.
 
-Integers are kept for each tensor. The counts of every scope follow from them. Their key is a digest of everything that
-they depend on: each tensor's dtype, shape and place in its file, as in the header, and each file's path, size, inode,
-times and a sample of its pages, because a write through a memory map may leave the times as they were. If a file was
-written to less than two seconds ago, a further write might not change its times. So counts of such files are not kept.
+Integers are stored for each tensor; the counts of all scopes are sums of them. The key is a digest of everything that
+they depend on: each tensor's dtype, shape and place in its file, from the header, and each file's path, size, inode,
+times and a sample of its pages, because a write through a memory map may leave the times unchanged. If a file was
+written less than two seconds ago, a further write might not change its times, so counts of such files are not stored.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _Totals = NDArray[np.int64]
 def digest_of(
     tensors: Sequence[TensorPlan], files: Mapping[Location, Identity], points: Sequence[Point]
 ) -> bytes | None:
-    """A digest of everything that counts of these tensors depend on; None if the merges at these points need none, or a
-    file was written too recently."""
-    if not _cacheable(points):
+    """A digest of everything that the counts of these tensors depend on; None if no statistic of these points can be
+    cached, or if a file was written too recently.
+    """
+    if not _rules_by_cacheable_statistic(points):
         return None
     read: dict[Location, tuple[str, Identity]] = {}
 
@@ -60,9 +61,9 @@ def digest_of(
 
 
 def plain_values(value: object, identity_of: Callable[[Location], object], digests: dict[int, str]) -> object:
-    """A value with tensors and their origins as plain values; files as `identity_of` gives them.
+    """Convert a value to plain values that can be digested: tensors to digests, and files to their `identity_of`.
 
-    Each tensor becomes one digest, collected in `digests`: in a chain of deltas, tensors contain each other.
+    `digests` collects the digest of each tensor by `id`, because tensors in a chain of deltas contain each other.
     """
     if isinstance(value, Tensor):
         chain: list[Tensor] = []
@@ -92,20 +93,20 @@ def _names_of(kind: Any) -> tuple[str, ...]:
 
 
 def _counted_tensors(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
-    """Tensors to count: the merged ones, sorted by name."""
+    """The tensors to count: the merged ones, sorted by name."""
     return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
 
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
 ) -> dict[tuple[Statistic, str], object]:
-    """Results that follow from counts in the user's cache, by statistic and part of the model."""
+    """Results computed from counts in the user's cache, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
     counted_tensors = _counted_tensors(tensors)
     results: dict[tuple[Statistic, str], object] = {}
-    for statistic, rules in _cacheable(points).items():
+    for statistic, rules in _rules_by_cacheable_statistic(points).items():
         shape = len(counted_tensors), *statistic.blank(agents).shape
         payload = store.read(_KIND, _key(inputs, statistic))
         if payload is not None and len(payload) == 8 * math.prod(shape):
@@ -121,18 +122,18 @@ def recall(
     return results
 
 
-def _cacheable(points: Sequence[Point]) -> dict[Statistic, set[int]]:
+def _rules_by_cacheable_statistic(points: Sequence[Point]) -> dict[Statistic, set[int]]:
     rules_by_statistic: dict[Statistic, set[int]] = {}
     for point in points:
-        for rule in range(len(point.parameters)):
-            for statistic in (*point.statistics(rule), point.reported(rule)):
+        for rule_index in range(len(point.parameters)):
+            for statistic in (*point.statistics(rule_index), point.reported(rule_index)):
                 if statistic is not None and statistic.kept is not None:
-                    rules_by_statistic.setdefault(statistic, set()).add(rule)
+                    rules_by_statistic.setdefault(statistic, set()).add(rule_index)
     return rules_by_statistic
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], _Totals]) -> None:
-    """Store the counts of each tensor in the user's cache, by statistic and the tensor's name."""
+    """Store the counts of all tensors in the user's cache. `totals`: counts by statistic and tensor name."""
     if inputs is None:
         return
     names = [tensor.name for tensor in _counted_tensors(tensors)]

@@ -1,4 +1,4 @@
-"""Further checks of a plan: configurations, rules, layers, sizes of shards, and files to copy."""
+"""Further checks of a plan: configurations, rules, layers, shard sizes, and files to copy."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ from ramerge.core.tensors.rounded import Rounding
 from ramerge.core.tensors.weighted import is_quantized
 
 _MOST_SHARDS = 10_000
-# Classes of transformers that classify, or that write text; and heads by the names of their tensors.
+# Names of transformers classes that classify or write text, and names of tensors of heads.
 _CLASSIFIES = re.compile(r"For(?:Sequence|Token)Classification$")
 _TEXT_ARCHITECTURES = re.compile(r"(?:ForCausalLM|LMHeadModel)$")
 _CLASSIFIER = re.compile(r"(?:score|classifier|classification_head)\.(?:\w+\.)*weight")
 _NAMED_HEAD = re.compile(r"score|classif|head|regression|reward", re.IGNORECASE)
 _COMPARED_BYTES = 16_000_000
-# Rules that are noted one by one; a gradient over layers makes more.
+# At most this many rules get a note each; a gradient over layers makes more rules.
 _MOST_RULES = 3
-# Declarations of quantized weights next to config.json, by ModelOpt, AutoGPTQ and AutoAWQ.
+# Files next to config.json in which ModelOpt, AutoGPTQ and AutoAWQ declare quantized weights.
 _OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
@@ -73,7 +73,7 @@ _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 def check_configs(
     base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe
 ) -> Iterator[PlanFinding]:
-    """Refuse differences between configurations that change what the weights mean, and warn of unknown ones."""
+    """Refuse differences between configurations that change what the weights mean, and warn of other differences."""
     if not base.config:
         yield note(f"{base.directory}: has no config.json; add one to the output before you load it")
         return
@@ -88,7 +88,7 @@ def check_configs(
         differing = comparison.refusals | comparison.warnings
         allowances = {key for key in differing if any(is_accepted_by(pattern, key) for pattern in recipe.allow.config)}
         stores_heads = any(key.endswith(HEADS) for key in agent.tensors)
-        # two embeddings are compared, or one is used for both
+        # the difference is harmless: two embeddings are compared, or one is used for both
         if any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores_heads):
             allowances |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
@@ -111,21 +111,21 @@ def check_configs(
 
 
 def _config_of(agent: Checkpoint) -> str:
-    """The file with a model's configuration, or the model itself if it has none and changes that of its base."""
+    """The path of a model's config.json, for messages; for an adapter that changes its base's, the adapter."""
     if agent.vocabulary is not None or (agent.untied and agent.format == ADAPTER):
         return f"{agent.directory}: config.json, with what this model changes,"
-    own = (agent.companions or {}).get("config.json")  # of a delta
+    own = (agent.companions or {}).get("config.json")  # a delta may have one
     return f"{agent.metadata_folder / 'config.json' if own is None else own}"
 
 
 def _has_other_rows(base: Checkpoint, agent: Checkpoint) -> bool:
-    """Whether an embedding has another number of rows than that of the base."""
+    """Whether an embedding has another number of rows in the agent than in the base."""
     pairs = ((tensor, agent.tensors.get(name)) for name, tensor in base.tensors.items())
     return any(other is not None and is_vocabulary(tensor, other) for tensor, other in pairs)
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
-    """The inputs without agents of another architecture, about which nothing else is worth a message."""
+    """Remove agents of another architecture from the inputs, so that they only get this one message."""
     base = inputs.opened_base
     if base is None or "model_type" in recipe.allow.config:
         return inputs, []
@@ -155,8 +155,9 @@ def _listed_differences(differences: Mapping[str, str]) -> str:
 def note_companions(
     inputs: OpenedInputs, recipe: Recipe, owner: str | None, reader: TokenReader
 ) -> Iterator[PlanFinding]:
-    """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
-    output, unless the recipe says whose files it gets."""
+    """Note agents whose chat template, tokenizer or end tokens differ from the output's; nothing if the recipe chooses
+    whose files the output gets.
+    """
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is None or recipe.companions is not None:
         return
@@ -174,8 +175,8 @@ def note_companions(
 def _other_companions(
     reader: TokenReader, source: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
-    """An agent's differences, and the files that `companions` would take from it."""
-    # the contents of a damaged file are unknown: `warn_of_damaged_files` reports it
+    """Yield the agent's differences as texts, each with the files that `companions` would take from it."""
+    # a damaged file cannot be compared: `warn_of_damaged_files` reports it
     ours, own = reader.template_of(source), reader.template_of(agent)
     readable = not reader.damages(source, "chat template") and not reader.damages(agent, "chat template")
     if readable and own not in (None, ours):
@@ -202,7 +203,7 @@ def _numbers(tokens: Iterable[int]) -> str:
 
 
 def check_heads(base: Checkpoint) -> Iterator[PlanFinding]:
-    """Warn of a class that `architectures` names, if the model has no head of its kind, or has one of another kind."""
+    """Warn if the class in `architectures` needs a head that the model lacks, or does not use the head that it has."""
     architectures = base.config.get("architectures")
     names = architectures if isinstance(architectures, list) else []
     for name in (name for name in names[:1] if isinstance(name, str)):
@@ -217,7 +218,7 @@ def check_heads(base: Checkpoint) -> Iterator[PlanFinding]:
 
 
 def check_named_files(inputs: OpenedInputs, companions: Mapping[str, Location]) -> Iterator[PlanFinding]:
-    """Warn of files that the output's JSON files name and that it lacks, and of agents with other statistics."""
+    """Warn of files that the output lacks although its JSON files name them, and of agents with other statistics."""
     files_by_name = named_files(companions)
     for name, files in files_by_name.items():
         if absent := [file for file in files if PurePosixPath(file).as_posix() not in companions]:
@@ -260,7 +261,7 @@ def _has_all(model: Checkpoint, files: Iterable[str]) -> bool:
 
 
 def _differ(path: Location | None, folder: Location, file: str) -> bool:
-    """Whether an agent's file, named by another one, is there and holds other bytes; only a beginning is compared."""
+    """Whether an agent's `file` exists and differs from the file `path`; only the first `_COMPARED_BYTES` are read."""
     if path is None or climbs_out(file) or is_too_long(file) or not (folder / file).is_file():
         return False
     other = folder / file
@@ -273,7 +274,7 @@ def _differ(path: Location | None, folder: Location, file: str) -> bool:
 
 
 def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[PlanFinding]:
-    """Note that the output has no tokenizer, and which agent has one."""
+    """Note if the output has no tokenizer, and which agent has one."""
     if has_tokenizer(companions):
         return
     reader = TokenReader()
@@ -283,7 +284,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[
 
 
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[PlanFinding]:
-    """Refuse rules that catch no tensor. Note how many tensors the others catch."""
+    """Refuse rules that match no tensor, and note how many tensors the other rules match."""
     counts, names = matches_of_rules(recipe, tensors), [tensor.name for tensor in tensors]
     each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
@@ -303,13 +304,13 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
 
 
 def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
-    """Note which methods give other results in mergekit with the same parameters."""
+    """Note methods that give different results in mergekit with the same parameters."""
     methods = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
     return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in methods)]
 
 
 def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
-    """Warn of matrices in tensors of three dimensions that a method would solve for, and cannot."""
+    """Warn of matrices stacked in three-dimensional tensors that a method should solve for, but cannot."""
     left = [tensor.base for tensor in tensors if tensor.merged and _is_left(points, tensor)]
     if not left:
         return
@@ -326,7 +327,7 @@ def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base:
 
 
 def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
-    """Whether a method would solve for the matrices that a tensor stacks, if they were separate tensors."""
+    """Whether a method would solve for the matrices stacked in a tensor only if they were separate tensors."""
     layer = tensor.layer
     if len(layer.shape) != 3:
         return False
@@ -335,16 +336,16 @@ def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
     return any(
         is_matrix(part)
         and method.solves(part, values)
-        and not (method.is_transposable and method.solves(layer, values))  # which cuts stacks itself
+        and not (method.is_transposable and method.solves(layer, values))  # such a method splits stacks itself
         for method, values in merges
     )
 
 
 def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Warn of given parameters without an effect at any point, in any tensor."""
+    """Warn of parameters in the recipe that have no effect at any point, for any tensor."""
     recipe = points[0].recipe
     merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
-    # the rules whose tensors each is for; 0 is for all others
+    # for each parameter, the rules that use its value; 0 stands for all tensors without a rule
     keys: dict[Key, list[int]] = {
         ("parameters", name): [0, *(number for number, own in merging.items() if name not in own)]
         for name in recipe.parameters
@@ -370,8 +371,8 @@ def note_one_agent(point: Point) -> Iterator[PlanFinding]:
         yield note(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
-def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Note which agent a method that combines none takes where the recipe names none, and that it leaves out others."""
+def note_ignored_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
+    """Note that a method takes only the first agent and ignores the others, if the recipe does not choose an agent."""
     first, *others = points[0].recipe.agents
     if others and not points[0].method.combines and not points[0].parameters[0].in_effect().get("agent"):
         yield note(
@@ -381,7 +382,7 @@ def note_left_agents(points: Sequence[Point]) -> Iterator[PlanFinding]:
 
 
 def note_unchecked(point: Point) -> Iterator[PlanFinding]:
-    """Note inputs that are accepted without comparison with the base."""
+    """Note settings of `allow` that have no effect, because the method does not compare agents with the base."""
     allow = point.recipe.allow
     for key, value in (("swapped_base", allow.swapped_base), ("other_base", allow.other_base)):
         if value and not point.uses_base:
@@ -402,7 +403,7 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Pla
 
 
 def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[PlanFinding]:
-    """Note dense updates in methods for sparse ones."""
+    """Note that adapters make dense updates, if the method is made for sparse updates."""
     if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
         yield note(
             f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
@@ -413,7 +414,7 @@ def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[Pla
 
 
 def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[Point, ...], list[PlanFinding]]:
-    """The merges with defaults for LoRA adapters if there are several. Warn of parameters that harm them."""
+    """Use the defaults for LoRA adapters if there are several adapters, and warn of parameters that harm them."""
     if len(inputs.adapters) < 2:
         return tuple(points), []
     points_for_adapters = tuple(point.for_adapters for point in points)
@@ -434,7 +435,7 @@ def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[
 
 
 def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[PlanFinding]:
-    """Refuse slices that do not hold all layers of the base."""
+    """Refuse slices that do not contain all layers of the base."""
     layers = recipe.document.layers
     if layers is None:
         return
@@ -453,7 +454,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Plan
 
 
 def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> Iterator[PlanFinding]:
-    """Refuse to quantize like the base without a rule for it. Note the tensors that keep their dtype."""
+    """Refuse to quantize like the base if that is not possible; otherwise note how the output is quantized."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
     for number, rule in enumerate(recipe.rules):
@@ -490,7 +491,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, only_counts: bool) -> I
 
 
 def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
-    """Note tensors that stay wider than the recipe's dtype."""
+    """Note tensors whose dtype stays wider than the recipe's dtype."""
     narrow_dtype = FROM_FULL_NAME.get(recipe.dtype or "")
     rules = rules_with_dtype(recipe)
     exceptions = {
@@ -519,9 +520,9 @@ def note_statistics(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
 
 
 def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
-    """Note which tensors are stored wider than most of the weights, because of a rule, or because rules narrow most.
+    """Note tensors that are stored in a wider dtype than most weights, because of rules with a dtype.
 
-    Tensors that the base stores wider than its other weights are left out.
+    Tensors that the base stores wider than its other weights are not mentioned.
     """
     rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
@@ -549,7 +550,7 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
 def find_companions(
     inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], owner: str | None
 ) -> tuple[dict[str, Location], list[PlanFinding]]:
-    """Relative name to source of the files to copy; the tokenizer is `owner`'s, if given."""
+    """The files to copy, as a mapping from relative names to sources. The tokenizer is that of `owner`, if not None."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(owner) if owner else None
@@ -581,7 +582,7 @@ def find_companions(
 
 
 def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
-    """Note the base's tensors that are compared as the agents' trainers have rounded them."""
+    """Note tensors of a quantized base that are rounded before the comparison, as the agents' trainers did."""
     rounded_tensors = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounding)]
     if rounded_tensors:
         first = rounded_tensors[0]
@@ -595,7 +596,7 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
 
 
 def warn_of_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Warn of agents that are stored more coarsely than the base: their rounding looks like training."""
+    """Warn of agents with a coarser dtype than the base, because their rounding looks like training."""
     coarse = {
         owner: (full_name(tensor.base.dtype), full_name(dtype))
         for tensor in tensors

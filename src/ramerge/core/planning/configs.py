@@ -1,10 +1,9 @@
-"""Compares `config.json` of two models, and `config.json` of a model with its weights.
+"""Compare `config.json` of two models, and `config.json` of a model with its weights.
 
-Keys that are known to be harmless pass. Keys that are known to change what the weights mean are refused where both
-sides state them; everything else that differs is a warning. A key that one side leaves out has the value that
-transformers gives it: `config_keys.json` has these defaults, rules for values that follow from others, and the names
-of harmless keys. Where it is not known what a model means by leaving out such a key, a value on the other side is a
-warning too.
+Keys that are known to be harmless may differ. Keys that are known to change what the weights mean may not, if both
+models state them; all other differences are warnings. A key that a model leaves out has the default of transformers:
+`config_keys.json` contains these defaults, rules for values that follow from others, and the names of harmless keys. If
+the default of a key is unknown, and only one model states the key, that is a warning, too.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import part_configs, path_to, text_configs
 
-# Parts of keys that change what the weights mean, at any depth.
+# Parts of dotted keys that change what the weights mean.
 _MEANING = re.compile(
     r"architectures|model_type|auto_map|vocab_size|tie_word_embeddings|quantization_config|compression_config"
     r"|hidden_act|hidden_activation|activation_function|rope.*|.*_theta|rotary.*|partial_rotary_factor|head_dim"
@@ -32,22 +31,22 @@ _MEANING = re.compile(
     r"|n_inner|d_model|d_ff|.*_heads?|.*norm.*_eps.*|.*_experts?(_.*)?|.*experts_per_tok|layer_types"
     r"|sliding_window|attention_bias|mlp_bias|.*logit_softcapping|.*_multiplier|.*_rank"
 )
-# Refused even if only one side has them, because their absence is a statement.
+# Refused even if only one model has them, because leaving them out has a meaning.
 _EXPLICIT_KEYS = ("quantization_config", "rope_scaling")
-# Used only where `use_sliding_window` is not false.
+# Used only if `use_sliding_window` is not false.
 _OF_WINDOWS = ("sliding_window", "max_window_layers")
 _ROTARY = ("rope_theta", "rope_scaling", "rope_parameters")
-# Where some layers have heads of another kind.
+# Keys of models in which some layers have heads of another kind.
 _OTHER_HEADS = re.compile(r"linear_|swa_|per_layer_config|.*lora_rank")
 _EMBEDDINGS = re.compile(r"(.*\.)?embed_tokens\.weight")
 _LAYER = re.compile(r"layers\.([0-9]{1,6})\.")
-# No model has longer keys, and patterns with two gaps take quadratic time.
+# No model has longer keys, and matching some patterns takes quadratic time.
 _LONGEST_KEY = 200
 
 
 @dataclass(frozen=True)
 class ConfigDifferences:
-    """Differences between two configurations, as key to "base has this, agent has that"."""
+    """Differences between two configurations: mappings from keys to texts such as "base has 8, agent has 4"."""
 
     refusals: dict[str, str] = field(default_factory=dict)
     warnings: dict[str, str] = field(default_factory=dict)
@@ -59,8 +58,8 @@ class _KeyTable:
     """Contents of `config_keys.json`.
 
     Attributes:
-        derived_keys: keys that follow from others where they are left out or null.
-        lists: model type to the rules by which its lists are derived; see `derived.layers`.
+        derived_keys: keys whose values follow from other keys if they are left out or null.
+        lists: for each model type, the rules that derive its lists; see `derived.layers`.
     """
 
     unimportant: re.Pattern[str]
@@ -73,7 +72,7 @@ class _KeyTable:
 
 @cache
 def key_table() -> _KeyTable:
-    """The table `config_keys.json`: keys of `config.json`, their defaults and rules."""
+    """Load `config_keys.json`, which has keys of `config.json`, their defaults and rules."""
     text = files("ramerge.core.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
     unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))
@@ -83,7 +82,7 @@ def key_table() -> _KeyTable:
 
 
 def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
-    """Keys with different values; a missing key has its default."""
+    """Find the keys with different values; a missing key has its default."""
     differences = ConfigDifferences()
     left, right = (_flatten(canonical(config)) for config in _comparable(base, agent))
     if left == right:
@@ -91,7 +90,7 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
-        # an unknown default is probably null if the other side is
+        # an unknown default is probably null if the other model's value is null
         if (
             values[0] == values[1]
             or set(map(id, values)) == {id(None), id(_UNKNOWN)}
@@ -110,9 +109,9 @@ def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> 
 
 
 def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool:
-    """Whether two configurations share an architecture, or one is of a part, such as the text model, of the other.
+    """Whether two configurations have the same architecture, or one belongs to a part of the other's model.
 
-    Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
+    Model types of a text model and the model with more parts are, for example, qwen2 and qwen2_5_vl.
     """
     kinds = [config.get("model_type") for config in (base, agent)]
     if None in kinds or kinds[0] == kinds[1] or path_to(base, kinds[1]) or path_to(agent, kinds[0]):
@@ -124,7 +123,7 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
 def _comparable(
     base: Mapping[str, object], agent: Mapping[str, object]
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
-    """The comparable parts of two configurations."""
+    """The parts of two configurations that can be compared."""
     kinds = [config.get("model_type") for config in (base, agent)]
     same = kinds[0] == kinds[1]
     if same and part_configs(base) and _writes_text(base) and _writes_text(agent):
@@ -146,19 +145,19 @@ def _comparable(
 
 
 _NAMES = ("architectures", "model_type", "auto_map")
-# How positions of images are rotated, which changes nothing for text.
+# Keys for rotary positions of images, which do not affect text.
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 
 
 def _writes_text(config: Mapping[str, object]) -> bool:
-    """Whether a configuration is that of a model with output embeddings, or without a head, and not of a classifier."""
+    """Whether a configuration belongs to a model that writes text or has no head; false for a classifier."""
     names = config.get("architectures")
     architectures = names if isinstance(names, list) else []
     return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in architectures)
 
 
 def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
-    """The configuration of a part. Tied embeddings may be stated only in the whole model's."""
+    """The configuration of a part, with `tie_word_embeddings` of the whole model, which may be the only one."""
     part: Any = config
     for key in path:
         part = part[key]
@@ -167,7 +166,7 @@ def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object
 
 
 def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
-    """A configuration with that of its text model in the place of its own."""
+    """A configuration in which the keys of its text model are at the top level."""
     outer, *inner = text_configs(config)
     names = {key for part in (outer, *inner) for key, value in part.items() if any(value is text for text in inner)}
     flat: dict[str, object] = {}
@@ -177,13 +176,13 @@ def _flat_text_config(config: Mapping[str, object]) -> dict[str, object]:
 
 
 def _without(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
-    """A configuration without some keys, at any depth."""
+    """A configuration without these keys, at any depth."""
     others = {key: value for key, value in config.items() if key not in keys}
     return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in others.items()}
 
 
 def is_accepted_by(pattern: str, key: str) -> bool:
-    """Whether `pattern` in `allow.config` accepts a difference in `key`, or in a mapping that holds it."""
+    """Whether an entry of `allow.config` accepts a difference in `key`: it names the key, or a mapping around it."""
     owner, dot, name = pattern.rpartition(".")
     names = ("rope_theta", "rope_scaling", "partial_rotary_factor") if name == "rope_parameters" else (name,)
     return any(f"{key}.".startswith(f"{owner}{dot}{one}.") for one in names)
@@ -203,11 +202,11 @@ def _description(flat: Mapping[str, object], key: str) -> str:
 
 
 _UNKNOWN = object()
-"""The value of a key that is left out and follows from others, in a way that is not known."""
+"""The value of a key that is left out and follows from others by an unknown rule."""
 
 
 def _value(flat: Mapping[str, object], key: str) -> object:
-    """The value of a key as transformers understands it; None also for empty lists."""
+    """The value of a key as transformers interprets it; None also for an empty list."""
     owner, dot, name = key.rpartition(".")
     prefix = owner + dot
     if name in _OF_WINDOWS and _effective_value(flat, prefix, "use_sliding_window") is False:
@@ -225,7 +224,7 @@ def _value(flat: Mapping[str, object], key: str) -> object:
 
 
 def _effective_value(flat: Mapping[str, object], prefix: str, name: str) -> object:
-    """The value in the file, or otherwise the model type's default; None if neither is known."""
+    """The value in the file, or else the model type's default; None if there is neither."""
     if prefix + name in flat:
         return flat[prefix + name]
     table, kind = key_table(), flat.get(prefix + "model_type")
@@ -234,10 +233,9 @@ def _effective_value(flat: Mapping[str, object], prefix: str, name: str) -> obje
 
 
 def canonical(config: Mapping[str, object]) -> dict[str, object]:
-    """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently, and for
-    names of classes."""
+    """Normalize a configuration: rotary embeddings, which transformers 4 and 5 write differently, and class names."""
     result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
-    if isinstance(names := result.get("architectures"), list):  # FSDP names the classes that it wraps
+    if isinstance(names := result.get("architectures"), list):  # FSDP adds a prefix to classes that it wraps
         result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
     rotary_configs = [config[key] for key in _ROTARY if key in config]
     if not rotary_configs:
@@ -246,7 +244,7 @@ def canonical(config: Mapping[str, object]) -> dict[str, object]:
     main, local = (_mapping(parameters.get(key)) for key in ("full_attention", "sliding_attention"))
     for key in ("rope_parameters", "rope_scaling"):
         result.pop(key, None)
-    if main:  # Gemma 3 rotates local layers in another way
+    if main:  # Gemma 3 has other rotary embeddings in local layers
         result |= {"rope_local_base_freq": local.get("rope_theta")} if local else {}
         parameters = main
     scaling = scaling or parameters
@@ -275,7 +273,7 @@ def _flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object
 
 
 def contradictions(model: Checkpoint) -> list[str]:
-    """Contradictions between `config.json` and the shapes of weights, human-readable."""
+    """Contradictions between `config.json` and the shapes of the weights, as texts."""
     embedding = next((embedding for name in model.tensors if (embedding := _EMBEDDINGS.fullmatch(name))), None)
     if embedding is None:
         return []
@@ -283,7 +281,7 @@ def contradictions(model: Checkpoint) -> list[str]:
     stem, config = embedding[1] or "", dict(next((part for part in parts if "hidden_size" in part), model.config))
     heads = [tensor for name, tensor in model.tensors.items() if name.endswith("lm_head.weight")]
     if model.vocabulary is not None or any(head.shape[:1] == (config.get("vocab_size"),) for head in heads):
-        config.pop("vocab_size", None)  # an adapter adds rows, and some models embed tokens that they never write
+        config.pop("vocab_size", None)  # an adapter adds rows, and some models embed tokens that they never output
     first: dict[str, Tensor] = {}
     layers = set()
     for name, tensor in model.tensors.items():
@@ -291,7 +289,7 @@ def contradictions(model: Checkpoint) -> list[str]:
             layers.add(int(layer[1]))
             first.setdefault(name[layer.end() :], tensor)
     misfits = list(_sizes(config, {"embed_tokens.weight": model.tensors[embedding[0]], **first}))
-    # the weights may have some more that predict further tokens
+    # the weights may have more layers, which predict further tokens
     layer_count, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
     if layer_count and layers and not layer_count <= len(layers) <= layer_count + further:
         misfits.append(f"num_hidden_layers is {layer_count:,}, but the weights have {quantity(len(layers), 'layer')}")

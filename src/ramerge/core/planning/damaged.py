@@ -1,6 +1,6 @@
-"""Damaged files next to the weights that would be copied or compared.
+"""Warnings of damaged files next to the weights that would be copied or compared.
 
-A model with such a file may be merged, because no weight depends on it. So these are warnings.
+They are only warnings, because a model with such a file can be merged: no weight depends on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ramerge.core.recipe.model import Recipe
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 
-# Files that transformers and tokenizers read. That of the model is read, and refused, with the model.
+# Files that transformers and tokenizers read. The model's config.json is checked when the model is opened.
 _OBJECTS = (
     "tokenizer.json",
     "vocab.json",
@@ -40,7 +40,8 @@ def warn_of_damaged_files(
     """Warn of damaged files that would be copied or compared.
 
     Args:
-        alone: whether the output is tensors without files, so that only tokens are compared.
+        companions: the files to copy: relative names and sources.
+        alone: whether the output is only tensors, without files, so that only tokens are compared.
     """
     models = {BASE: inputs.opened_base} if inputs.opened_base is not None and recipe.base is not None else {}
     models |= inputs.opened_agents
@@ -49,7 +50,7 @@ def warn_of_damaged_files(
     uncompared: dict[Location, list[str]] = {}
     for name, model in models.items():
         for what in _ALL[:1] if alone or recipe.companions is not None else _ALL:
-            with suppress(CheckpointError):  # it is a problem of its own
+            with suppress(CheckpointError):  # reported as a separate problem
                 for path, reason in reader.damages(model, what).items():
                     reasons[path] = reason
                     if owners.setdefault(path, name) == name and len(models) > 1:
@@ -71,7 +72,7 @@ def warn_of_damaged_files(
 
 
 def _damage_of(reader: TokenReader, path: Location, name: str) -> str | None:
-    """The reason why the output's file of a name is damaged; None if it is not, as far as its kind is known."""
+    """Why a file that the output gets under this name is damaged; None if it is not, or if its kind is not checked."""
     with suppress(CheckpointError):
         if any(fnmatch(name, each) for each in _OBJECTS):
             return reader.damage_of(path)
@@ -81,9 +82,9 @@ def _damage_of(reader: TokenReader, path: Location, name: str) -> str | None:
 
 
 def _advice(reader: TokenReader, models: Mapping[str, Checkpoint], name: str) -> str:
-    """The key of the recipe with which the output gets a whole file of this name, if an agent has one."""
+    """Advice to take an agent's intact file of this name by a key of the recipe; empty if no agent has one."""
     for agent, model in models.items():
         with suppress(CheckpointError):
-            if agent != BASE and reader.is_whole(model, name):
+            if agent != BASE and reader.has_valid_json(model, name):
                 return f" (or take the file of {agent}: `companions: {agent}`)"
     return ""

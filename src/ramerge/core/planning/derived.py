@@ -1,6 +1,6 @@
-"""Values of `config.json` that follow from others where a model leaves them out, as transformers derives them.
+"""Derive values that a `config.json` leaves out from its other values, as transformers does.
 
-The rules are data: `config_keys.json` holds, for each model type, how its lists of layers are made.
+The rules for lists of layers are in `config_keys.json`, by model type.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from itertools import cycle, islice
 from typing import Any
 
 _Lookup = Callable[[str], object]
-"""The value of a key of the same configuration: the stated one, or the model type's default; else None."""
+"""A function that returns the value of a key of the same configuration, or the model type's default, or None."""
 
 
 def number(key: str, value_of: _Lookup) -> int | None:
-    """A number of `config.json`, by a formula from others; None without a formula, or if others are missing."""
+    """Compute a number of `config.json` from others; None if there is no formula for it, or if others are missing."""
     if key in _EXPERTS:
         return next((value for name in _EXPERTS if type(value := value_of(name)) is int), None)
     names, compute = _FORMULAS.get(key, ((), None))
@@ -23,7 +23,7 @@ def number(key: str, value_of: _Lookup) -> int | None:
 
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""Names that transformers uses for one number."""
+"""Names that transformers uses for the same number."""
 
 _FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
     "head_dim": (("hidden_size", "num_attention_heads"), lambda size, heads: size // heads),
@@ -35,14 +35,17 @@ _FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
 
 
 def layers(rule: Mapping[str, Any], value_of: _Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
-    """A list of `config.json` with a value for each layer, or of layers; None if it cannot be derived.
+    """Derive a list of `config.json` that has a value for each layer, or layer numbers; None if it cannot be derived.
 
     Args:
-        rule: one of these, and `with`: the only values of other keys for which it holds, where they are stated.
-            `value`: this list. `cycle`: these values, repeated. `every`: `hit` in each layer i for which i + `plus` is
-            a multiple of it, and `miss` in the others. `first`: `hit` in so many layers, then `miss`. `window`: `hit`
-            in layers from `max_window_layers` on, if `use_sliding_window`. The key `key` has the number for `every`
-            and `first`, where it is stated.
+        rule: one of the following rules, with an optional entry `with`: the rule applies only if these other keys have
+            these values, or are not stated. `value`: this list. `cycle`: these values, repeated. `every`: `hit` in each
+            layer i for which i + `plus` is a multiple of the number, and `miss` in all others. `first`: `hit` in the
+            first layers, `miss` in all others. `window`: `hit` in layers from `max_window_layers` on, if
+            `use_sliding_window`. For `every` and `first`, the entry `key` names a key of the configuration that
+            overrides the number.
+        value_of: returns the value of a key.
+        is_stated: whether the configuration states a key.
     """
     if any(is_stated(key) and value_of(key) != value for key, value in rule.get("with", {}).items()):
         return None

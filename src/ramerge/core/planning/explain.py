@@ -20,7 +20,7 @@ _BY_DEFAULT = (
 
 
 def dtypes_of(inputs: Mapping[str, str], output: str) -> str:
-    """The dtypes of all inputs and of the output; of many inputs, how many have which."""
+    """Text with the dtypes of all inputs and of the output; for many inputs, how many have each dtype."""
     if len(inputs) > _FEW:
         counts = Counter(inputs.values()).items()
         return ", ".join([*[f"{quantity(count, 'input')} {dtype}" for dtype, count in counts], f"output {output}"])
@@ -130,41 +130,41 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
 
 
 def objections(plan: MergePlan) -> tuple[str, ...]:
-    """The problems; in a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+    """The problems; in a strict plan also the forecast, although the merge may turn out to have no such problem."""
     return (*plan.findings.problems, *(forecast(plan) if plan.strict else ()))
 
 
 def doubts(plan: MergePlan) -> tuple[str, ...]:
-    """The warnings and the forecast, as far as they are no `objections`."""
+    """The warnings and the forecast, except those that are `objections`."""
     return (*plan.findings.warnings, *(() if plan.strict else forecast(plan)))
 
 
 def forecast(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings, from headers, about likely findings of a merge, which then warns only of large ones."""
+    """Warnings, from headers alone, about likely findings of the merge, which then warns only of large effects."""
     return (*forecast_of_rounding(plan), *forecast_of_density(plan))
 
 
 def fine_agents(plan: MergePlan) -> dict[str, str]:
-    """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
+    """Agents with such a fine dtype that training changes nearly all elements, with the reason."""
     dtypes = {name: plan.input_dtypes.get(name, "") for name in plan.inputs.agents}
     wide = {name: dtype for name, dtype in dtypes.items() if dtype.startswith(("float32", "float64"))}
     return wide | dict.fromkeys(plan.inputs.adapters, "a LoRA adapter")
 
 
 def of_adapters(plan: MergePlan) -> bool:
-    """Whether all agents are LoRA adapters, for which other methods are good than for dense agents."""
+    """Whether all agents are LoRA adapters, for which other methods work well than for full models."""
     return set(plan.inputs.adapters) == plan.inputs.agents.keys()
 
 
 def instead_of_averaging(plan: MergePlan) -> str:
-    """The advice for agents that moved nearly every element, which RAM averages."""
+    """Advice for agents that moved nearly every element, so that RAM would average nearly everything."""
     relative = "" if of_adapters(plan) else f". {RELATIVE}"
     guide = GUIDE_TO_ADAPTERS if of_adapters(plan) else GUIDE if fine_agents(plan) else ""
     return f"{WHERE_TO_BEGIN}{relative}{f'; {guide}' if guide else ''}"
 
 
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
-    """A warning, from headers, that a threshold may not separate moved elements from others."""
+    """A warning, from headers alone, that the threshold may not separate moved elements from others."""
     epsilon, fine = absolute(plan.parameters), fine_agents(plan)
     if epsilon is None or not fine or len(plan.inputs.agents) == 1:
         return ()
@@ -175,7 +175,7 @@ def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
 
 
 def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
-    """A warning, from headers, that rounding will lose updates."""
+    """A warning, from headers alone, that rounding will lose updates."""
     wide = {owner for tensor in plan.tensors if tensor.seed is None for owner in tensor.narrowed}
     if not wide:
         return ()
@@ -195,7 +195,7 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
 
 
 def _are(kinds: Mapping[str, str]) -> str:
-    """Agents of each kind, human-readable: `a, b and c are float32, d is a LoRA adapter`."""
+    """Text that lists agents by kind: `a, b and c are float32, d is a LoRA adapter`."""
     groups: dict[str, list[str]] = {}
     for name, kind in kinds.items():
         groups.setdefault(kind, []).append(name)

@@ -1,4 +1,4 @@
-"""Findings of planning. Problems stop a merge; warnings stop it only if it is strict."""
+"""Findings of planning: problems stop a merge, and warnings stop it only if it is strict."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class PlanFinding:
-    """A sentence for the user. Steps of planning return these, with their result if they have one.
+    """A sentence for the user. Each step of planning returns its findings, next to its result if it has one.
 
     Attributes:
-        kind: a `problem` stops the merge; a `warning` says that it is possible, but probably not what the user wants.
+        kind: a `problem` stops the merge; a `warning` says that the merge is possible, but probably not what the user
+            wants; a `note` is for information.
         text: the sentence.
         about: an agent's name, `BASE`, or a key of the recipe, whose line the message shows; None for no line.
     """
@@ -29,7 +30,7 @@ class PlanFinding:
     about: str | Key | None = None
 
     def message(self, document: Document) -> str:
-        """The sentence, with the line of the recipe that it is about."""
+        """The sentence, with the line of the recipe in which its subject is."""
         if self.about is None:
             return self.text
         return document.where(key_of(self.about) if isinstance(self.about, str) else self.about, self.text)
@@ -37,7 +38,7 @@ class PlanFinding:
 
 @dataclass(frozen=True)
 class Findings:
-    """All findings of a plan as messages."""
+    """All findings of a plan, as messages."""
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -58,28 +59,28 @@ def warning(text: str, about: str | Key | None = None) -> PlanFinding:
 
 
 def note(text: str) -> PlanFinding:
-    """Make a note: a finding that the user should know of, and that does not stop the merge."""
+    """Make a note: a finding for information, which never stops the merge."""
     return PlanFinding("note", text)
 
 
 def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
-    """All problems of an error about an agent, about the base if `agent` is `BASE`, or about neither if it is None."""
+    """Turn each problem of an error into a finding about an agent, the base (`BASE`), or neither (None)."""
     return [problem(text, agent) for text in error.problems]
 
 
 def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:
-    """The results of a step of planning by name, and the findings of all of them."""
+    """Separate the results of a step of planning, by name, from the findings, which are joined."""
     all_findings = [each for _, findings in results.values() for each in findings]
     return {name: result for name, (result, _) in results.items()}, all_findings
 
 
 def collect(findings: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
-    """All findings of planning as messages, each once. With `strict`, warnings are problems."""
+    """Turn findings into messages without duplicates. With `strict`, warnings become problems."""
     messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
     for one in findings:
         messages[one.kind].append(one.message(document))
     problems, warnings = messages["problem"], messages["warning"]
-    # notes that say the same of several agents become one: `code and tool: ...`
+    # equal notes about several agents become one: `code and tool: ...`
     notes: dict[tuple[str, bool], list[str]] = {}
     for each in messages["note"]:
         name, colon, text = each.partition(": ")
@@ -96,5 +97,5 @@ def collect(findings: Iterable[PlanFinding], document: Document, agents: Sequenc
 
 
 def key_of(agent: str) -> tuple[str, ...]:
-    """The key under which the recipe names an agent, or the base."""
+    """The key of an agent, or of the base, in a recipe."""
     return ("base",) if agent == BASE else ("agents", agent)

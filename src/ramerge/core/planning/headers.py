@@ -1,4 +1,4 @@
-"""Headers of a recipe's models, one by one: format, size, dtypes, and problems."""
+"""Headers of each model in a recipe: format, size, dtypes, and problems."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from ramerge.core.storage.resolve import FoundModel
 from ramerge.core.tensors.checkpoint import Checkpoint
 
 _MOST_DTYPES = 3
-# The name of a model where the recipe names no other one.
+# The name of the model if it is the only one in the recipe.
 _ALONE = "base"
 
 
 @dataclass(frozen=True)
 class ModelHeader:
-    """A model of a recipe as its headers describe it, in text.
+    """The headers of a model in a recipe, as readable text.
 
     Attributes:
         name: `base` or the agent's name.
         where: its path, or its hub id.
-        form: its format, human-readable; empty if it could not be opened.
-        tensors, parameters, size: figures for people.
-        dtypes: of its tensors, the most frequent first.
+        form: its format; empty if it could not be opened.
+        tensors: the number of its tensors.
+        parameters: the number of its parameters.
+        size: the size of its weights.
+        dtypes: the dtypes of its tensors, the most frequent first.
         problems: why it could not be opened.
     """
 
@@ -44,10 +46,10 @@ class ModelHeader:
 
 
 def read_headers(document: Document) -> list[ModelHeader]:
-    """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business.
+    """Read the headers of each model in a recipe. They are not compared with each other, as a plan would do.
 
     Raises:
-        RecipeError: the recipe is wrong about its models.
+        RecipeError: the entries for models in the recipe are invalid.
     """
     base = document.stated("base")
     if not document.agents and base is None:

@@ -1,4 +1,4 @@
-"""The only place that opens checkpoints: those that a recipe names, as its `allow` says. Import rules hold this."""
+"""Opens the checkpoints of a recipe, according to its `allow`. Import rules ensure that no other module does."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ _OPTIONS = Options()
 
 @dataclass(frozen=True)
 class OpenedInputs(FoundModels):
-    """The models of a recipe, and the checkpoints of those that could be opened.
+    """The models of a recipe, and the checkpoints that could be opened.
 
     Attributes:
-        opened_base: None if it could not be opened.
+        opened_base: the base; None if it could not be opened.
         opened_agents: the agents that could be opened.
         opened_sides: the side inputs that could be opened.
-        untied_by: the agents that changed input and output embeddings apart, if `opened_base` is untied only for them.
+        untied_by: the agents that changed tied input and output embeddings differently, if `opened_base` was untied
+            only because of them.
     """
 
     opened_base: Checkpoint | None
@@ -57,7 +58,7 @@ class OpenedInputs(FoundModels):
 
     @property
     def has_base(self) -> bool:
-        """Whether the recipe names a base; otherwise the first agent stands for it."""
+        """Whether the recipe has a base; otherwise the first agent is used as the base."""
         return all(self.base is not agent for agent in self.agents.values())
 
     @property
@@ -90,38 +91,38 @@ class OpenedInputs(FoundModels):
 
     @property
     def files(self) -> dict[Location, Identity]:
-        """The identity of every opened file at that time."""
+        """The identity of each opened file, at the time when it was opened."""
         return {path: identity for checkpoint in self.opened for path, identity in checkpoint.files.items()}
 
     @property
     def formats(self) -> dict[str, str]:
-        """How the models that could be opened are stored, by `base` or the agent's name."""
+        """The formats of the models that could be opened, human-readable, by `base` or the agent's name."""
         base = {"base": self.opened_base.title} if self.opened_base is not None and self.has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
     def planned(self, companions: Iterable[Location]) -> PlannedInputs:
-        """The models without their tensors, and the identities of all files, those that are copied included."""
+        """The models without their tensors, and the identities of all files, including the companions to copy."""
         files = {**identify(companions), **self.files}
         return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)
 
     @property
     def folders(self) -> list[Location]:
-        """The folders of base, agents and side inputs that were found."""
+        """The folders of the base, the agents and the side inputs that were found."""
         models = (self.base, *self.agents.values(), *self.sides.values())
         return [folder for model in models for folder in model.folders]
 
 
 def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
-    """The document of a recipe in any form, complete with the options that say how its models are read.
+    """Read the document of a recipe in any form, and add the options for reading its models.
 
-    A recipe in another form may depend on the names of the base's tensors, so headers of the base may be read.
+    The meaning of a recipe in another form may depend on the base's tensor names, so the base's headers may be read.
 
     Args:
         source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's form or that of a `Dialect`.
-        options: `allow_outside_links` applies.
+        options: only `allow_outside_links` applies.
 
     Raises:
-        RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
+        RecipeError: the recipe cannot be read, or it is in another form and needs a feature that ramerge does not have.
         CheckpointError: the base cannot be found or opened.
     """
     document = recipe_document(source, partial(_tensors_of_base, options=options))
@@ -129,7 +130,7 @@ def open_recipe(source: AnyRecipe, options: Options = _OPTIONS) -> Document:
 
 
 def _tensors_of_base(document: Document, options: Options) -> list[str]:
-    """Names of floating-point tensors in a recipe's base, or without one in its first agent."""
+    """The names of floating-point tensors in the base of a recipe, or in the first agent if it has no base."""
     first = document.stated("base") or next(iter(document.agents.values()))
     allow_document = document.stated("allow")
     links = isinstance(allow_document, Mapping) and allow_document.get("outside_links") is True
@@ -139,9 +140,9 @@ def _tensors_of_base(document: Document, options: Options) -> list[str]:
 
 
 def missing_folders(document: Document) -> list[str]:
-    """Problems of the folders that a recipe names, of which the rest may be wrong, too; nothing is opened.
+    """Problems with folders of models in a recipe that may be otherwise invalid. Opens no model.
 
-    Models of the hub, remote models and sums of adapters are not checked.
+    Models on the hub, remote models and models with adapters (`MODEL+ADAPTER`) are not checked.
     """
     places: dict[Key, object] = {("base",): document.stated("base")}
     for name, agent in document.agents.items():
@@ -149,17 +150,17 @@ def missing_folders(document: Document) -> list[str]:
     problems = []
     for key, text in places.items():
         if isinstance(text, str) and text and not (is_remote(text) or is_hub_id(text) or "+" in text):
-            with suppress(ValueError, RuntimeError, OSError):  # no path, which opening it would say
+            with suppress(ValueError, RuntimeError, OSError):  # an invalid path is reported when it is opened
                 folder = document.folder / Path(text).expanduser()
                 problems += [] if folder.is_dir() else [document.where(key, not_a_directory(folder))]
     return problems
 
 
 def open_models(recipe: Recipe) -> OpenedInputs:
-    """Find and open the models of a recipe, all of them.
+    """Find and open all models of a recipe.
 
     Raises:
-        CheckpointError: a model cannot be found or opened; all problems are listed.
+        CheckpointError: a model cannot be found or opened; lists all problems.
     """
     inputs, findings = open_inputs(recipe)
     if problems := [finding.text for finding in findings if finding.kind == "problem"]:
@@ -168,10 +169,10 @@ def open_models(recipe: Recipe) -> OpenedInputs:
 
 
 def open_model(model: str | Path) -> Checkpoint:
-    """Open a single model, by path or hub id, from headers alone.
+    """Open a single model by path or hub id, reading only headers.
 
     Raises:
-        CheckpointError: it cannot be found or opened; all problems are listed.
+        CheckpointError: the model cannot be found or opened; lists all problems.
 
     Example:
         >>> from ramerge.core.planning.inputs import open_model
@@ -182,7 +183,7 @@ def open_model(model: str | Path) -> Checkpoint:
 
 
 def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
-    """Find and open the models of a recipe. A model that cannot be opened is a problem."""
+    """Find and open the models of a recipe. Each model that cannot be opened is a problem in the findings."""
     agents, findings = split({name: _find_agent(agent, recipe, name) for name, agent in recipe.agents.items()})
     sides, missing = split(
         {name: _find_side(agent, recipe, name) for name, agent in recipe.agents.items() if agent.sides}
@@ -203,10 +204,10 @@ def open_inputs(recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
 
 
 def fit_inputs(inputs: OpenedInputs, *, needs_base: bool) -> tuple[OpenedInputs, list[PlanFinding]]:
-    """The models as a merge takes them, with input and output embeddings apart in all of them if they are in one.
+    """Prepare opened models for merging: untie the embeddings of all models if an agent has untied ones.
 
     Args:
-        needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
+        needs_base: whether the method uses task vectors, so that the base itself cannot be an agent.
     """
     checkpoints = [(BASE, inputs.opened_base)] if inputs.has_base else []
     checkpoints += [*inputs.opened_agents.items(), *inputs.opened_sides.items()]
@@ -245,7 +246,7 @@ def _find_model(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundM
 
 
 def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
-    """An agent's side input; importances may be part of a gathered folder."""
+    """Find an agent's side input; importances may be in a subfolder of a folder of `ramerge calibrate`."""
     ((key, folder),) = agent.sides.items()
     side, findings = _find_model([folder], recipe, name)
     if (
@@ -273,16 +274,17 @@ def _open_all(
     base: Checkpoint | None,
     within: str = "",
 ) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
-    """The agents that could be opened, each over the base, or over the agent that it changes.
+    """Open agents: adapters and deltas on top of the base, or of another agent. Return those that could be opened.
 
-    Findings are about the agent `within`, a soup of these.
+    Args:
+        within: name of the agent that is a soup of these models, if any; findings are about it.
     """
     checkpoints: dict[str, Checkpoint] = {}
     findings: list[PlanFinding] = []
     for name, model in models.items():
         agent = agents[name]
         if agent.over is not None and agent.over not in checkpoints:
-            continue  # what is wrong with that one was said
+            continue  # the agent below could not be opened, which was reported
         if agent.soup is None:
             below = base if agent.over is None else checkpoints[agent.over]
             checkpoint, new_findings = _open_model(within or name, model, recipe, below, agent)
@@ -309,11 +311,11 @@ def _open_model(
         checkpoint = _open_checkpoint(
             model, recipe.allow, base, only_deltas=agent is not None and agent.delta is not None
         )
-    except MissingBaseError as error:  # where the base could not be opened, that was said
+    except MissingBaseError as error:  # not reported again if the base could not be opened
         return None, problems_of(error, name) if recipe.base is None or name == BASE else []
     except CheckpointError as error:
         return None, problems_of(error, name)
-    notes = checkpoint.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them
+    notes = checkpoint.notes if agent is None or agent.over is None else ()  # once for a chain of deltas
     return checkpoint, [
         *[note(f"{name or 'base'}: {text}") for text in notes],
         *[warning(text, name) for text in checkpoint.warnings],
@@ -346,7 +348,7 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding
 
 
 def _check_ranks(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
-    """Refuse parameters without elements in the model that all others are compared with."""
+    """Refuse empty parameters in the model with which all others are compared."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
         yield problem(f"{checkpoint.directory}: is empty in {brief_list(empty)}; {UNGATHERED}", name)

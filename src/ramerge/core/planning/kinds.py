@@ -1,4 +1,4 @@
-"""Kinds of output, as far as a plan must know them."""
+"""The part of a kind of output that planning needs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramerge.core.recipe.points import Point
 
 
 class PlannedKind:
-    """How planning treats a kind of output. As it stands here, it is a whole model.
+    """How planning treats a kind of output. This base class describes a whole model; other kinds override it.
 
     Attributes:
-        least_block: elements of the smallest block that is useful; None for that of a model.
-        has_companions: whether the files that belong to a model, such as its tokenizer, lie next to the weights.
-        smaller: a way to make `peak_bytes` smaller, as an addition to the advice to give more memory.
-        flag: how messages call the kind, such as `--as-delta`.
-        requires: requirements for this kind of output; the first that a merge does not meet is a problem.
+        least_block: elements of the smallest useful block; None for the default of a model.
+        has_companions: whether files that belong to a model, such as its tokenizer, are written next to the weights.
+        smaller: how to reduce `peak_bytes`, as an addition to the advice to give more memory.
+        flag: the name of the kind in messages, such as `--as-delta`.
+        requires: requirements on a merge; the first unmet one is reported as a problem.
     """
 
     least_block: ClassVar[int | None] = None
@@ -31,32 +31,32 @@ class PlannedKind:
     requires: ClassVar[tuple[Requirement, ...]] = ()
 
     def check(self, merge: RequestedMerge) -> Iterable[PlanFinding]:
-        """A problem for everything else that cannot be written as this kind, such as settings, and notes."""
+        """Further problems, such as settings that do not go with this kind of output, and notes."""
         return ()
 
     def unmet(self, merge: RequestedMerge) -> Iterator[PlanFinding]:
-        """The first of the requirements that a merge does not meet, as a problem."""
+        """The first unmet requirement, as a problem."""
         reasons = (reason for requirement in self.requires if (reason := requirement(merge)))
         yield from (problem(f"{self.flag}: {reason}") for reason in islice(reasons, 1))
 
     def points(self, points: Sequence[Point]) -> Sequence[Point]:
-        """The merges as they are carried out for this kind."""
+        """The points, adapted to this kind of output."""
         return points
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
     ) -> tuple[Any, Sequence[PlanFinding]]:
-        """Everything else that this kind decides before weights are read, which must pickle, and its findings."""
+        """Further decisions of this kind before weights are read, which must pickle, and findings about them."""
         return None, ()
 
     def least_bytes(self, details: Any, tensors: Sequence[TensorPlan]) -> int | None:
-        """Bytes that the output takes at least while it is built; None for those of a model."""
+        """The least bytes of disk that the output takes while it is built; None for the size of a model."""
         return None
 
     def peak_bytes(self, details: Any) -> int:
-        """The most memory of the process after merging, while the files of this kind are made."""
+        """The peak memory of the process in bytes after merging, while the files of this kind are made."""
         return 0
 
     def written(self, plan: MergePlan, size: str) -> str:
-        """The output in a plan's text: by default the size of the model."""
+        """The text about the output in a plan; by default the size of the model."""
         return size

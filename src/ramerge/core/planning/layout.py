@@ -1,4 +1,4 @@
-"""The place of every tensor in the output: its file, its first byte, its dtype."""
+"""The layout of the output: the file, the offset and the dtype of each tensor."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from ramerge.core.tensors.weighted import WeightedSum, is_quantized, mean_of
 
 _Entry = tuple[str, str, Sequence[int], int]
 
-# Of an output whose base has no safetensors files: what transformers wrote for years.
+# The shard size if the base has no safetensors files: the former default of transformers.
 _SHARD_BYTES = 5_000_000_000
-# Buffers of batch norms, observers of quantization, and codebooks that are moving averages.
+# Last parts of names of buffers: of batch norms, observers for quantization, and codebooks that are moving averages.
 _STATISTICS = frozenset(
     [
         "running_mean",
@@ -55,10 +55,10 @@ _STATISTICS = frozenset(
 
 @dataclass(frozen=True)
 class Counterparts:
-    """The counterparts of the base's tensors, by name.
+    """The counterparts of the base's tensors in agents and side inputs, by name of the agent and of the tensor.
 
     Attributes:
-        rows: of embeddings that models have with different numbers of rows: which models have which rows.
+        rows: for each embedding with different numbers of rows in different models: which models have which rows.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
@@ -67,13 +67,13 @@ class Counterparts:
     input_records: Mapping[str, Mapping[str, InputRecord]] = field(default_factory=dict)
 
     def inputs_of(self, tensor: Tensor) -> tuple[InputRecord, ...]:
-        """Statistics recorded for each agent at the input of a tensor; empty if nothing was."""
+        """The recorded inputs of each agent for a tensor; empty if there are none."""
         records = [by_tensor.get(tensor.name) for by_tensor in self.input_records.values()]
         some = next((each for each in records if each is not None), None)
         return tuple(each or none_of(some) for each in records) if some is not None else ()
 
     def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Counterparts]:
-        """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
+        """Some rows of a tensor, and their counterparts; an agent without these rows gets the base's."""
         sources = {
             BASE: tensor,
             **{name: tensors_of_agent[tensor.name] for name, tensors_of_agent in self.agents.items()},
@@ -83,7 +83,7 @@ class Counterparts:
             cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
         base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=rows.name)
         agents = {agent: {rows.name: cut.get(agent, base)} for agent in self.agents}
-        # none are there for a tensor that a rule takes or keeps
+        # a tensor that a rule takes or keeps may have no importances
         importances = {
             agent: {rows.name: tensors_of_agent[tensor.name]} if tensor.name in tensors_of_agent else {}
             for agent, tensors_of_agent in self.importances.items()
@@ -93,7 +93,7 @@ class Counterparts:
         )
 
     def experts(self, tensor: Tensor, alone: Sequence[int]) -> Iterator[Rows]:
-        """Rows of a tensor that stacks experts: each expert of `alone`, and the rows in between."""
+        """Split a tensor that stacks experts: each expert in `alone` by itself, and the rows between these."""
         owners, end = (BASE, *self.agents), 0
         for expert in [*alone, tensor.shape[0]]:
             if end < expert:
@@ -104,7 +104,7 @@ class Counterparts:
 
     @cached_property
     def experts_by_tensor(self) -> dict[str, list[int]]:
-        """Experts with recorded inputs, in order, by the name of the tensor that stacks them."""
+        """The numbers of experts with recorded inputs, sorted, by the name of the tensor in which they are stacked."""
         names = {name for by_tensor in self.input_records.values() for name in by_tensor}
         whole = next(iter(self.agents.values()), {})
         experts: dict[str, list[int]] = {}
@@ -116,9 +116,9 @@ class Counterparts:
 def plan_tensors(
     base: Checkpoint, counterparts: Counterparts, points: Sequence[Point], observations: Sequence[Statistic]
 ) -> tuple[list[Shard], list[TensorPlan]]:
-    """The output's files, like the base's or of the requested size, and the tensors in them."""
+    """Plan the output's files, split like the base's or by the requested shard size, and the tensors in them."""
     recipe = points[0].recipe
-    like = recountable if observations else requantizable  # what is only counted is not written
+    like = recountable if observations else requantizable  # only counting needs no way to write the tensors
     quantized_tensors = (
         base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, only_counts=bool(observations)) else None
     )
@@ -130,7 +130,7 @@ def plan_tensors(
             entries = tuple(_layout_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
         else:
             dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, counterparts)
-            rows = counterparts.rows.get(tensor.name)  # the output has those that any model has
+            rows = counterparts.rows.get(tensor.name)  # the output has the rows of all models
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
             entries = (_layout_entry(whole, dtype),)
         is_stack = tensor.name in base.orientation.stacks and quantized is None
@@ -171,7 +171,7 @@ def _plans(
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
 ) -> Iterator[TensorPlan]:
-    """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
+    """Plan a tensor: as a whole, or as several parts of its rows that are treated differently."""
     tensor, recipe, number = output.tensor, points[0].recipe, output.rule
     rule = recipe.rules[number - 1] if number else None
     parts = tuple(
@@ -209,7 +209,7 @@ def _plans(
 
 
 def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point]) -> Sequence[int]:
-    """Experts of a tensor that are merged separately: all if a method solves for them, or the recorded ones."""
+    """The experts that are merged separately: all if a method solves for them, otherwise those with recorded inputs."""
     tensor, number = output.tensor, output.rule
     if output.quantized is not None or (number and not points[0].recipe.rules[number - 1].merges):
         return ()
@@ -227,7 +227,7 @@ def _alone(output: _Output, counterparts: Counterparts, points: Sequence[Point])
 def _merge_plan(
     plan: TensorPlan, points: Sequence[Point], chunk: int, records: tuple[InputRecord, ...], transposed: bool
 ) -> TensorPlan:
-    """The plan with the methods' requirements on a merged tensor."""
+    """Complete the plan of a merged tensor with the requirements of the methods."""
     recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
     alone, agents = Layer(name, shape), tuple(recipe.agents)
     transposed = any(one.transposed for one in records) if records else transposed and is_matrix(alone)
@@ -255,10 +255,12 @@ class _Output:
     """How a tensor of the base is written.
 
     Attributes:
-        rule: number of the matching rule; 0 without one.
-        entries: its tensors in the files: itself, or codes and scales.
-        transposed: whether linear weights are stored as (in, out); None if unknown.
-        is_extra: whether it belongs to the base's encoding only.
+        rule: number of the matching rule; 0 for none.
+        entries: the tensors in the files: the tensor itself, or its codes and scales.
+        quantized: the base's codes and scales if the output is quantized like them.
+        transposed: whether it is a linear weight stored as (in, out); None if unknown.
+        is_stack: whether it stacks the matrices of experts.
+        is_extra: whether it only belongs to the base's encoding.
     """
 
     tensor: Tensor
@@ -275,16 +277,16 @@ class _Output:
 
 
 def unlike_base(base: Checkpoint, *, only_counts: bool) -> list[Tensor]:
-    """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
+    """Quantized tensors of the base in whose encoding results cannot be written; with `only_counts`, not be counted."""
     like = recountable if only_counts else requantizable
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
 
 def _stored_wider(base: Checkpoint) -> frozenset[str]:
-    """Floating-point tensors wider than most of a model's weights, such as routers and states.
+    """The names of floating-point tensors with a wider dtype than most weights of a model, such as routers and states.
 
-    Adapters are left out: their tensors are wider than the model's because they were trained so.
+    Tensors of adapters are left out: they are often trained in a wider dtype than the model's.
     """
     floats = [tensor for tensor in base.tensors.values() if tensor.is_float]
     counts: Counter[str] = Counter()
@@ -299,7 +301,7 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
 
 
 def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], counterparts: Counterparts) -> str:
-    """The dtype of a tensor in the output: that of its rule or the recipe, otherwise the base's."""
+    """The dtype of a tensor in the output: from its rule or the recipe, otherwise the base's."""
     own = recipe.rules[rule - 1].dtype if rule else None
     requested_dtype = own or recipe.dtype
     if requested_dtype in (None, LIKE_BASE) or not tensor.is_float:
@@ -312,7 +314,7 @@ def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], coun
 
 
 def _folder(tensor: Tensor) -> Location:
-    """The folder of a tensor; if an adapter changes it, the model's."""
+    """The folder of a tensor's file; for a tensor changed by an adapter, the model's folder."""
     *_, last = tensor.origin.leaves()
     return last.path.parent
 
@@ -341,11 +343,11 @@ def _treatment(
 
 
 def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
-    """Base and agents to compare; a quantized base as rounded by the agents' trainers.
+    """The base and the agents; a quantized base is rounded first, as the agents' trainers did.
 
-    Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
-    rounded to the agents' dtype of 16 bits. Agents that are quantized themselves are rounded likewise; an adapter is
-    not, because its updates are smaller than what that rounds away.
+    Trainers dequantize such a base when they load it, so elements that they did not move equal the base's numbers
+    rounded to the agents' 16-bit dtype. Agents that are quantized themselves are rounded, too. An adapter is not,
+    because its updates are smaller than the rounding errors.
     """
     others = [source.tensor for source in agents if source.tensor is not base.tensor]
     kinds = {
@@ -365,7 +367,7 @@ def _trained_sources(base: Source, agents: Sequence[Source]) -> Iterator[Source]
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a tensor holds statistics of a layer's inputs, whose updates cannot be added up."""
+    """Whether a tensor holds statistics of a layer's inputs, so that updates cannot be added."""
     return name.rpartition(".")[2] in _STATISTICS
 
 
@@ -374,7 +376,7 @@ def _layout_entry(tensor: Tensor, dtype: str) -> _Entry:
 
 
 def _regroup(entries: Sequence[_Entry], limit: int, stem: str) -> dict[str, list[_Entry]]:
-    """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
+    """Group tensors into shards of at most `limit` bytes of data. A larger tensor gets its own shard."""
     groups: list[list[_Entry]] = [[]]
     room = limit
     for entry in entries:

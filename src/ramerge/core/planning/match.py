@@ -1,4 +1,4 @@
-"""Compares the agents' tensors with the base's: missing, extra and tied tensors, other shapes and dtypes."""
+"""Compare the agents' tensors with the base's: missing, extra and tied tensors, different shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import embedding_of, tied_embedding
 from ramerge.core.tensors.tensor import Tensor
 
-# If less than this share of an agent's elements is used, the agent adds almost nothing.
+# If less than this share of an agent's elements is used, a warning says so.
 _LITTLE = 0.01
 _RENAME = "if it has the same tensors under other names, `rename` in the recipe maps these to the base's"
 _KEEP = (
@@ -32,7 +32,7 @@ class AgentTensors:
     """An agent's counterparts of the base's tensors.
 
     Attributes:
-        tensors: for every tensor of the base the agent's, or the base's own if the agent does not change it.
+        tensors: for each tensor of the base, the agent's tensor, or the base's own if the agent does not change it.
         ties: output embeddings that the agent stores although the base ties them.
     """
 
@@ -41,10 +41,10 @@ class AgentTensors:
 
 
 def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple[AgentTensors, list[PlanFinding]]:
-    """Compare an agent with the base."""
+    """Compare an agent's tensors with the base's. Return the agent's counterparts, and findings."""
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     unknown = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
-    # output embeddings that the base stores and the agent only ties, and those that the agent stores and the base ties
+    # output embeddings that the base stores but the agent ties, then those that the agent stores but the base ties
     ties_of_absent = _tied_tensors(absent, agent) if tied_embedding(agent) is not None else {}
     ties = tuple(Tie(name, agent.tensors[head], embedding) for head, embedding in _tied_tensors(unknown, agent).items())
     heads = {tie.head.name for tie in ties}
@@ -83,7 +83,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
 
 
 def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:
-    """The names of output embeddings among the tensors, each with the agent's input embedding."""
+    """The output embeddings among `tensors`, by name, each with the agent's input embedding."""
     pairs = [(each.name, embedding_of(each.name, each.shape, agent.tensors.values())) for each in tensors]
     return {name: embedding for name, embedding in pairs if embedding is not None}
 
@@ -91,9 +91,10 @@ def _tied_tensors(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Ten
 def match_importance(
     name: str, tensors: Mapping[str, Tensor], importance: Checkpoint, *, untied: bool
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
-    """The importances of every tensor in `tensors`. Missing ones and other shapes or dtypes are problems.
+    """The importances of each tensor in `tensors`. Missing importances, other shapes and integer dtypes are problems.
 
-    `untied`: the models tied their embeddings before an agent changed them apart, so importances of one serve both.
+    Args:
+        untied: whether the base was untied, so that importances of one embedding may serve for both.
     """
     importances = {key: importance.tensors[key] for key in tensors if key in importance.tensors}
     for key in tensors.keys() - importances.keys() if untied else ():
@@ -120,9 +121,9 @@ def match_importance(
 def match_inputs(
     name: str, tensors: Mapping[str, Tensor], base: Checkpoint, record: Checkpoint
 ) -> tuple[dict[str, InputRecord], list[PlanFinding]]:
-    """The recorded inputs of the matrices in `tensors` that have any, also of experts in one tensor: `NAME[expert]`.
+    """The recorded inputs of matrices in `tensors`, and of experts that are stacked in one tensor (`NAME[expert]`).
 
-    Inputs of other widths, and of weights that the base lacks, are problems.
+    Inputs of the wrong width, and inputs of weights that the base lacks, are problems.
     """
     try:
         places = read_places(record.directory)
@@ -177,7 +178,7 @@ def _check_usage(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) ->
 def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, tensors: Mapping[str, Tensor], allow: Allow
 ) -> tuple[dict[str, Tensor], list[PlanFinding]]:
-    """The base's tensors with another shape in the agent, and the different shapes and dtypes."""
+    """The base's tensors that replace the agent's because of another shape, and findings on shapes and dtypes."""
     like_base: dict[str, Tensor] = {}
     findings: list[PlanFinding] = []
     shapes, dtypes, empty, rows = [], [], [], set[int]()

@@ -1,4 +1,4 @@
-"""Definition of a plan: the tensors, files and bytes of a merge, as known from headers."""
+"""The definition of a plan: tensors, files and bytes of a merge, from headers alone."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from ramerge.core.tensors.weighted import WeightedSum, is_quantized
 if TYPE_CHECKING:
     from ramerge.core.planning.kinds import PlannedKind
 
-# Numbers of an element while many agents are summed: the origin, the sum, and what the result is made of.
+# While many agents are summed, each element takes five float64: the origin, the sum, and temporaries of the result.
 _BYTES_OF_MANY = 5 * 8
 
 
 class Source(NamedTuple):
-    """One input of a tensor: weights or importances of `owner`: an agent's name, `BASE` or `ALL_AGENTS`."""
+    """One input of a planned tensor: weights or importances. `owner`: an agent's name, `BASE` or `ALL_AGENTS`."""
 
     owner: str
     tensor: Tensor
@@ -46,16 +46,16 @@ class Source(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The owner of the input, for people; `importance of` it for importances."""
+        """Readable name of the input: its owner, or `importance of OWNER`."""
         return f"importance of {self.owner}" if self.is_importance else label_of(self.owner)
 
 
 class InputRecord(NamedTuple):
-    """Statistics recorded for an agent at the input of a linear layer.
+    """Recorded inputs of an agent's linear layer.
 
     Attributes:
-        inputs: one row for each token, shape (n, d); n may be 0.
-        weights: how much each row counts, shape (n,).
+        inputs: one row per token, shape (n, d); n may be 0.
+        weights: the weight of each row, shape (n,).
         transposed: whether the layer's weight is stored as (in, out).
     """
 
@@ -65,23 +65,24 @@ class InputRecord(NamedTuple):
 
 
 def recorded_rows(records: Sequence[InputRecord]) -> tuple[int, ...]:
-    """How many rows were recorded of each agent."""
+    """The number of recorded rows of each agent."""
     return tuple(each.inputs.shape[0] for each in records)
 
 
 def none_of(record: InputRecord) -> InputRecord:
-    """An empty `Recorded`, for an agent without records where others have `record`."""
+    """An empty `InputRecord` like `record`, for an agent without recorded inputs."""
     inputs, weights, transposed = record
     return InputRecord(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
 
 
 class OutputPart(NamedTuple):
-    """A tensor of an output file.
+    """A tensor in an output file, or some rows of it.
 
     Attributes:
-        offset: byte in that file where its data begins.
-        begin: first byte of its data that is written, if only some rows are.
-        size: bytes that are written, if not all.
+        shard: the name of the file.
+        offset: the byte in the file where the tensor's data begins.
+        begin: the first byte of the data that is written, if only some rows are written.
+        size: how many bytes are written; None for all.
     """
 
     name: str
@@ -94,7 +95,7 @@ class OutputPart(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the part to write."""
+        """Bytes that are written."""
         return self.whole_nbytes if self.size is None else self.size
 
     @property
@@ -105,27 +106,27 @@ class OutputPart(NamedTuple):
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """One tensor of the output.
+    """How one tensor of the output, or some of its rows, is made.
 
     Attributes:
-        base: the base's tensor, which gives name, shape and place; rounded where agents were trained from it so.
-        sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
+        base: the base's tensor, which determines name and shape; rounded if the agents' trainers rounded it.
+        sources: the inputs, in the order that the action needs. If an agent does not change a tensor, its source is
             the base's tensor itself.
-        action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
+        action: `merge` by the method; `copy` the only source; or `compare`: all sources must have the same bytes.
         dtype: safetensors dtype of the result; F32 if it is quantized before it is written.
-        parts: the written tensors: the tensor itself, or its codes and its scales.
-        rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
-        counted: that rule if it has parameters, so that its tensors are counted by themselves; else 0.
-        unit: how many elements that follow one another the method needs in one block.
-        chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
-        quantized: the base's codes and scales if the result is stored like them.
-        seed: of the random draws that round the method's result; None to round to nearest.
-        together: the methods, or the `dtype`, that compute its elements from one another, if NaN and Inf are allowed in
-            other tensors: here they are not.
-        recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
+        parts: the tensors that are written: the tensor itself, or its codes and its scales.
+        rule: number of the matching rule of the recipe, counted from 1; 0 if no rule matches.
+        counted: the same number if the rule has parameters, so that its tensors are counted separately; else 0.
+        unit: how many consecutive elements the method needs in one block.
+        chunk: blocks also begin at multiples of this many elements, for statistics that sum floats.
+        quantized: the base's codes and scales, if the result is quantized like them.
+        seed: seed of the random draws that round the method's result; None to round to nearest.
+        together: names of methods, or the `dtype`, for which elements of this tensor depend on each other, so that NaN
+            and Inf are refused in it even if they are allowed in other tensors.
+        recorded: the recorded inputs of each agent, in recipe order; empty if there are none.
         transposed: whether it is a linear weight that is stored as (in, out).
-        originals: the sources of the whole tensor, where this is some of its rows, or a part of it and the method takes
-            recorded inputs.
+        originals: the sources of the whole tensor, if this is only a part of it, because models have different numbers
+            of rows, or because inputs were recorded for single experts.
     """
 
     base: Tensor
@@ -151,25 +152,28 @@ class TensorPlan:
 
     @property
     def layer(self) -> Layer:
-        """The tensor as a method sees it."""
+        """The description of the tensor that methods get."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
         return Layer(self.name, self.base.shape, itemsize(real), recorded_rows(self.recorded), self.transposed)
 
     @property
     def merged(self) -> bool:
-        """Whether the method computes the tensor."""
+        """Whether the tensor is merged by the method."""
         return self.action == "merge"
 
     @property
     def matrix(self) -> tuple[int, ...]:
-        """The shape that the method needs at once: the tensor's, or that of its stacked matrices; empty for less."""
+        """The shape of the whole matrix that the method needs at once: the tensor, or one of its stacked matrices.
+
+        Empty if the method needs less.
+        """
         shape = self.base.shape
         shapes = (shape, shape[1:]) if len(shape) == 3 else (shape,)
         return next((each for each in shapes if 1 < self.unit == math.prod(each)), ())
 
     @property
     def coarse(self) -> dict[str, str]:
-        """Safetensors dtypes of the agents that hold the base's numbers only rounded, by agent."""
+        """Safetensors dtypes of the agents whose dtype is coarser than the base's, by agent."""
         dtypes, base = {}, self.base.dtype
         for source in self.sources:
             if source.owner != BASE and not source.is_importance and self.base.is_float:
@@ -186,29 +190,29 @@ class TensorPlan:
             for source in self.sources
             if source.owner != BASE and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
-            # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
+            # dequantized codes and means of narrower numbers are float32, but were not stored so
             if not source.tensor.encoding and not isinstance(source.tensor.origin, WeightedSum)
         )
 
     @property
     def rounds_updates(self) -> bool:
-        """Whether the last rounding of the method's result can lose anything."""
+        """Whether rounding the method's result to the output's dtype can lose updates."""
         arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
         return self.merged and (self.quantized is not None or itemsize(self.dtype) < itemsize(arithmetic))
 
     @cached_property
     def bytes_read(self) -> int:
-        """Bytes of one read of all sources. Data that several of them need, such as the base's, are read once."""
+        """Bytes of one read of all sources. Data that several sources need, such as the base's, are read once."""
         return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
 
     @property
     def _read(self) -> list[Tensor]:
-        """The tensors to read. To keep the base's codes, its numbers are needed too."""
+        """The tensors to read. If the result is quantized like the base, this includes the base's tensor."""
         own = [self.base] if self.quantized is not None else []
         return [*own, *[source.tensor for source in self.sources]]
 
     def block(self, size: int) -> int:
-        """The number of elements of its blocks, given the size of blocks in general."""
+        """The number of elements in blocks of this tensor, given the general block size in elements."""
         # blocks begin at even elements, because two elements of a 16-bit format share a word
         scaling_unit = scaled.scaling_unit(self.quantized) if self.quantized is not None else 1
         unit = math.lcm(2, self.unit, self.chunk, scaling_unit)
@@ -216,14 +220,14 @@ class TensorPlan:
 
     @property
     def likeness(self) -> Hashable:
-        """Equal for tensors of which workers need the same buffers."""
+        """A key that is equal for tensors for which workers need the same buffers."""
         read = tuple(tensor.likeness for tensor in self._read)
         return self.action, self.dtype, self.unit, self.chunk, self.seed is None, self.base.shape, read
 
     def buffer_bytes(self, block: int) -> int:
-        """Bytes that a worker needs for a block, given the size of blocks in general."""
+        """Bytes that a worker needs for a block, given the general block size in elements."""
         elements = min(self.block(block), self.base.elements)
-        # inputs, output, and widened copies of both where they are made
+        # inputs, output, and widened copies of both if there are any
         each = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype) + sum(self.scratch)
         arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
@@ -237,7 +241,10 @@ class TensorPlan:
         return elements * each + arrays + max(scratch, quantized) + many
 
     def part(self, scope: str) -> str:
-        """The part of the model with which it is counted. The tensors of a rule with parameters are counted apart."""
+        """The name of the part of the model with which the tensor is counted.
+
+        Tensors of a rule with parameters are counted separately.
+        """
         return f"{f'rule {self.counted}: ' if self.counted else ''}{scope_of(self.name, scope)}"
 
     @property
@@ -247,7 +254,7 @@ class TensorPlan:
 
     @property
     def scratch(self) -> tuple[int, ...]:
-        """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
+        """Bytes per element in each row of `kernels.piece.Piece.scratch`."""
         if not self.merged:
             return ()
         formats = [source.tensor.dtype for source in self.sources]
@@ -262,7 +269,7 @@ class TensorPlan:
 
 @dataclass(frozen=True)
 class Block:
-    """Elements `start:stop` of the plan's tensor number `tensor`."""
+    """Elements `start:stop` of a tensor; `tensor` is its index in the plan."""
 
     tensor: int
     start: int
@@ -270,31 +277,31 @@ class Block:
 
 
 Batch = tuple[Block, ...]
-"""Blocks of a tensor that a worker takes at once; not empty."""
+"""Blocks of one tensor that a worker processes at once; not empty."""
 
 Run = tuple[Batch, ...]
-"""Batches that a worker takes one after another; not empty."""
+"""Batches that a worker processes one after another; not empty."""
 
 
 def share_of(tensor: TensorPlan, block: Block) -> int:
-    """The block's share of the bytes that one read takes; the shares of all blocks add up to them."""
+    """A block's share of the bytes of one read of its tensor; the shares of all blocks add up to these bytes."""
     total, elements = tensor.bytes_read, tensor.base.elements
     return total * block.stop // elements - total * block.start // elements
 
 
 def matches_of_rules(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
-    """How many tensors each rule of a recipe catches."""
+    """How many tensors each rule of a recipe matches."""
     counts = Counter({tensor.parts[0].name: tensor.rule for tensor in tensors}.values())
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
 
 def rules_with_dtype(recipe: Recipe) -> frozenset[int]:
-    """The numbers of the rules that decide a dtype, counted from 1 as in `TensorPlan.rule`."""
+    """The numbers of the rules that set a dtype, counted from 1 as in `TensorPlan.rule`."""
     return frozenset(number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None)
 
 
 def dtype_by_rules(recipe: Recipe, tensors: Iterable[TensorPlan]) -> str | None:
-    """The dtype of most elements if rules decide more than half of them; otherwise None."""
+    """The most common dtype of elements, if rules set the dtypes of more than half of the elements; otherwise None."""
     rules = rules_with_dtype(recipe)
     plain = [tensor for tensor in tensors if tensor.base.is_float]
     elements = elements_by_dtype(plain)
@@ -303,7 +310,7 @@ def dtype_by_rules(recipe: Recipe, tensors: Iterable[TensorPlan]) -> str | None:
 
 
 def elements_by_dtype(tensors: Iterable[TensorPlan], *, of_base: bool = False) -> Counter[str]:
-    """How many elements have which dtype in the output, or in the base."""
+    """The number of elements with each dtype, in the output or in the base."""
     counts: Counter[str] = Counter()
     for tensor in tensors:
         counts[tensor.base.usual_dtype if of_base else tensor.dtype] += tensor.base.elements
@@ -311,12 +318,12 @@ def elements_by_dtype(tensors: Iterable[TensorPlan], *, of_base: bool = False) -
 
 
 def most_common(counts: Mapping[str, int]) -> str:
-    """The dtype of most elements; in a tie the narrower, so that the order of tensors does not matter."""
+    """The dtype of most elements; the narrower one in a tie, so that the order of tensors does not matter."""
     return max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
 
 
 def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
-    """For each whole matrix that the method of any point solves for, the tensor that it is, or is stacked in."""
+    """The tensors with whole matrices that the method of any point solves for, repeated for each stacked matrix."""
     solved_tensors = [tensor for tensor in tensors if _is_solved_for(points, tensor)]
     return [tensor for tensor in solved_tensors for _ in range(tensor.base.elements // tensor.unit)]
 
@@ -328,7 +335,7 @@ def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
 
 
 def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
-    """The most bytes that any point's method takes besides inputs and result of a matrix."""
+    """The most bytes that the method of any point takes for a matrix, besides inputs and result."""
     layer = tensor.layer
     return max(point.method.scratch(layer, point.parameters[tensor.rule], agents) for point in points)
 
@@ -349,7 +356,7 @@ def scope_of(name: str, scope: str) -> str:
 
 @dataclass(frozen=True)
 class Tie:
-    """An output embedding that an agent stores although the base ties it: it must equal the agent's embedding."""
+    """An output embedding that an agent stores although the base ties it; it must equal the agent's input embedding."""
 
     agent: str
     head: Tensor
@@ -357,7 +364,7 @@ class Tie:
 
     @property
     def untie(self) -> str:
-        """Advice how to keep both if they differ."""
+        """Advice on how to keep both embeddings if they differ."""
         return (
             "untie a copy of the base and merge with that: set tie_word_embeddings to false in its config.json, and "
             f"store {self.head.name!r} in it as a copy of its {self.embedding.name!r}"
@@ -366,13 +373,18 @@ class Tie:
 
 @dataclass(frozen=True)
 class Resources:
-    """Threads, blocks and memory of the work.
+    """Threads, blocks and memory of a merge.
 
     Attributes:
+        workers: the number of threads.
         block_elements: elements of each input that a worker holds at a time.
-        run_bytes: bytes of the blocks that a worker takes at a stretch; 0 for single blocks.
-        device: solves for whole matrices: `cpu`, or a device as torch names it.
-        device_bytes: memory of the device for a matrix; the CPU solves for larger ones.
+        buffer_bytes: bytes of a worker's buffer.
+        peak_memory_bytes: upper estimate of the memory of the process.
+        worker_bytes: bytes that each worker adds to the memory of the process.
+        run_bytes: bytes of consecutive blocks that a worker takes as one run; 0 for single blocks.
+        device: the device that solves for whole matrices: `cpu`, or torch's name of a device.
+        device_name: readable name of the device.
+        device_bytes: memory of the device for one matrix; the CPU solves for larger matrices.
     """
 
     workers: int
@@ -386,20 +398,22 @@ class Resources:
     device_bytes: int = 0
 
     def takes(self, nbytes: int) -> bool:
-        """Whether the device has room for a matrix that needs so many bytes."""
+        """Whether the device solves for matrices and has room for one that needs `nbytes`."""
         return self.device != "cpu" and nbytes <= self.device_bytes
 
     def memory_of(self, workers: int) -> int:
-        """Upper estimate of the memory of a process with so many workers, in bytes."""
+        """Upper estimate of the memory of a process with this many workers, in bytes."""
         return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
 
 
 @dataclass(frozen=True)
 class FoundModels:
-    """The models that a recipe names, as they were found.
+    """The models of a recipe, located but not opened.
 
     Attributes:
-        base: the base; if the recipe has no base, the first agent.
+        base: the base; the first agent if the recipe has no base.
+        agents: the agents by name.
+        sides: the agents' side inputs, by name of the agent.
     """
 
     base: FoundModel
@@ -412,6 +426,8 @@ class PlannedInputs(FoundModels):
     """The models that a merge reads.
 
     Attributes:
+        adapters: the agents that are LoRA adapters.
+        formats: readable formats of the models.
         files: the identities of all files before reading, including files to copy.
     """
 
@@ -426,7 +442,7 @@ class PlannedCounts:
 
     Attributes:
         rounds: for each read before that pass: the statistics to count, by the tensor's index.
-        cached: results of earlier reads of the same files, by statistic and part of the model, which are not counted.
+        cached: results from earlier reads of the same files, by statistic and part of the model; not counted again.
         digest: the key for storing counts of these inputs; None if counts are not stored.
     """
 
@@ -436,18 +452,20 @@ class PlannedCounts:
 
     @property
     def origin(self) -> str:
-        """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
+        """The source of the counts: `read` if this merge counts them, `earlier read` if they are cached."""
         return "earlier read" if self.cached else "read"
 
 
 @dataclass(frozen=True)
 class ConfigChanges:
-    """Ways in which the output's `config.json` differs from the base's.
+    """Differences between the output's `config.json` and the base's.
 
     Attributes:
-        vocabulary: rows of the embeddings if models have different numbers of them.
-        dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
-            output is quantized like it.
+        vocabulary: the number of rows of the output's embeddings, if models have different numbers.
+        untied: whether embeddings that the base ties are untied.
+        dequantized_to: the dtype of a quantized base's tensors in the output; None if the base is not quantized, or if
+            the output is quantized like it.
+        base_dtype: the dtype that the base's `config.json` states.
     """
 
     vocabulary: int | None = None
@@ -458,11 +476,11 @@ class ConfigChanges:
 
 @dataclass(frozen=True)
 class PlannedOutput:
-    """Place and kind of the output.
+    """The target and kind of the output.
 
     Attributes:
-        details: the kind's decisions.
-        disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
+        details: the decisions of the kind (`PlannedKind.details`).
+        disk_free: free bytes on the output's disk; for a remote output, on the disk of the staging directory.
     """
 
     target: OutputTarget | None
@@ -474,11 +492,11 @@ class PlannedOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedContents:
-    """The tensors of the output, and the inputs for them.
+    """The tensors and files of the output, and the counts for them.
 
     Attributes:
-        ties: tensors that must be equal before anything is merged.
-        companions: relative name to source of the files that are copied.
+        ties: pairs of embeddings that must be equal; checked before merging.
+        companions: the files to copy, as a mapping from relative names to sources.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
@@ -490,7 +508,7 @@ class PlannedContents:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of weights to read, in all passes together."""
+        """Bytes of weights to read in all passes together."""
         counting_bytes = sum(self.tensors[index].bytes_read for read in self.counts.rounds for index in read)
         ties = sum(tie.head.nbytes + tie.embedding.nbytes for tie in self.ties)
         return ties + counting_bytes + sum(tensor.bytes_read for tensor in self.tensors)
@@ -498,14 +516,14 @@ class PlannedContents:
 
 @dataclass(frozen=True, kw_only=True)
 class MergePlan(PlannedContents):
-    """Everything that is known about a merge from headers. It can be carried out if there are no problems.
+    """Everything about a merge that follows from headers. It can be carried out if there are no problems.
 
     Attributes:
-        points: the merges; one, or those of a sweep.
+        points: the merges: one, or all points of a sweep.
         inputs: base, agents and their files.
-        output: the output's place and kind.
+        output: the target and kind of the output.
         resources: threads, blocks and memory.
-        strict: whether warnings are problems, also those that come later, during the merge.
+        strict: whether warnings are problems, including warnings during the merge.
         findings: problems, warnings and notes.
     """
 
@@ -518,72 +536,73 @@ class MergePlan(PlannedContents):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe; in a sweep, the first point's. Points differ only in method and parameters."""
+        """The recipe; in a sweep, of the first point. Points differ only in method and parameters."""
         return self.points[0].recipe
 
     @property
     def method(self) -> Method:
-        """The method; in a sweep, the first point's."""
+        """The method; in a sweep, of the first point."""
         return self.points[0].method
 
     @property
     def parameters(self) -> Any:
-        """The parameters of tensors that no rule catches; in a sweep, the first point's."""
+        """The parameters for tensors without a matching rule; in a sweep, of the first point."""
         return self.points[0].parameters[0]
 
     @property
     def passes(self) -> int:
-        """Number of reads of the inputs: one for each round of counting, and one for merging."""
+        """The number of reads of the inputs: one for each round of counting, and one for merging."""
         return len(self.counts.rounds) + 1
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of the output's safetensors files, of all points."""
+        """Bytes of the output's safetensors files, for all points together."""
         return sum(shard.file_bytes for shard in self.shards) * len(self.points)
 
     @property
     def is_sweep(self) -> bool:
-        """Whether the plan is for a sweep, in which every point has its own folder in the output."""
+        """Whether the plan is for a sweep, in which each point has its own folder in the output."""
         return bool(self.points[0].name)
 
     @property
     def caught(self) -> list[int]:
-        """How many tensors each rule of the recipe catches."""
+        """How many tensors each rule of the recipe matches."""
         return matches_of_rules(self.recipe, self.tensors)
 
     @property
     def tensors_count(self) -> int:
-        """Tensors of the output; one that is quantized counts once."""
+        """The number of tensors in the output; a quantized tensor counts once."""
         return len({tensor.parts[0].name for tensor in self.tensors})
 
     @property
     def merged_tensors_count(self) -> int:
-        """Tensors of the output that the method merges."""
+        """The number of tensors in the output that the method merges."""
         return len({tensor.parts[0].name for tensor in self.tensors if tensor.merged})
 
     @property
     def parameters_count(self) -> int:
-        """Elements of the output."""
+        """The number of elements in the output."""
         return sum(tensor.base.elements for tensor in self.tensors)
 
     @property
     def dtype(self) -> str:
-        """The output's dtype by its full name, `mixed` if it has several; floating-point tensors only."""
+        """The full name of the dtype of floating-point tensors in the output; `mixed` if there are several."""
         names = {full_name(tensor.parts[0].dtype) for tensor in self.tensors if tensor.base.is_float}
         return names.pop() if len(names) == 1 else ("mixed" if names else "none")
 
     @property
     def is_quantized(self) -> bool:
-        """Whether tensors of the output are quantized, as `dtype: like base` asks. Codes are rounded to nearest."""
+        """Whether the output has quantized tensors, because of `dtype: like base`. Codes are rounded to nearest."""
         return any(tensor.quantized is not None for tensor in self.tensors)
 
     @property
     def loads_as(self) -> str | None:
-        """The dtype that `config.json` must state; None if it states the right one.
+        """The dtype that the output's `config.json` must state; None if the base's states the right dtype.
 
-        That is the widest of the output's. Models that store some tensors in a wider one than they state, such as
-        routers, keep what they state. Where rules decide the dtypes of most elements, it is the dtype of most, because
-        transformers loads all weights in the dtype that is stated; otherwise the dtypes of rules do not count.
+        This is the widest dtype in the output, but a model that stores some tensors, such as routers, in a wider dtype
+        than its `config.json` states keeps the stated dtype. Dtypes set by rules do not count, unless rules set the
+        dtypes of most elements: then it is the most common dtype, because transformers loads all weights in the stated
+        dtype.
         """
         if self.is_quantized:
             return None
@@ -602,7 +621,7 @@ class MergePlan(PlannedContents):
         config = self.companions.get("config.json")
         as_base = all(
             each.dtype == each.base.usual_dtype
-            # it speaks of the files next to it, and not of an adapter's
+            # config.json describes the files next to it, not those of an adapter
             and (
                 requested_dtype
                 or (config and {leaf.path.parent for leaf in each.base.origin.leaves()} <= {config.parent})
@@ -615,7 +634,10 @@ class MergePlan(PlannedContents):
 
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
-        """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
+        """The dtypes of floating-point tensors in each input, the most frequent first.
+
+        Keys are `base`, names of agents, and `importance of AGENT`.
+        """
         importances = [f"importance of {name}" for name in (self.inputs.sides if self.method.needs_importance else ())]
         owners = [*(["base"] if self.recipe.base is not None else []), *self.inputs.agents, *importances]
         elements_by_owner: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
@@ -628,7 +650,7 @@ class MergePlan(PlannedContents):
                 stored_as: Iterable[tuple[str, Tensor]] = [(source.label, source.tensor)]
                 if source.owner == ALL_AGENTS:
                     parts, agents = source.tensor.origin.parts or (source.tensor,), self.inputs.agents
-                    every = len(agents) == len(parts)  # of a mean that leaves out agents, each has all dtypes
+                    every = len(agents) == len(parts)  # if a mean leaves out agents, it is unknown which
                     stored_as = zip(agents, parts, strict=True) if every else product(agents, parts)
                 for label, tensor_of_source in stored_as:
                     if source.owner != BASE and source.tensor.is_float and not is_of_base:
@@ -640,22 +662,22 @@ class MergePlan(PlannedContents):
         }
 
     def allow_nonfinite(self, tensor: TensorPlan) -> bool:
-        """Whether NaN and Inf of a tensor are computed with."""
+        """Whether NaN and Inf are allowed in a tensor."""
         return self.recipe.allow.non_finite and not tensor.together
 
     @property
     def rounds_updates(self) -> bool:
-        """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
+        """Whether rounding to the output's dtype can lose agents' updates, so that lost updates are counted."""
         few = len(self.inputs.agents) <= FEW
         return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:
-        """The full name of the dtype of the arithmetic. With this output dtype, the last rounding loses nothing."""
+        """The full name of the dtype of the computation. With this output dtype, no update is lost by rounding."""
         dtypes = {source.tensor.dtype for tensor in self.tensors for source in tensor.sources}
         return full_name("F64" if "F64" in dtypes else "F32")
 
     @property
     def narrowed_copies(self) -> tuple[str, ...]:
-        """Names of tensors that rules take from an agent whose dtype is wider than the output's."""
+        """The names of tensors that rules take from an agent whose dtype is wider than the output's."""
         return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)

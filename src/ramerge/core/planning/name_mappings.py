@@ -1,9 +1,10 @@
-"""An agent's tensors under the base's names: first by the recipe's own rules, then by conventions.
+"""Map an agent's tensors to the base's names: first by the recipe's rules, then by common conventions.
 
-A text model by itself lacks the prefix that it has inside of a vision model: `tensors.prefixes` finds prefixes from
-names and shapes. A trainer stores the names of its modules, `save_pretrained` the names of files, and experts are one
-tensor here and many there. Each of these conventions is a row of a table: `tensors.name_aliases` has names, `FUSIONS`
-arrangements. What one side need not have is in `planning.absences`.
+A text model alone lacks the prefix that it has inside a vision model: `tensors.prefixes` finds prefixes from names and
+shapes. Trainers store the names of modules in memory, while `save_pretrained` stores the names used in files. Some
+models store all experts in one tensor, others store one tensor per expert. These conventions are rows of tables:
+`tensors.name_aliases` for names, `FUSIONS` for tensors that are split or joined. `planning.absences` lists tensors that
+one of the models may lack.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from ramerge.core.tensors.prefixes import align, stack_of
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import path_to
 
-# For all names of an agent; a hundred thousand names take a fraction of a second.
+# The time limit for renaming all tensors of an agent; a hundred thousand names take a fraction of a second.
 _SECONDS = 5
 
 
 def fit_agents(
     recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint]
 ) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
-    """The agents under the base's names, by the recipe's rules or a convention, with notes.
+    """Rename the agents' tensors to the base's names, by the recipe's rules and by conventions.
 
-    Rules of the recipe apply first, one after another. A rule without a match is a problem, as is an ambiguous name.
+    The rules of the recipe apply first, one after another. A rule without a match is a problem, and so is an ambiguous
+    name.
     """
     uses: set[int] = set()
     fitting_agents: dict[str, Checkpoint] = {}
@@ -64,7 +66,11 @@ def fit_agents(
 def _rename(
     name: str, agent: Checkpoint, rules: Sequence[Rename], uses: set[int]
 ) -> tuple[Checkpoint, Sequence[PlanFinding]]:
-    """An agent after the recipe's rules; as it was if any fails. `uses` gets the numbers of rules that catch names."""
+    """Rename an agent's tensors by the recipe's rules; leave it unchanged if a rule fails.
+
+    Args:
+        uses: gets the numbers of rules that match a name.
+    """
     names = {old: old for old in agent.tensors}
     deadline = monotonic() + _SECONDS
     for number, rule in enumerate(rules):
@@ -90,12 +96,13 @@ def _key_of_rule(rule: int) -> Key:
 
 @dataclass(frozen=True)
 class _Fusion:
-    """Several matrices stored as one, concatenated by rows.
+    """A convention by which several matrices are stored as one, concatenated by rows.
 
     Attributes:
-        whole: its name; `{stem}` is any beginning.
-        parts: names of the parts in order. With `{expert}` each is a part per expert, and `whole` has a leading
-            dimension of experts.
+        whole: the name of the one tensor; `{stem}` stands for any beginning.
+        parts: the names of the parts in order. With `{expert}`, each expert has its own parts, and `whole` has a
+            leading dimension for experts.
+        why: the convention, as text for notes.
     """
 
     whole: str
@@ -104,7 +111,7 @@ class _Fusion:
 
     @property
     def is_of_experts(self) -> bool:
-        """Whether every expert has its own parts."""
+        """Whether each expert has its own parts."""
         return "{expert}" in self.parts[0]
 
     def names(self, stem: str, expert: int = 0) -> list[str]:
@@ -142,7 +149,7 @@ class _Fit:
     """An agent's tensors under the base's names.
 
     Attributes:
-        tensors: by the base's name; tensors without a counterpart keep their own.
+        tensors: tensors by the base's name; tensors without a counterpart keep their own name.
     """
 
     tensors: dict[str, Tensor]
@@ -151,10 +158,9 @@ class _Fit:
 
 
 def _fit(base: Checkpoint, agent: Checkpoint) -> _Fit:
-    """Find an agent's tensors under other names than the base's.
+    """Find the counterparts of an agent's tensors whose names differ from the base's.
 
-    Args:
-        agent: names that the base has too are not touched.
+    Tensors whose names the base has, too, keep them.
     """
     fit = _Fit(dict(agent.tensors))
     if not base.tensors.keys() >= agent.tensors.keys():
@@ -189,7 +195,11 @@ def _fit(base: Checkpoint, agent: Checkpoint) -> _Fit:
 
 
 def _find(tensor_of_base: Tensor, candidates: _Candidates, fit: _Fit, taking_turns: bool) -> None:
-    """Enter the agent's counterpart of a base's tensor, if there is one."""
+    """Find the agent's counterpart of a tensor of the base, and add it to `fit`.
+
+    Args:
+        taking_turns: whether rows of gate and up alternate in a fused tensor of the base or the agent.
+    """
     matches = candidates.get(tensor_of_base.name)
     if len(matches) > 1:
         names = " and ".join(quoted(tensor.name) for tensor in matches)
@@ -201,7 +211,7 @@ def _find(tensor_of_base: Tensor, candidates: _Candidates, fit: _Fit, taking_tur
         one = matches[0]
         candidates.whole[one.name] = tensor_of_base.name
         candidates.use(one, tensor_of_base, candidates.reason(tensor_of_base.name, one))
-        if one.shape == (1, *tensor_of_base.shape):  # one shared expert, as a stack of one
+        if one.shape == (1, *tensor_of_base.shape):  # one shared expert, stored as a stack of one
             one = reshaped(one, tensor_of_base.shape)
         elif one.shape != tensor_of_base.shape and one.shape == (
             *tensor_of_base.shape[:1],
@@ -225,12 +235,12 @@ def _find(tensor_of_base: Tensor, candidates: _Candidates, fit: _Fit, taking_tur
 
 
 class _Candidates:
-    """Tensors of an agent that the base does not have, under all names that they may have by the table."""
+    """Tensors of an agent whose names the base does not have, under all their aliases."""
 
     def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor], base: Checkpoint) -> None:
         self.base = base
         self.missing = {tensor.name for tensor in missing}
-        self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
+        self.whole: dict[str, str] = {}  # for each tensor that was used as a whole, the base's name
         self._by_alias: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
         self._experts: dict[tuple[str, str], int] = {}
         self._counts: Counter[str] = Counter()
@@ -242,7 +252,7 @@ class _Candidates:
                 self._by_alias.setdefault(name, {})[tensor.name] = tensor, reasons
 
     def get(self, name: str) -> list[Tensor]:
-        """The agent's tensors that may have a name of the base. If some do in fewer steps than others, only these."""
+        """The agent's tensors that have this name as an alias; only those with the fewest steps from name to alias."""
         matches = self._by_alias.get(name, {}).values()
         least = min((len(reasons) for _, reasons in matches), default=0)
         return [tensor for tensor, reasons in matches if len(reasons) == least]
@@ -263,19 +273,23 @@ class _Candidates:
         ]
 
     def fusions_of(self, fusion: _Fusion, tensor_of_base: Tensor) -> Iterator[Tensor]:
-        """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
+        """Make the base's tensor from several tensors of the agent, or from a part of one, by one of `FUSIONS`."""
         if (match := _pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
             transposed = _is_square(tensor_of_base.shape[1:]) and self.gates_are_transposed(match["stem"])
             yield from self.fuse(fusion, match["stem"], tensor_of_base, transposed=transposed)
         for place, part in enumerate(fusion.parts):
             if (match := _pattern(part).fullmatch(tensor_of_base.name)) is not None:
                 expert = int(match["expert"]) if fusion.is_of_experts else 0
-                # an agent that also has one of them alone is not clear
+                # ambiguous if the agent also has one of the parts by itself
                 if self.missing.issuperset(fusion.names(match["stem"], expert)):
                     yield from self.taken_out(fusion, match["stem"], expert, place, tensor_of_base)
 
     def fuse(self, fusion: _Fusion, stem: str, tensor_of_base: Tensor, *, transposed: bool) -> Iterator[Tensor]:
-        """The base's one tensor from the agent's parts; `transposed`: a square one has rows and columns exchanged."""
+        """Join the agent's parts to the base's one tensor.
+
+        Args:
+            transposed: whether a square matrix has rows and columns exchanged, which its shape does not show.
+        """
         matrices = self.matrices(fusion, stem, tensor_of_base)
         if not matrices:
             return
@@ -302,12 +316,12 @@ class _Candidates:
         yield Tensor(tensor_of_base.name, dtypes.pop(), tensor_of_base.shape, Pieces(tuple(pieces)))
 
     def rows(self, fusion: _Fusion, stem: str, tensor_of_base: Tensor) -> list[list[list[Tensor]]]:
-        """The candidates for each part of each expert, or of the only matrix."""
+        """The candidates for each part: of each expert, or of the only matrix."""
         count = tensor_of_base.shape[0] if fusion.is_of_experts and tensor_of_base.shape else 1
         return [[self.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
 
     def matrices(self, fusion: _Fusion, stem: str, tensor_of_base: Tensor) -> list[list[Tensor]]:
-        """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
+        """The parts of each expert, or of the only matrix; empty if some are missing or ambiguous."""
         parts = self.rows(fusion, stem, tensor_of_base)
         if not parts or not all(len(each) == 1 and each[0].shape for row in parts for each in row):
             return []
@@ -324,7 +338,7 @@ class _Candidates:
     def taken_out(
         self, fusion: _Fusion, stem: str, expert: int, place: int, tensor_of_base: Tensor
     ) -> Iterator[Tensor]:
-        """The part at a place of the fusion's table, out of the agent's one tensor."""
+        """Extract a part from the agent's one tensor; `place` is the index of the part in `fusion.parts`."""
         wholes = self.get(fusion.whole.format(stem=stem))
         if len(wholes) != 1 or not tensor_of_base.shape:
             return
@@ -352,13 +366,13 @@ class _Candidates:
     def experts(self, fusion: _Fusion, stem: str) -> int:
         """The number of experts with separate tensors in the base."""
         key = fusion.parts[0], stem
-        if key not in self._experts:  # asked for each expert
+        if key not in self._experts:  # cached, because it is called for each expert
             absent_numbers = (n for n in itertools.count() if fusion.names(stem, n)[0] not in self.base.tensors)
             self._experts[key] = next(absent_numbers)
         return self._experts[key]
 
     def reports_incomplete(self, tensor_of_base: Tensor) -> bool:
-        """Whether a tensor lacks a counterpart only for the number of experts; if so, it is added to `incomplete`."""
+        """Whether a tensor has no counterpart only because the numbers of experts differ; adds it to `incomplete`."""
         for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
             if (match := _pattern(fusion.whole).fullmatch(tensor_of_base.name)) is not None:
                 rows = self.rows(fusion, match["stem"], tensor_of_base)
@@ -380,14 +394,14 @@ class _Candidates:
         return False
 
     def refuse(self, text: str, stack: Tensor, parts: Iterable[Sequence[Tensor]]) -> None:
-        """Add a sentence about experts in one tensor; the agent's tensors of it are not reported again."""
+        """Add a sentence about a stack of experts; the agent's tensors for it are not reported again."""
         self.incomplete.setdefault(text, {})[f"{quoted(stack.name)} {list(stack.shape)}"] = None
         self.used_names |= {tensor.name: None for tensors in parts for tensor in tensors}
 
     def gates_are_transposed(self, stem: str) -> bool:
         """Whether rows and columns of the experts' gates are exchanged between base and agent.
 
-        A square matrix leaves this open; the other projection of the same experts decides.
+        For other tensors of the same experts that are square, so that their shapes do not show it.
         """
         for fusion in FUSIONS:
             if fusion.is_of_experts and len(fusion.parts) > 1:
@@ -417,7 +431,7 @@ _EXPERT_STACK = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
 
 
 def _turn(base: Checkpoint, fit: _Fit) -> None:
-    """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
+    """Transpose stacks of experts that the agent stores under the base's names, but with rows and columns exchanged."""
     stacks = {
         name: tensor
         for name, tensor in base.tensors.items()
@@ -429,7 +443,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
         if fit.tensors[name].shape != tensor.shape
         if fit.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
     }
-    # a square one leaves this open; the other one of the same experts decides
+    # the shape of square matrices does not show it, but that of the other tensor of the same experts does
     modules = {name.rpartition(".")[0] for name in transposed_names}
     transposed_names |= {
         name for name, tensor in stacks.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])
@@ -443,7 +457,7 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
 
 
 def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
-    """Replace prefixes by the base's for the same layers."""
+    """Replace prefixes of the agent's names by the base's prefixes for the same layers."""
     unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
     missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
     path = path_to(base.config, agent.config.get("model_type")) or path_to(agent.config, base.config.get("model_type"))
@@ -453,7 +467,7 @@ def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
         fixed_stacks=set(map(stack_of, base.tensors)),
         preferences=[key.removesuffix("_config") for key in path],
     )
-    # an output embedding that the base ties is none of the tensors that are looked for, and has the same prefix
+    # an output embedding that the base ties is not among the missing tensors, but has the same prefix
     for head in (name for name in unknown if name.endswith(HEADS) and name not in names):
         new_head = next((new + head[len(old) :] for old, new in prefixes.items() if old and head.startswith(old)), head)
         if new_head != head and new_head.endswith(HEADS) and new_head not in (*base.tensors, *names.values()):
@@ -467,7 +481,7 @@ def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
 
 
 def _prefix_change(old: str, new: str) -> str:
-    """Text for notes about a prefix that differs from the base's."""
+    """The text for notes about a prefix that differs from the base's."""
     if not new:
         return f"{quoted(old)} is dropped, as the base has none"
     if not old:
@@ -478,7 +492,7 @@ def _prefix_change(old: str, new: str) -> str:
 def _absent(
     tensors: Mapping[str, Tensor], others: Container[str], configs: Sequence[Mapping[str, object]]
 ) -> tuple[dict[str, str], str]:
-    """Optional tensors by name, with the reason; and their number by kind."""
+    """The reasons for optional tensors that `others` lacks, by name; and a text with their numbers by reason."""
     absent = [tensor for name, tensor in tensors.items() if name not in others]
     reasons: dict[str, str] = {}
     for why, names in known_absences(tensors, absent, configs) if absent else ():

@@ -1,4 +1,4 @@
-"""Requirements that kinds of output declare, each a function that gives the reason why a merge does not meet it."""
+"""Requirements that kinds of output declare: functions that return why a merge does not meet the requirement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramerge.core.recipe.points import Point
 
 @dataclass(frozen=True)
 class RequestedMerge:
-    """A merge to be written as a kind of output: its points, its opened models, and whether it stays in memory."""
+    """A merge to check for a kind of output: its points, its opened models, and whether it stays in memory."""
 
     points: Sequence[Point]
     inputs: OpenedInputs
@@ -20,12 +20,12 @@ class RequestedMerge:
 
     @property
     def base(self) -> str:
-        """The base for messages."""
+        """The base's location, for messages."""
         return self.inputs.base.location
 
 
 Requirement = Callable[[RequestedMerge], str]
-"""Says why a merge cannot be written as a kind of output; empty if it can."""
+"""A function that returns why a merge cannot be written as a kind of output; empty if it can."""
 
 
 def one_merge(merge: RequestedMerge) -> str:
@@ -69,7 +69,7 @@ def exact_base(merge: RequestedMerge) -> str:
 
 
 def tied_as_base(merge: RequestedMerge) -> str:
-    """Require agents that leave embeddings tied that the base ties."""
+    """Require that agents keep embeddings tied if the base ties them."""
     if not (names := merge.inputs.untied_by):
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Chooses workers and blocks that fit the processors and the memory, and the device that solves for whole matrices."""
+"""Choose workers and blocks that fit the processors and the memory, and the device that solves for whole matrices."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ from ramerge.core.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
 BASELINE_BYTES = 230_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
-# The compilation of kernels that decode quantized weights, and write them.
+# Memory to compile the kernels that decode and write quantized weights.
 _BYTES_OF_CODES = 50_000_000
 
-# Parts of a file that is sent, and the library that sends it.
+# Memory for parts of a file that is uploaded, and for the library that uploads it.
 _BYTES_OF_SENDING = 80_000_000
 
-# What a worker holds of the answer to a request, one for each model, before it is copied into the buffer. Measured.
+# Memory of a worker for the response to a request to each model, before it is copied into the buffer. Measured.
 _BYTES_OF_ANSWER = 1_500_000
 
-# With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
-# more in calls than they gain. Larger blocks do not fit.
+# With blocks of this many elements, the buffers of all workers fit into the last-level cache. With smaller blocks,
+# the overhead of calls is larger than the gain. Larger blocks do not fit.
 _LARGEST_BLOCK = 1 << 19
-# A delta's block becomes many short steps, and a thread that comes back from a short one waits long for Python's lock.
+# A block of a delta takes many short steps, and after each the thread waits for Python's lock.
 _LARGEST_BLOCK_OF_DELTAS = 1 << 20
-# A block of a remote tensor that is not stored as it is read is a request, or several. These cost servers and
-# clients more than the caches save.
+# A block of a remote tensor that is computed from others takes one request or several. The cost of requests is larger
+# than the gain from caches.
 _LARGEST_REMOTE_BLOCK = 1 << 22
-# Bytes of a remote file that a worker reads in one request, as blocks that follow one another. Far more would not
-# cost servers less, and would leave some workers without work at the end.
+# Bytes of a remote file that a worker reads in one request, as consecutive blocks. Many more would not save servers
+# work, and would leave some workers idle at the end.
 _RUN = 32_000_000
-# How many of these each worker has at least, so that all are busy to the end.
+# The least number of runs per worker, so that all workers are busy until the end.
 _RUNS = 4
-# Workers that must have room for such blocks.
+# At least this many workers must have memory for the largest remote blocks.
 _FEW = 4
 SMALLEST_BLOCK = 1 << 12
-# Threads in addition to those that keep the processors busy, because they wait for disks, or for servers.
+# Threads in addition to one per processor, because some wait for disks or servers.
 _SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
-# What several whole matrices may take of the machine's memory if the user sets no limit.
+# The share of the machine's memory that whole matrices may take if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
 LARGE = 10**11
-"""Multiply-adds from which `auto` looks for a GPU: a plan's whole matrices, each times its own transpose, once.
+"""The number of multiply-adds from which `auto` looks for a GPU, if each whole matrix is multiplied by its transpose.
 
-Torch takes several seconds to start. The matrices of a model of 0.5B parameters have 3 x 10^11, and methods take 20
-seconds to three minutes for these on two cores.
+Torch takes several seconds to start. The matrices of a model of 0.5B parameters need 3 x 10^11 multiply-adds, and
+methods take 20 seconds to three minutes for them on two cores.
 """
 _SHARE_OF_DEVICE = 0.9  # of a device's free memory
 
@@ -80,22 +80,24 @@ def choose_resources(
     after: int,
     smaller: str,
 ) -> tuple[Resources, list[PlanFinding]]:
-    """The largest blocks, then the most workers, that fit the memory.
+    """Choose the largest blocks, then the most workers, that fit into memory.
 
-    Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
-    few workers with large blocks are better than many with small ones.
+    Without a limit, the budget for buffers is small even for a laptop. If inputs are remote, few workers with large
+    blocks are better than many workers with small blocks.
 
     Args:
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        fewest: elements of the smallest useful blocks.
-        after: the most memory of the process after merging.
-        smaller: a way to make `after` smaller, as an addition to the advice to give more memory.
+        observations: statistics that are counted instead of merging.
+        is_remote: whether the output is uploaded.
+        fewest: elements of the smallest useful block.
+        after: peak memory of the process after merging, in bytes.
+        smaller: how to reduce `after`, as an addition to the advice to give more memory.
     """
     agents, models, observations = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observations)
-    # cached counts included, so that blocks are the same with and without them
+    # includes statistics with cached counts, so that blocks do not depend on the cache
     reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observations else 0), observations)]
     fixed_bytes = _fixed_bytes(inputs, tensors, reads, _bytes_of_counts(observations, agents), is_remote=is_remote)
-    if in_memory:  # the present merged tensor, and the next
+    if in_memory:  # the current merged tensor, and the next one
         fixed_bytes += (
             2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
         )
@@ -104,14 +106,14 @@ def choose_resources(
     scratch = _scratch(points, tensors, agents)
     own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
     own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
-    # of each worker one set of counts that it fills, and one that waits to be added up
+    # each worker has one set of counts that it fills, and one that waits to be added up
     own += 2 * max(
         _bytes_of_counts(group, agents) for group in {observations}.union(*(read.values() for read in reads))
     )
     needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed_bytes, own)
-    # one whole matrix must be possible; several at a time are faster, if they leave room for others
+    # there must be room for one whole matrix; several at a time are faster, if they leave memory to other processes
     budget = limits.memory or max(fixed_bytes + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
-    # a processor that solves for a matrix has enough to do; others wait for disks, for servers, or for operators
+    # a processor that solves for a matrix is always busy; otherwise threads wait for disks, servers, or operators
     solves_matrices = scratch and any(each.matrix and not each.recorded for each in tensors)
     workers = limits.threads or processors() + (0 if solves_matrices else _SPARE)
     block = _LARGEST_REMOTE_BLOCK if remote else _LARGEST_BLOCK_OF_DELTAS if deltas else _LARGEST_BLOCK
@@ -127,7 +129,7 @@ def choose_resources(
     if limits.memory and resources.peak_memory_bytes > limits.memory:
         why = smaller if after == resources.peak_memory_bytes else " (compiling in a first run counts, too)"
         refusals = [problem(f"{too_little(limits.memory, resources.peak_memory_bytes)}{why}")]
-    if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
+    if not remote or scratch:  # a worker that solves for a matrix would let responses to its requests wait
         return resources, refusals
     run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
     return replace(resources, run_bytes=run_bytes), refusals
@@ -135,10 +137,11 @@ def choose_resources(
 
 @dataclass(frozen=True)
 class _Needs:
-    """Memory for the work.
+    """The memory that a merge needs.
 
     Attributes:
-        kinds: a tensor of each kind that needs other buffers.
+        kinds: one tensor for each different size of buffers.
+        fixed_bytes: bytes of the process that workers share.
         own: bytes of each worker besides its buffer.
     """
 
@@ -147,7 +150,7 @@ class _Needs:
     own: int
 
     def resources(self, workers: int, block: int) -> Resources:
-        """Resources of so many workers, with blocks of this size."""
+        """The resources of this many workers, with blocks of this many elements."""
         buffer = max((tensor.buffer_bytes(block) for tensor in self.kinds), default=0)
         each = buffer + self.own
         return Resources(workers, block, buffer, self.fixed_bytes + workers * each, each)
@@ -161,10 +164,10 @@ def _fixed_bytes(
     *,
     is_remote: bool,
 ) -> int:
-    """Bytes of the process that its workers share; `observed_bytes` are kept for every tensor."""
+    """Bytes of the process that its workers share; `observed_bytes` are kept for each tensor."""
     agents = len(inputs.agents)
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
-    inputs_of_loops = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
+    inputs_of_loops = min(1 + agents + len(inputs.sides), 1 + FEW)  # kernels take no more inputs at once
     nbytes = BASELINE_BYTES + _BYTES_PER_AGENT * inputs_of_loops + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     nbytes += len(tensors) * observed_bytes + max(_open(tensors, read, agents) for read in reads)
     nbytes += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
@@ -172,7 +175,7 @@ def _fixed_bytes(
 
 
 def _open(tensors: Sequence[TensorPlan], statistics_by_tensor: _Round, agents: int) -> int:
-    """The most bytes of sums, in 64 bits, of incomplete parts of the model."""
+    """The most bytes that 64-bit sums of incomplete parts of the model take at once."""
     last = {
         (each, tensors[i].part(each.scope)): i for i in sorted(statistics_by_tensor) for each in statistics_by_tensor[i]
     }
@@ -195,9 +198,9 @@ def _bytes_of_counts(statistics: Sequence[Statistic], agents: int) -> int:
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes of the method in addition to a worker's buffer, for its largest tensor.
+    """Bytes that the method takes for its largest tensor, in addition to a worker's buffer.
 
-    Operators from recorded inputs are kept for all points, each of which merges every block.
+    Operators from recorded inputs are held for all points at once, because each point merges each block.
     """
     return max(
         (
@@ -214,7 +217,7 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
 def place_matrices(
     text: str, points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, resources: Resources
 ) -> tuple[Resources, list[PlanFinding]]:
-    """The resources with the device that `text` names."""
+    """Add the device that solves for whole matrices to the resources. `text`: the user's choice of device."""
     read_device(text)
     matrices = matrices_of(points, tensors)
     large = len(points) * sum(_operations(each.matrix) for each in matrices) >= LARGE
@@ -244,7 +247,7 @@ def place_matrices(
 
 
 def _device_room(device: str) -> int:
-    """Bytes of a device for one matrix, with several on it at a time."""
+    """Bytes of a device's memory for one matrix, if several are on it at a time."""
     import torch
 
     free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else torch.mps.recommended_max_memory()
@@ -252,6 +255,6 @@ def _device_room(device: str) -> int:
 
 
 def _operations(shape: Sequence[int]) -> int:
-    """Multiply-adds of a matrix times its own transpose, the smaller of both products."""
+    """The number of multiply-adds of a matrix times its transpose, in the order with the smaller product."""
     short, long = sorted((math.prod(shape[:-1]), shape[-1]))
     return short * short * long

@@ -1,4 +1,4 @@
-"""The reads of the inputs before the merging pass, and which statistics each of them counts."""
+"""The reads of the inputs before the merging pass, and the statistics that each of them counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ramerge.core.recipe.points import Point
 def rounds(
     tensors: Sequence[TensorPlan], points: Sequence[Point], cached_results: Container[tuple[Statistic, str]] = ()
 ) -> tuple[dict[int, tuple[Statistic, ...]], ...]:
-    """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
+    """For each read, the statistics to count, by the tensor's index. Statistics of several points are counted once.
 
     Results in `cached_results`, by statistic and part of the model, are not counted again.
     """
@@ -44,7 +44,7 @@ def rounds(
 
 
 def without_cache(plan: MergePlan) -> MergePlan:
-    """The plan as it would be if no counts of earlier reads were cached."""
+    """The plan without cached counts: it counts everything again."""
     return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
 
 

@@ -1,4 +1,4 @@
-"""An agent that is a soup: the checkpoints of a run as one checkpoint, whose tensors are their weighted means."""
+"""Agents that are soups: checkpoints of a run as one checkpoint, whose tensors are their weighted means."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from ramerge.core.tensors.weighted import mean_of
 
 
 def weights_of(soup: Soup) -> tuple[float, ...]:
-    """The weights of a soup's agents, in order, which add up to 1. The soup was checked."""
+    """The weights of a soup's agents, in order; they add up to 1. The soup must be valid."""
     method = METHODS[soup.method]
     assert isinstance(method, MeanMethod)
     return method.weights(method.parameters(**soup.parameters), tuple(soup.agents))
 
 
 def soup_of(soup: Soup, checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
-    """The mean of checkpoints, with everything else of the last one. Integer tensors are the last one's, too."""
+    """The mean of checkpoints. Integer tensors and everything else come from the last checkpoint.
+
+    Raises:
+        CheckpointError: tensors of the checkpoints differ in name or shape.
+    """
     weights, models = weights_of(soup), list(checkpoints.values())
     last, shapes = models[-1], [{(name, each.shape) for name, each in model.tensors.items()} for model in models]
     problems = [

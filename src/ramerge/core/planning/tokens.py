@@ -1,7 +1,7 @@
-"""Tokens and chat templates of models, read from the files next to their weights.
+"""Read tokens and chat templates of models from the files next to their weights.
 
-A tokenizer's JSON may have 40 MB, most of which are merges. Parsing it takes seconds and 300 MB. So the entries of its
-vocabulary and of its merges are read one after another, and most of the rest is skipped.
+A tokenizer.json may have 40 MB, mostly merges. Parsing it takes seconds and 300 MB of memory. Therefore the entries of
+the vocabulary and of the merges are matched one after another, and most of the rest is skipped.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
 
-# A vocabulary of half a million tokens with its merges.
+# Enough for a vocabulary of half a million tokens with its merges.
 _MOST_BYTES = 128_000_000
-# Of configurations, and of a single token that was added.
+# Limits for configurations, and for the entry of a single added token.
 _CONFIG, _ENTRY = JsonLimits(size=32_000_000, signs=1_000_000), JsonLimits(size=100_000, signs=1000, depth=4)
-# The largest file that is parsed to see whether it is damaged. A token may be long, and takes two signs.
+# Limits for files that are fully parsed to see whether they are damaged. A token may be long, and takes two signs.
 _PARSED = JsonLimits(size=1_000_000, signs=500_000, name=1_000_000)
-# The repetitions are bounded, because the engine remembers each of them.
+# Repetitions are bounded, because the regex engine stores each of them.
 _STRING = rb'"([^"\\]{0,4096}(?:\\.[^"\\]{0,4096}){0,512})"'
 _TOKEN_NUMBER = re.compile(rb"\s*,?\s*" + _STRING + rb"\s*:\s*([0-9]{1,9})(?![0-9.eE])")
 _TOKEN_SCORE = re.compile(rb"\s*,?\s*\[\s*" + _STRING + rb"\s*,[^\[\]\"]{1,64}\]")
@@ -44,40 +44,42 @@ _JINJA, _TEMPLATES = "chat_template.jinja", ("tokenizer_config.json", "chat_temp
 _GENERATION = "generation_config.json"
 
 Comparison: TypeAlias = Literal["tokens", "chat template", "end tokens"]
-"""Properties of models that are compared, human-readable."""
+"""Properties of models that are compared, as messages call them."""
 
 
 @dataclass(frozen=True)
 class TokenReader:
-    """Reader of a model's tokens, chat template and stop tokens."""
+    """Reads the tokens, chat templates and stop tokens of models."""
 
     _damages: dict[Location, str | None] = field(default_factory=dict, compare=False, repr=False)
 
     def digest_of(self, model: Checkpoint) -> bytes | None:
-        """A digest of a model's tokenizer files; None without a supported file, or with a damaged one."""
+        """A digest of a model's tokenizer files; None if no file is supported, or if one is damaged."""
         texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
         if (texts[0] is None and texts[1] is None) or self.damages(model, "tokens"):
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
 
     def tokens_of(self, model: Checkpoint) -> dict[int, bytes]:
-        """Row to token in UTF-8. Where files disagree, the later counts, as in transformers."""
-        whole, plain, added_file, config = (self._text(model, name, _MOST_BYTES) for name in _NAMES)
+        """The tokens of a model in UTF-8, by row. If files disagree, later files win, as in transformers."""
+        tokenizer_json, vocab_json, added_tokens_json, tokenizer_config = (
+            self._text(model, name, _MOST_BYTES) for name in _NAMES
+        )
         tokens: dict[int, bytes] = {}
-        if whole is not None:
-            tokens.update(_vocabulary(whole))
-            tokens.update(_added_tokens(whole))
+        if tokenizer_json is not None:
+            tokens.update(_vocabulary(tokenizer_json))
+            tokens.update(_added_tokens(tokenizer_json))
         else:
-            tokens.update(_numbered_tokens(plain or b"", (plain or b"").find(b"{") + 1))
-            tokens.update(_numbered_tokens(added_file or b"", (added_file or b"").find(b"{") + 1))
-        decoder = _config(config).get("added_tokens_decoder")
+            for text in (vocab_json or b"", added_tokens_json or b""):
+                tokens.update(_numbered_tokens(text, text.find(b"{") + 1))
+        decoder = _config(tokenizer_config).get("added_tokens_decoder")
         for row, entry in decoder.items() if isinstance(decoder, Mapping) else ():
             if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
                 tokens[int(row)] = entry["content"].encode("utf-8", "replace")
         return tokens
 
     def damages(self, model: Checkpoint, what: Comparison) -> dict[Location, str]:
-        """The files behind a property that are no JSON, each with the reason."""
+        """The files for a property that are not valid JSON objects, each with the reason."""
         if what == "tokens":
             own = _NAMES[:1] if self._find(model, _NAMES[0]) is not None else _NAMES[1:3]
             names: Iterable[str] = (*own, _NAMES[3])
@@ -89,33 +91,30 @@ class TokenReader:
         return {path: reason for path in paths if (reason := self.damage_of(path)) is not None}
 
     def damage_of(self, path: Location) -> str | None:
-        """The reason why a file is no JSON object; None if it is one, or if it is large and looks like one."""
+        """Why a file is not a JSON object; None if it is one, or if it is large and looks like one."""
         if path not in self._damages:
             with readable(path), path.open("rb") as file:
                 self._damages[path] = damage(file, _PARSED)
         return self._damages[path]
 
-    def is_whole(self, model: Checkpoint, name: str) -> bool:
-        """Whether a model has a file of this name that holds a JSON object."""
-        path = self._find(model, name)
+    def has_valid_json(self, model: Checkpoint, file_name: str) -> bool:
+        """Whether a model has a file of this name that contains a JSON object."""
+        path = self._find(model, file_name)
         return path is not None and self.damage_of(path) is None
 
     def splitting_of(self, model: Checkpoint) -> dict[str, object]:
-        """Settings of tokenization besides the tokens: a description of each, and its value.
-
-        Empty if a model has no such files.
-        """
-        whole = self._text(model, "tokenizer.json", _MOST_BYTES)
-        if whole is None:
+        """The settings of tokenization besides the tokens, by description; empty if a model has no such files."""
+        tokenizer_json = self._text(model, "tokenizer.json", _MOST_BYTES)
+        if tokenizer_json is None:
             lines = self._text(model, "merges.txt", _MOST_BYTES)
             merges = (line for line in (lines or b"").splitlines() if line[:1] != b"#")
             return {"other merges": _digest(merges)} if lines is not None else {}
-        steps = {text: _step(whole, key) for key, text in _STEPS.items()}
-        begin = _MERGES.search(whole)
+        steps = {text: _step(tokenizer_json, key) for key, text in _STEPS.items()}
+        begin = _MERGES.search(tokenizer_json)
         if begin is None:
             return steps
-        pairs = (match.groups() for match in _adjacent_matches(_MERGE, whole, begin.end()))
-        # as `left right`, however they are written
+        pairs = (match.groups() for match in _adjacent_matches(_MERGE, tokenizer_json, begin.end()))
+        # merges are written as strings or as pairs; both become `left right`
         merges = (
             _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
             for one, left, right in pairs
@@ -123,12 +122,12 @@ class TokenReader:
         return {"other merges": _digest(merges), **steps}
 
     def stops_of(self, model: Checkpoint) -> set[int]:
-        """The tokens at which generation ends, from `generation_config.json`; empty if it names none."""
+        """The tokens at which generation ends, from `generation_config.json`; empty if it has none."""
         stops = _config(self._text(model, _GENERATION, _CONFIG.size)).get("eos_token_id")
         return {token for token in (stops if isinstance(stops, list) else [stops]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
-        """The name of an unsupported tokenizer file, if the model has one."""
+        """The name of a tokenizer file that is not supported; None if the model has none."""
         return next((name for name in _UNREAD if self._find(model, name) is not None), None)
 
     def has_tokenizer(self, model: Checkpoint) -> bool:
@@ -140,7 +139,7 @@ class TokenReader:
         return self._find(model, _GENERATION) is not None
 
     def template_of(self, model: Checkpoint) -> str | None:
-        """The chat template that transformers would use, stripped; None without one."""
+        """The chat template that transformers would use, without surrounding whitespace; None if there is none."""
         text = self._text(model, _JINJA, _CONFIG.size)
         if text is not None:
             return text.decode("utf-8", "replace").strip()
@@ -201,7 +200,7 @@ def _digest(lines: Iterable[bytes]) -> bytes:
 
 
 def _step(text: bytes, key: str) -> object:
-    """A step before the lookup of tokens, such as the pre-tokenizer; None if it is missing or unreadable."""
+    """The settings of a tokenization step such as the pre-tokenizer; None if they are missing or unreadable."""
     begin = re.search(rb'"%b"\s{0,9}:\s{0,9}(?={)' % key.encode(), text)
     if begin is None:
         return None
@@ -213,14 +212,14 @@ def _step(text: bytes, key: str) -> object:
 
 
 def _adjacent_matches(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:
-    """Matches that follow one another without a gap."""
+    """Yield matches that follow each other without gaps, starting at `position`."""
     while (match := pattern.match(text, position)) is not None:
         yield match
         position = match.end()
 
 
 def _unescaped(raw: bytes) -> bytes:
-    """The UTF-8 of a string in JSON. Writers escape different characters."""
+    """Resolve the escapes in a JSON string, because libraries escape different characters. Return it in UTF-8."""
     if b"\\" not in raw:
         return raw
     try:
@@ -230,7 +229,7 @@ def _unescaped(raw: bytes) -> bytes:
 
 
 def _config(text: bytes | None, limits: JsonLimits = _CONFIG) -> dict[str, Any]:
-    """The object in a text; empty if it is none. Files of tokenizers are copied as they are, even broken ones."""
+    """The JSON object in a text; empty if it is not one, because even broken tokenizer files are copied unchanged."""
     try:
         values = parse(text or b"{}", limits, halves="replace")
     except ValueError:

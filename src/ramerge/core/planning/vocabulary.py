@@ -1,8 +1,8 @@
-"""Vocabularies: which rows of the embeddings which models have, and whether their tokens agree.
+"""Vocabularies: which models have which rows of the embeddings, and whether their tokens agree.
 
-Row i of an embedding belongs to token i. Models pad their vocabulary, and training may add tokens at its end, so teams
-that train the same base give the same rows to different tokens. With `allow.vocabulary: common` the rows that all
-models have are merged, and rows that only some have come from these.
+Row i of an embedding belongs to token i. Models pad their vocabulary, and training may add tokens at the end, so teams
+that train the same base may use the same row for different tokens. With `allow.vocabulary: common`, rows that all
+models have are merged, and other rows come from the models that have them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _SOME = 5
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor that belong to the same models.
+    """Rows `start:stop` of a tensor, which the same models have.
 
     Attributes:
-        owners: names of their agents, and `BASE` for the base.
-        name: of the planned tensor.
-        shape: the planned tensor's, if different.
+        owners: the models that have these rows: names of agents, and `BASE` for the base.
+        name: the name of the planned tensor.
+        shape: the shape of the planned tensor, if it is not the shape of these rows.
     """
 
     start: int
@@ -48,7 +48,7 @@ def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
 
 
 def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[Rows, ...]]:
-    """The rows of every embedding that not all models have alike, by the tensor's name."""
+    """For each embedding with different numbers of rows in different models: segments of rows, by tensor name."""
     rows = {}
     for name, tensor in base.tensors.items():
         heights = {agent: tensors[name].shape[0] for agent, tensors in agents.items() if tensor.shape}
@@ -74,15 +74,15 @@ def check_tokens(
     rows: Mapping[str, Sequence[Rows]],
     reader: TokenReader,
 ) -> tuple[str | None, list[PlanFinding]]:
-    """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
+    """Refuse models that have different tokens in the same row, and report tokens that the output's tokenizer lacks.
 
     Returns:
-        The agent whose tokenizer and template the output gets; None for those of the base. And the findings.
+        The agent whose tokenizer and template the output gets (None for the base's), and the findings.
     """
     findings = []
     for name, segments in rows.items():
         for each in segments:
-            # without a base, the first agent stands for it, and is an owner by its own name, too
+            # without a base, the first agent is used as the base, but is also an owner by its own name
             owners = [label_of(owner) for owner in each.owners if owner != BASE or recipe.base is not None]
             which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(owners)}"
             several = "; those of the first are taken" if BASE not in each.owners else ""
@@ -109,7 +109,7 @@ def check_tokens(
 def check_same_tokens(
     base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, reader: TokenReader
 ) -> list[PlanFinding]:
-    """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
+    """Refuse models with different tokens if a recipe in mergekit's form requests a tokenizer for equal tokens."""
     key = recipe.document.same_tokenizers
     if key is None:
         return []
@@ -187,7 +187,7 @@ def _refuse_clashes(
 def _warn_of_lost_tokens(
     tokens: Mapping[str, Mapping[int, bytes]], owner: str, recipe: Recipe
 ) -> Iterator[PlanFinding]:
-    """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
+    """Warn of tokens that the output's tokenizer lacks; only a note if the recipe chooses the tokenizer."""
     for name, own in tokens.items():
         lost_tokens = sorted(own.keys() - tokens.get(owner, own).keys())
         if not lost_tokens:
