@@ -1,4 +1,4 @@
-"""From a document to a checked `Recipe`: checks of structure, methods, presets, parameters, names of agents.
+"""Turn a document into a checked `Recipe`: structure, methods, presets, parameters, names of agents.
 
 Problems are collected, so that a user sees all of them at once, each with its line.
 """
@@ -23,10 +23,10 @@ from ramerge.core.recipe.sentences import ADD_BASE, describe
 
 
 def check(document: Document) -> Recipe:
-    """The recipe of a document in ramerge's own form.
+    """Check a document in ramerge's own form, and return its recipe.
 
     Raises:
-        RecipeError: structure, method or parameters are wrong; all problems are listed.
+        RecipeError: structure, method or parameters are wrong; lists all problems.
     """
     recipe, problems = read_structure(document)
     problems = [*problems, *_method_problems(document), *_agent_problems(document)]
@@ -36,10 +36,11 @@ def check(document: Document) -> Recipe:
 
 
 def check_unchosen(document: Document) -> None:
-    """Check a recipe as `check` does, also where its method is `auto`, which is chosen later.
+    """Check a recipe as `check` does, but also accept the method `auto`, which is replaced later.
 
     Raises:
-        RecipeError: as for `check`; or next to `auto` there are parameters, which it chooses, too, or no prompts.
+        RecipeError: as for `check`; or the method is `auto`, and there are parameters, which it chooses itself, or no
+            prompts.
     """
     if document.method == AUTO:
         if wrong := [key for key in ("parameters", "preset") if document.stated(key)]:
@@ -49,12 +50,12 @@ def check_unchosen(document: Document) -> None:
             )
         if not document.stated("prompts"):
             raise RecipeError(document.where(("method",), advice_on_auto(document.agents)))
-        document = for_method(document, DEFAULT_METHOD)  # in whose place another method may take it
+        document = for_method(document, DEFAULT_METHOD)  # any method will do for checking the rest
     check(document)
 
 
 def advice_on_auto(agents: Iterable[str]) -> str:
-    """Advice where no prompts choose in place of `auto`."""
+    """The advice if the method is `auto`, but there are no prompts to choose a method with."""
     prompts = shlex.join(word for name in agents for word in ("--prompts", f"{name}=FILE")) or "--prompts NAME=FILE"
     return (
         f"auto chooses with prompts of each agent's task: run `ramerge merge --method auto {prompts} ...`, or name a "
@@ -63,7 +64,7 @@ def advice_on_auto(agents: Iterable[str]) -> str:
 
 
 def as_yaml(document: Document) -> str:
-    """YAML: a checked recipe's own form where the document is one, else its values as they are."""
+    """The YAML of the document's recipe; if the recipe is invalid, the YAML of its values."""
     try:
         return check(document).to_yaml()
     except RecipeError:
@@ -71,7 +72,7 @@ def as_yaml(document: Document) -> str:
 
 
 def _method_problems(document: Document) -> list[str]:
-    """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
+    """Problems of method, preset and parameters, except values of a wrong type, which `read_structure` reports."""
     name, preset, values = document.method, document.stated("preset"), document.stated("parameters")
     problems = []
     if not isinstance(name, str):
@@ -105,7 +106,7 @@ def _method_problems(document: Document) -> list[str]:
 def _parameter_problems(
     document: Document, method: Method, values: Mapping[str, object], key: Key, only: Mapping[str, object] | None = None
 ) -> list[str]:
-    """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
+    """Problems of the parameters at `key`. `only`: the parameters to report problems of; None for all."""
     fields = method.parameters.model_fields
     problems = []
     for name in values:
@@ -115,7 +116,7 @@ def _parameter_problems(
             problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
     known_values = {name: value for name, value in values.items() if name in fields}
     parameters = None
-    while parameters is None:  # without those that are wrong, until only right ones are left
+    while parameters is None:  # try again without the wrong values, until only valid ones are left
         try:
             parameters = method.parameters(**known_values)
         except ValidationError as error:
@@ -129,7 +130,7 @@ def _parameter_problems(
         if value is not None and names_agent(method.parameters, name) and value not in names:
             problems.append(document.unknown((*key, name), "agent", value, names))
         if (of := names_method(method.parameters, name)) is not None:
-            if value:  # which were found to be a method's
+            if value:  # already checked to be parameters of that method
                 problems += _parameter_problems(document, METHODS[getattr(parameters, of)], value, (*key, name))
         elif isinstance(value, dict) and (only is None or name in only):
             problems += [
@@ -142,7 +143,7 @@ def _parameter_problems(
 
 
 def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str]:
-    """Problems of agents that are soups, each of which is a recipe of its own on the same base."""
+    """Problems of agents that are soups; each soup is checked as a separate recipe with the same base."""
     problems = []
     for name, agent in agents.items():
         soup = agent.get("soup") if isinstance(agent, dict) else None
@@ -192,12 +193,12 @@ def _agent_problems(document: Document) -> list[str]:
 
 
 def models_only(document: Document) -> Recipe:
-    """The checked recipe of a document's base, agents and prompts alone, with paths that are valid in every folder.
+    """A checked recipe with only the base, agents and prompts of a document, and with paths that are valid anywhere.
 
     Method, parameters, rules and side inputs are left out, so that their problems do not matter.
 
     Raises:
-        RecipeError: it names no models, or they are wrong.
+        RecipeError: there are no models, or their entries are invalid.
     """
     model_keys = ("base", "agents", "prompts", "allow", "rename")
     values = {key: value for key, value in document.as_dict().items() if key in model_keys}
@@ -211,7 +212,11 @@ def models_only(document: Document) -> Recipe:
 
 
 def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> None:
-    """Refuse keys of a recipe that a conversion of one model cannot have."""
+    """Refuse keys of a recipe that make no sense in a conversion of one model.
+
+    Raises:
+        RecipeError: there are such keys; lists all of them.
+    """
     reasons = dict.fromkeys(("agents", "method", "prompts"), "`ramerge convert` merges nothing; use `ramerge merge`")
     if not has_base:
         reasons["rename"] = "maps tensor names to a base's; give the base too (--base MODEL)"
@@ -220,11 +225,11 @@ def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> N
 
 
 def note_unused(document: Document, keys: Iterable[str], work: str) -> list[str]:
-    """A note on keys of a recipe without effect in some work; none if it states none of them.
+    """A note that some keys of a recipe have no effect in some work; empty if the recipe has none of them.
 
     Args:
-        keys: keys of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
-        work: what they have no effect in, such as `an analysis`.
+        keys: keys without effect, such as `dtype` or `allow.other_base`, or side inputs of agents.
+        work: the work in which they have no effect, such as `an analysis`.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     extras = []
@@ -243,12 +248,12 @@ def note_unused(document: Document, keys: Iterable[str], work: str) -> list[str]
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
-    """Missing side inputs of agents, and those that the method does not take."""
+    """Problems of side inputs: agents that lack the one that the method needs, or have one that it does not use."""
     problems = []
     for side in SIDE_INPUTS:
         holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
         if method.side is side:
-            holders |= document.prompts.keys()  # which give it
+            holders |= document.prompts.keys()  # it will be gathered with prompts
         for name in agents if method.side is side else holders:
             if name in holders and method.side is not side:
                 text = f"{method.name} does not use {side.plural}; remove it"

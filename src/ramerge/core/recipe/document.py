@@ -1,4 +1,4 @@
-"""A recipe's text as plain values, with the line of each."""
+"""The text of a recipe as plain values, with their line numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ramerge.core.foundation.text import (
 )
 from ramerge.core.storage.location import Location
 
-# Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
+# Parsing YAML is slow, a millisecond for four lines, so the size of a text is checked first.
 _MAX_BYTES = 200_000
 _REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
 _MAX_SIGNS = 5_000
@@ -50,25 +50,25 @@ DEFAULT_METHOD = "ram+"
 
 @dataclass
 class Document:
-    """A recipe as plain values, with the place of each.
+    """A recipe as plain values, with the line or flag that each value comes from.
 
-    Its nested dicts, lists and scalars are private to this room: others read a key as it is `stated`, and get a changed
-    copy from `with_values`, `replacing`, `without`, or `for_method` (`other_method`).
+    Only this package works with the nested dicts, lists and scalars. Other packages read keys with `stated`, and get
+    changed copies from `with_values`, `replacing`, `without`, or `for_method` (`other_method`).
 
     Attributes:
         source: the file's name for messages; None for recipes from Python or flags.
-        folder: relative paths start here.
-        lines: path of keys to line number, counted from 1.
-        text: the file's lines.
-        flags: paths of keys that came from the command line, with the flag as written.
-        origins: of a recipe that was translated from another form: path of keys to the path in that form.
-        rules_from: of such a recipe, what its rules were written as there; empty if it has none.
-        layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
-        same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
+        folder: the folder at which relative paths start.
+        lines: for each path of keys, its line number, counted from 1.
+        text: the lines of the file.
+        flags: for each path of keys that was set on the command line, the flag as written.
+        origins: in a recipe translated from another form: for each path of keys, the path in that form.
+        rules_from: in such a recipe, the name that rules have in that form; empty if it has no rules.
+        layers: the number of layers in `slices` of a recipe in mergekit's form; None if there is none.
+        same_tokenizers: a key of a recipe in mergekit's form that may only be ignored if all models have the same
             tokens; None if there is no such key.
-        warnings: likely mistakes in a recipe that was translated from there, or whose method was chosen with prompts.
-        notes: further remarks about it.
-        models: models that are not found by a path, such as those in memory: their folders by the text that names them.
+        warnings: likely mistakes in a translated recipe, or in one whose method was chosen with prompts.
+        notes: further remarks for the user.
+        models: folders of models that have no path, such as those in memory, by the text that stands for the model.
     """
 
     _values: dict[str, Any]
@@ -87,17 +87,17 @@ class Document:
 
     @property
     def method(self) -> Any:
-        """The method's name as written, unchecked; the default where there is none."""
+        """The method's name, unchecked; the default method if the recipe has none."""
         return self._values.get("method", DEFAULT_METHOD)
 
     @property
     def agents(self) -> Mapping[str, Any]:
-        """Agents as written, unchecked; none where they are no mapping."""
+        """The agents by name, unchecked; empty if they are not a mapping."""
         return self._mapping("agents")
 
     @property
     def prompts(self) -> Mapping[str, Any]:
-        """Files of prompts as written, unchecked; none where they are no mapping."""
+        """The files of prompts by agent, unchecked; empty if they are not a mapping."""
         return self._mapping("prompts")
 
     def _mapping(self, key: str) -> Mapping[str, Any]:
@@ -105,7 +105,7 @@ class Document:
         return value if isinstance(value, Mapping) else {}
 
     def stated(self, key: str) -> Any:
-        """The value of a key as written, unchecked; None where there is none. It is not to be changed."""
+        """The value of a top-level key, unchecked; None if the recipe does not have it. Do not modify the value."""
         return self._values.get(key)
 
     def as_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Document:
         return deepcopy(self._values)
 
     def where(self, key: Key, message: str) -> str:
-        """`message` about the value at `key`, with the file, the line and its text."""
+        """Complete a message about the value at `key` with the file, the line number and the line's text."""
         place = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.flags or key[:n] in self.lines), ())
         if place in self.flags:
             flag = self.flags[place]
@@ -130,33 +130,33 @@ class Document:
         return f"{self.source}: {label}" if self.source else label
 
     def line_of(self, message: str) -> int:
-        """The line of the file that a message of `where` names; 0 if it names none."""
+        """The line number in a message made by `where`; 0 if it has none."""
         match = re.match(rf"{re.escape(str(self.source))}:(\d+): ", message)
         return int(match[1]) if match else 0
 
     def unknown(self, key: Key, what: str, name: object, known_names: Sequence[str], hint: str = "") -> str:
-        """The message that the value at `key` is the unknown `name`, with the nearest known name."""
+        """The message that `name`, the value at `key`, is unknown; it suggests the nearest known name."""
         return self.where(key, unknown(what, str(name), known_names) + hint)
 
     def check_numbers(self) -> None:
-        """Check whole numbers in values that come from Python; those of files are checked as they are read.
+        """Check whole numbers in values that come from Python; those in files are checked when they are read.
 
         Raises:
-            RecipeError: one has more than 63 bits; all keys are listed.
+            RecipeError: a number has more than 63 bits; lists all keys with such numbers.
         """
         if wrong := [key for key, value in self._values.items() if is_too_large(value)]:
             raise RecipeError(self.where((key,), TOO_LARGE) for key in wrong)
 
     def set(self, key: Key, value: object, flag: str) -> None:
-        """Set the value at `key`, for the flag `flag`.
+        """Set the value at `key`, which comes from the flag `flag`.
 
         Raises:
-            RecipeError: a value on the way to the key is not a mapping.
+            RecipeError: a value along the path of keys is not a mapping.
         """
         mapping = self._values
         for depth, part in enumerate(key[:-1]):
             if part not in mapping and (depth or part not in _MAPPINGS):
-                self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
+                self.flags[key[: depth + 1]] = flag  # problems with the new mapping are problems of the flag
             inner = mapping.setdefault(part, {})
             if isinstance(inner, str) and key[0] == "agents" and depth == 1:
                 inner = mapping[part] = {"model": inner}
@@ -167,14 +167,14 @@ class Document:
         self.flags[key] = flag
 
     def with_values(self, values: Mapping[str, object], flag: str = "") -> Document:
-        """A copy with other values, for callers in Python; the command line sets values in place, with `set`.
+        """Return a copy with changed values. (The command line changes values in place, with `set`.)
 
         Args:
-            values: keys, such as `dtype` or `parameters.r`, to values; None keeps the present value.
+            values: the new values by key, such as `dtype` or `parameters.r`; None keeps the current value.
             flag: the text before `KEY=VALUE` in messages, for example `--vary `.
 
         Raises:
-            RecipeError: a value on the way to a key is not a mapping, or a whole number has more than 63 bits.
+            RecipeError: a value along the path to a key is not a mapping, or a whole number has more than 63 bits.
         """
         copy = self.rewritten(self._values)
         for key, value in values.items():
@@ -185,28 +185,28 @@ class Document:
         return copy
 
     def replacing(self, values: Mapping[str, object]) -> Document:
-        """A copy with other values of keys, with the places of the recipe's own; None removes a key."""
+        """Return a copy with other values of top-level keys, but the same lines and flags; None removes a key."""
         remaining = {key: value for key, value in {**self._values, **values}.items() if values.get(key, 0) is not None}
         return self.rewritten(remaining)
 
     def without(self, *keys: str) -> Document:
-        """A copy without these keys."""
+        """Return a copy without these top-level keys."""
         return self.replacing(dict.fromkeys(keys))
 
     def rewritten(self, values: Mapping[str, Any]) -> Document:
-        """A document with copies of these values, and the same lines and flags in messages."""
+        """Return a document with copies of these values, and the same lines and flags for messages."""
         copies = deepcopy(dict(values))
         return replace(self, _values=copies, flags=dict(self.flags), warnings=[*self.warnings], notes=[*self.notes])
 
 
-# Keys that hold a mapping: it is right, whichever flag adds the first entry.
+# Keys whose values must be mappings, so that a mapping made for a flag is never wrong by itself.
 _MAPPINGS = ("agents", "prompts", "parameters", "allow")
-# Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
+# Keys whose values are lists, and what users call an entry. Entries are counted from 1, as in the notes of a plan.
 _LIST_ENTRIES = {"rules": "rule", "rename": "rename"}
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
-    """The recipe of a single model, which by default rewrites it."""
+    """A recipe for a single model; by default, its method rewrites the model unchanged."""
     document = Document({"method": method} if method is not None else {})
     document.set(("agents", "model"), model, label)
     return document
@@ -216,16 +216,16 @@ _FORM = "a recipe is a mapping with the keys method, base and agents"
 
 
 def read_document(path: str | Path, form: str = _FORM) -> Document:
-    """Read a recipe, or another file that is a mapping of values.
+    """Read a recipe, or another YAML file that contains a mapping.
 
     Args:
         path: the file.
-        form: the message about a file that holds no mapping.
+        form: the message about a file that does not contain a mapping.
 
     Raises:
-        RecipeError: the file does not exist, is not YAML, or holds no mapping.
+        RecipeError: the file does not exist, is not YAML, or does not contain a mapping.
     """
-    if (remote := _REMOTE.match(str(path))) is not None:  # a Path has kept one slash only
+    if (remote := _REMOTE.match(str(path))) is not None:  # a Path has kept only one slash
         where = f"{remote[1]}://{str(path)[remote.end() :]}"
         raise RecipeError(f"{without_secrets(where)}: a recipe must be a local file; download it first")
     path = Path(path)
@@ -243,12 +243,18 @@ def read_document(path: str | Path, form: str = _FORM) -> Document:
 
 
 def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) -> Document:
-    """The document in a YAML text.
+    """Parse a YAML text.
 
     Args:
-        form: the message about a text that holds no mapping.
+        data: the text in UTF-8.
+        source: the file's name for messages.
+        folder: the folder at which relative paths start.
+        form: the message about a text that does not contain a mapping.
+
+    Raises:
+        RecipeError: the text is not YAML, is too large, or does not contain a mapping.
     """
-    # such texts would take long to parse; signs inside of strings and comments count too
+    # such texts would take too long to parse; signs inside strings and comments count, too
     if len(data) > _MAX_BYTES:
         raise RecipeError(f"{source}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
     if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
@@ -285,7 +291,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
 
 
 def to_yaml(values: Mapping[str, object]) -> str:
-    """Values as YAML, one key a line."""
+    """Write values as YAML, one key per line."""
     stream, yaml = io.StringIO(), YAML()
     yaml.default_flow_style = False
     yaml.dump(dict(values), stream)
@@ -293,14 +299,14 @@ def to_yaml(values: Mapping[str, object]) -> str:
 
 
 def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
-    """A message about a line, followed by the line."""
+    """A message about a line, followed by the text of the line."""
     line = brief(text[number - 1].rstrip(), 200) if 0 < number <= len(text) else ""
     return f"{source}:{number}: {message}\n    {number} | {line}"
 
 
-# A line that would be a key with a value if a space stood after its colon; addresses are values.
+# A line in which the space after the colon of a key is missing; addresses with :// are values.
 _UNSPACED = re.compile(r"\s*(?:- )?[A-Za-z_][\w.+-]*:(?!//)[^\s:]+(?:\s+#.*)?$")
-# Beginnings of messages of YAML's library, our messages, and whether the line is the one where the error began.
+# Parts of messages of the YAML library, our messages, and whether to show the line where the error began.
 _YAML_ERRORS = (
     ("single document", _SEVERAL, False),
     ("simple key", "a colon is missing between a key and its value", True),
@@ -314,9 +320,9 @@ _YAML_ERRORS = (
 
 
 def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
-    """The line of an error in YAML, and its cause."""
+    """The line number of an error in YAML, and its cause."""
     for mark in (error.context_mark, error.problem_mark):
-        # a colon without a space makes text of a key with its value: seen there, or only at what follows it
+        # without a space after the colon, the line is plain text: the error shows on it, or on the next line
         for number in (mark.line, mark.line - 1) if mark else ():
             if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
                 return number + 1, "not valid YAML: a space is missing after the colon"
@@ -330,14 +336,14 @@ def _explanation(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str
 
 
 def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) -> Any:
-    """The plain values of ruamel's tree. Notes the line of every key in `document`."""
+    """Convert ruamel's tree to plain values, and add the line of each key to `document`."""
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
     if isinstance(node, CommentedMap):
         texts = {name: _text_of_name(name) for name in node}
         for name, text in texts.items():
             document.lines[(*key, text)] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
-        # whole numbers have one form, but ~ would be called None, and 1.50 be called 1.5
+        # whole numbers may be keys, but ~ would become None, and 1.50 would become 1.5
         if wrong := [text for name, text in texts.items() if not isinstance(name, str) and type(name) is not int]:
             raise RecipeError(
                 document.where((*key, text), "is no text in YAML, so it is no name; write it in quotes, such as 'name'")
@@ -356,12 +362,12 @@ def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) ->
 
 
 def _text_of_name(name: object) -> str:
-    """A key as YAML has it."""
+    """A key as YAML writes it."""
     if name is None or isinstance(name, bool):
         return {None: "null", True: "true", False: "false"}[name]
     try:
         return str(name)
-    except ValueError:  # Python prints no number of thousands of digits
+    except ValueError:  # Python does not convert numbers with thousands of digits
         return "a number"
 
 

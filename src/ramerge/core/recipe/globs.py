@@ -1,4 +1,4 @@
-"""Shell patterns for names of tensors: which of many rules is the first that catches each of many names."""
+"""Shell patterns for names of tensors: find the first of many rules that matches each of many names."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import NamedTuple, Protocol
 
 from ramerge.core.recipe.layers import layer_of, parse_layers
 
-# Number of names by which the rarest part of a pattern is chosen.
+# The number of names in the sample by which the rarest part of a pattern is chosen.
 _SAMPLE = 64
 
 
 class Glob(NamedTuple):
-    """A compiled pattern.
+    """A compiled shell pattern.
 
     Attributes:
-        parts: the texts between its special characters, which are in every name that it matches.
+        parts: the texts between the special characters; each matching name contains all of them.
+        matches: whether a name matches.
     """
 
     parts: tuple[str, ...]
     matches: Callable[[str], object]
 
     def rarest(self, names: Sequence[str]) -> str:
-        """The part that the fewest names contain. To look for it takes a tenth of the time of the whole pattern."""
+        """The part that the fewest names contain. Searching for it is ten times faster than matching the pattern."""
         return min(self.parts, key=lambda part: sum(part in name for name in names))
 
 
 class Catches(Protocol):
-    """View of a rule here: see `recipe.model.Rule`."""
+    """The attributes of a rule (`recipe.model.Rule`) that this module uses."""
 
     @property
     def match(self) -> tuple[str, ...]: ...
@@ -46,12 +47,12 @@ def _compile(pattern: str) -> Glob:
 
 
 def catches_any(rule: Catches, names: Iterable[str]) -> bool:
-    """Whether a rule is for any of these names of tensors."""
+    """Whether a rule matches any of these tensor names."""
     return any(first_rules([rule], names).values())
 
 
 def first_rules(rules: Sequence[Catches], names: Iterable[str]) -> dict[str, int]:
-    """For each name the number of the first rule that catches it, counted from 1; 0 if no rule does.
+    """For each name, the number of the first rule that matches it, counted from 1; 0 if no rule matches.
 
     Example:
         >>> import ramerge

@@ -1,6 +1,6 @@
-"""Definition of a layer. Rules, `scope: layer`, analyses and recipes in mergekit's form all use this one definition.
+"""The definition of a layer, for rules, `scope: layer`, analyses, and recipes in mergekit's form.
 
-A layer is the first number in a tensor's name, together with all parts before the number:
+A layer is identified by the first number in a tensor's name, together with all parts before the number:
 
     h.3.attn.c_attn.weight                        h, 3                (GPT-2, BLOOM)
     model.layers.3.mlp.experts.5.w1.weight        model.layers, 3     (Llama, Qwen, Mixtral)
@@ -22,11 +22,11 @@ _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 class LayerId(NamedTuple):
-    """The name of a layer of a model, in two parts.
+    """The identifier of a layer in a model.
 
     Attributes:
-        stack: the name's parts before the number, such as `model.layers`; models may have several stacks.
-        number: counted from 0.
+        stack: the parts of tensor names before the number, such as `model.layers`; models may have several stacks.
+        number: the number of the layer, counted from 0.
     """
 
     stack: str
@@ -36,15 +36,19 @@ class LayerId(NamedTuple):
         return f"{self.stack}.{self.number}" if self.stack else str(self.number)
 
 
-@lru_cache(maxsize=1 << 16)  # every rule needs the layers of the same names
+@lru_cache(maxsize=1 << 16)  # each rule needs the layers of the same names
 def layer_of(name: str) -> LayerId | None:
-    """The layer of a tensor of this name; None if it belongs to no layer."""
+    """The layer of the tensor with this name; None if it belongs to no layer."""
     match = _NUMBER.search(name)
     return LayerId(name[: match.start()], int(match[1])) if match else None
 
 
 def parse_layers(text: str) -> set[int]:
-    """The numbers of layers in a text such as `0-7` or `3, 10-12`."""
+    """The layer numbers in a text such as `0-7` or `3, 10-12`.
+
+    Raises:
+        ValueError: the text is invalid.
+    """
     layers: set[int] = set()
     for part in text.split(","):
         span = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
@@ -55,6 +59,6 @@ def parse_layers(text: str) -> set[int]:
 
 
 def counts_of(config: Mapping[str, object]) -> set[int]:
-    """All numbers of layers that a `config.json` states, for the whole model or for a part such as the text model."""
+    """All layer counts that a `config.json` states, for the whole model or for a part such as the text model."""
     parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
     return {part[key] for part in parts for key in _COUNTS if isinstance(part.get(key), int)}

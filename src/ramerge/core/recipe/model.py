@@ -33,7 +33,7 @@ from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.core.recipe.sentences import describe, not_text
 
 AUTO = "auto"
-"""In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
+"""Used as a method's name, it stands for the method that `ramerge recommend` chooses; replaced before planning."""
 LIKE_BASE = "like base"
 
 
@@ -71,11 +71,11 @@ class Agent(_Strict):
 
     Attributes:
         model: a folder, or a hub id with an optional `@revision`.
-        delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
-        over: the name of an agent listed earlier that the delta changes, in place of the base. So the checkpoints of a
-            run are a chain of deltas, each of which is read once.
+        delta: instead of `model`: the folder or hub id of a delta on the base, or a list of deltas, applied in order.
+        over: the name of an agent listed earlier, to which the delta is applied instead of the base. The checkpoints of
+            a run can thus be a chain of deltas, each of which is read once.
         soup: instead of `model`: checkpoints of a run whose weighted mean is the agent.
-        importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
+        importance: a folder or hub id with importances for all tensors of the model, for methods that need them.
         inputs: a folder with recorded inputs of linear layers, from `ramerge calibrate`, for methods that need them.
 
     Example:
@@ -101,37 +101,37 @@ class Agent(_Strict):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The model, or the deltas in order; none of a soup."""
+        """The model, or the deltas in order; empty for a soup."""
         return (self.model,) if self.model is not None else self.delta or ()
 
     @property
     def written(self) -> str:
-        """The model as one text, with a plus between deltas; for a soup, its method and its agents."""
+        """The model as one text, with a plus between deltas; for a soup, its method and agents."""
         if self.soup is not None:
             return f"{self.soup.method} of {', '.join(self.soup.agents)}"
         return "+".join(self.parts)
 
     @property
     def sides(self) -> dict[str, str]:
-        """The folders of its side inputs, by key; in a checked recipe, at most the one that the method takes."""
+        """The folders of side inputs, by key; a checked recipe has at most the one that the method takes."""
         folders = {side.key: getattr(self, side.key) for side in SIDE_INPUTS}
         return {key: folder for key, folder in folders.items() if folder is not None}
 
     @property
     def plain(self) -> str | dict[str, object]:
-        """The agent as a recipe's values have it."""
+        """The agent as plain values for a recipe: its model, or a mapping."""
         if self.model is not None and not self.sides:
             return self.model
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Soup(_Strict):
-    """Checkpoints of a run whose weighted mean stands for one agent. It is computed as they are read.
+    """Checkpoints of a run whose weighted mean is used as one agent. The mean is computed while they are read.
 
     Attributes:
         method: a method that is a weighted mean of agents, such as `uniform` or `ema`.
-        agents: name to checkpoint; each may be a delta over one that is listed earlier.
-        parameters: of the method.
+        agents: the checkpoints by name; each may be a delta over one that is listed earlier.
+        parameters: the method's parameters.
 
     Example:
         >>> code = {"soup": {"method": "ema", "agents": {"step-10": "coder", "step-20": "tool"}}}
@@ -157,12 +157,13 @@ class Rule(_Strict):
     """A rule for some tensors: keep the base's, take one agent's, merge with other parameters, or write another dtype.
 
     Attributes:
-        match: shell patterns (`*`, `?`, `[0-9]`) for names of tensors; one that matches is enough.
-        layers: the only layers that the rule is for, such as `0-7` or `3, 10-12`: first numbers in tensors' names.
-        keep: `base`.
-        take: name of the agent.
-        parameters: the method's parameters that differ from the recipe's.
-        dtype: dtype of these tensors in the output, if they are floating point.
+        match: shell patterns (`*`, `?`, `[0-9]`) for tensor names; at least one must match.
+        layers: restricts the rule to these layers, such as `0-7` or `3, 10-12`; the layer is the first number in a
+            tensor's name.
+        keep: `base`, to keep the base's tensors.
+        take: the name of the agent whose tensors are taken.
+        parameters: parameters of the method that differ from the recipe's.
+        dtype: the dtype of these tensors in the output, if they are floating point.
 
     Example:
         >>> rules = [ramerge.Rule(match="*norm*", keep="base")]
@@ -197,11 +198,11 @@ class Rule(_Strict):
 
     @property
     def merges(self) -> bool:
-        """Whether the method computes its tensors."""
+        """Whether tensors that match the rule are merged by the method."""
         return self.keep is None and self.take is None
 
     def catches(self, name: str) -> bool:
-        """Whether the rule is for a tensor of this name. For all names at once, plans use `Recipe.rules_of`."""
+        """Whether the rule matches a tensor of this name. For many names, `Recipe.rules_of` is faster."""
         return catches_any(self, [name])
 
     def __str__(self) -> str:
@@ -210,12 +211,12 @@ class Rule(_Strict):
 
 
 class Rename(_Strict):
-    """A rule for names of agents' tensors that are not the base's.
+    """A rule that maps the names of agents' tensors to the base's names.
 
     Attributes:
-        pattern: a regular expression of Python; its key in a recipe is `from`. Every match is replaced.
-        to: the text in its place; `\\1` is what the first group caught.
-        agent: the only agent that the rule is for; by default it is for all.
+        pattern: a Python regular expression; its key in a recipe is `from`. All matches are replaced.
+        to: the replacement; `\\1` stands for the match of the first group.
+        agent: the agent that the rule applies to; by default all agents.
 
     Example:
         >>> rename = [ramerge.Rename(**{"from": "^actor[.]", "to": ""})]
@@ -241,17 +242,17 @@ class Allow(_Strict):
     """Allows models that are otherwise refused.
 
     Attributes:
-        missing_tensors: agents may lack tensors; the base's tensor is used instead.
+        missing_tensors: agents may lack tensors; the base's tensors are used instead.
         extra_tensors: agents may have tensors that the base lacks; these are dropped.
-        different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
+        different_shapes: agents' tensors may have other shapes; the base's tensors are used instead.
         different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
         swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
-        other_base: the weights of agents may have nothing to do with the base's, as those of another model.
-        non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
-            computes elements of a tensor from one another, all of which they would corrupt.
+        other_base: agents may look as if they were trained from another base.
+        non_finite: weights may contain NaN and Inf, which follow the rules of IEEE arithmetic. They are still refused
+            if a method computes the elements of a tensor from each other, because they would corrupt all of them.
         outside_links: files of a checkpoint may be links to files outside of it.
         vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
-            rows that only some have come from these.
+            other rows come from the models that have them.
         config: keys of config.json that may differ, although they change or may change what the weights mean.
 
     Example:
@@ -280,29 +281,29 @@ class Recipe(_Strict):
     """A checked recipe. Relative paths start at the folder of the recipe's file, or else at the working folder.
 
     Attributes:
-        method: a method that `ramerge methods` lists; by default `ram+`.
+        method: a method from `ramerge methods`; by default `ram+`.
         base: folder or hub id of the base model. Methods that do not use task vectors do not need it.
-        agents: name to agent, in the order in which sums are computed; how many there may be is a matter of the method.
-        prompts: name of an agent to a file or folder of prompts of its task, or of rollouts. Methods that need recorded
-            inputs or importances get them from there; they are gathered once and kept in the user's cache.
-        parameters: the method's parameters; others have the preset's or the default value.
+        agents: the agents by name, in the order in which they are summed. The method limits their number.
+        prompts: for each agent, a file or folder with prompts of its task, or with rollouts. They are used to gather
+            the recorded inputs or importances that some methods need, once; these are kept in the user's cache.
+        parameters: the method's parameters; all others have the preset's value or the default.
         preset: a named set of parameters, such as `paper`.
-        dtype: dtype of the output's floating-point tensors, except those that the base stores wider than its other
-            weights, which are not narrowed; or `widest`: for each tensor the narrowest that holds all values of base
-            and agents; or `like base`: quantized as the base is. By default each tensor keeps the base's dtype, and
-            tensors that the base has quantized get the dtype that its `config.json` states.
+        dtype: the dtype of the output's floating-point tensors, except those that the base stores wider than its other
+            weights, which are not narrowed; or `widest`: for each tensor, the narrowest dtype that holds all values of
+            base and agents; or `like base`: quantized like the base. By default, each tensor keeps the base's dtype,
+            and quantized tensors of the base get the dtype that its `config.json` states.
         rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
             two neighbors, so that results are right on average. Copies are rounded to nearest.
-        rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives
+        rounding_seed: the seed of the random draws of `rounding: stochastic`; any whole number. The same seed gives
             the same bytes.
         companions: the agent whose tokenizer, chat template and generation config the output gets.
-        shard_size: bytes of an output shard; by default the output has the base's shards.
-        rules: rules for some tensors; the first rule that catches a tensor applies.
-        rename: rules for agents' names of tensors that are not the base's, one after another.
+        shard_size: bytes of an output shard; by default, the output is split like the base.
+        rules: rules for some tensors; the first matching rule applies.
+        rename: rules that map agents' tensor names to the base's, applied one after another.
         allow: exceptions from checks.
 
     Raises:
-        RecipeError: the structure is wrong; all problems are listed.
+        RecipeError: the structure is wrong; lists all problems.
 
     Example:
         >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder", "tool": "tool"}, parameters={"r": 0.2})
@@ -378,7 +379,7 @@ class Recipe(_Strict):
         return self.rounding_seed if self.rounding == "stochastic" else None
 
     def as_document(self) -> Document:
-        """The recipe as a document, with the lines of its file where it has one."""
+        """The recipe as a document, with line numbers if it was read from a file."""
         structure, _ = read_structure(self.document)
         # a copy with other values (`model_copy`) still has the document of the original
         if structure is not None and structure.model_dump() == self.model_dump(warnings=False):
@@ -386,12 +387,12 @@ class Recipe(_Strict):
         return Document(self.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=self.folder)
 
     def with_(self, **values: Any) -> Recipe:
-        """A copy with other values. Those of mappings, such as `parameters`, are set key by key; None resets a key.
+        """Return a copy with other values. Mappings, such as `parameters`, are updated key by key; None resets a key.
 
-        Another method replaces parameters, preset and importances, which are those of the method before.
+        A new method removes the parameters, preset and side inputs of the previous method.
 
         Raises:
-            RecipeError: a value is wrong, or there is no such method; all problems are listed.
+            RecipeError: a value is wrong, or there is no such method; lists all problems.
 
         Example:
             >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, parameters={"r": 0.2})
@@ -417,15 +418,15 @@ class Recipe(_Strict):
         return recipe
 
     def rules_of(self, tensors: Iterable[str]) -> dict[str, int]:
-        """For each name the number of the first rule that catches it; see `rule_of`."""
+        """For each tensor name, the number of the first matching rule, counted from 1; 0 if no rule matches."""
         return first_rules(self.rules, tensors)
 
     def rule_of(self, tensor: str) -> int:
-        """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""
+        """The number of the first rule that matches a tensor name, counted from 1; 0 if no rule matches."""
         return self.rules_of([tensor])[tensor]
 
     def to_yaml(self) -> str:
-        """The recipe as YAML: the method, and all values that are not defaults."""
+        """Write the recipe as YAML: the method, and all values that are not defaults."""
         # the method is always written, because its default may change
         values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
         values["agents"] = {name: agent.plain for name, agent in self.agents.items()}
@@ -433,7 +434,7 @@ class Recipe(_Strict):
 
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, or the problems of its structure."""
+    """Make a recipe from a document. Return None and the problems if its structure is wrong."""
     values = document.as_dict()
     if others := [key for key in values if not isinstance(key, str)]:
         return None, [document.where((str(key),), not_text(key)) for key in others]

@@ -1,4 +1,4 @@
-"""A recipe with another method, without the parts of the method before."""
+"""Replace the method of a recipe, and remove the parts that belong to the previous method."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ramerge.core.recipe.document import Document
 
 
 def change_method(document: Document, name: str, flag: str) -> Document:
-    """A recipe in ramerge's own form with another method, and a note on the keys that only the method before takes.
+    """Replace the method of a recipe in ramerge's own form, and add a note about parts that are removed.
 
     Args:
-        name: the new method. A recipe that has it already keeps its keys.
-        flag: its source in messages, such as `--method`.
+        name: the new method. If the recipe has it already, nothing is removed.
+        flag: where the new method comes from, for messages, such as `--method`.
     """
     before = document.method
     copy, left_out = _fit(document, name) if name != before else (document.with_values({}), [])
@@ -28,17 +28,17 @@ def change_method(document: Document, name: str, flag: str) -> Document:
 
 
 def for_method(document: Document, name: str, *, keep_shared: bool = False) -> Document:
-    """A recipe in ramerge's own form with another method: parameters, preset and side inputs of others are left out.
+    """Replace the method of a recipe in ramerge's own form; remove parameters, preset and side inputs of the old one.
 
     Args:
-        keep_shared: whether parameters and presets stay whose names the new method has, too.
+        keep_shared: whether to keep parameters and presets that the new method has, too.
     """
     copy, _ = _fit(document, name, keep_shared=keep_shared)
     return copy.replacing({"method": name})
 
 
 def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[Document, list[str]]:
-    """A recipe without the parts of the method before, and these parts in the words of a recipe."""
+    """A copy without the parts of the previous method, and a list of these parts for messages."""
     values = document.as_dict()
     method = METHODS.get(name)
     parameters = method.parameters.model_fields if method is not None and keep_shared else {}
@@ -61,7 +61,7 @@ def _fit(document: Document, name: str, *, keep_shared: bool = False) -> tuple[D
 
 
 def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The mappings in a list, counted from 1, or in a mapping, each with its name in messages."""
+    """The entries of a list or mapping that are mappings, each with its name for messages; lists count from 1."""
     numbered_entries = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
     labelled_entries = entries.items() if isinstance(entries, dict) else numbered_entries
     yield from ((f"{what} {name}", entry) for name, entry in labelled_entries if isinstance(entry, dict))

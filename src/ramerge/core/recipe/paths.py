@@ -1,4 +1,4 @@
-"""Paths in recipes: the parts of a model's name, and how they are written for a recipe in another folder."""
+"""Paths in recipes: the parts of a model's name, and paths rewritten for a recipe in another folder."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ramerge.core.storage.location import PathStyle
 
 
 class ModelPart(NamedTuple):
-    """A model, or an adapter that is added to it, as written, and its path if it exists on this machine."""
+    """A model, or an adapter on top of it: the text in the recipe, and its path if it exists on this machine."""
 
     written: str
     path: Path | None = None
 
 
 def parts_of(model: str, folder: Path) -> list[ModelPart]:
-    """A model and the adapters added to it; relative paths start at `folder`."""
+    """Split `MODEL+ADAPTER` into the model and its adapters; relative paths start at `folder`."""
     with suppress(ValueError, RuntimeError, OSError):
         path = folder / Path(model).expanduser()
         if path.exists():
@@ -32,7 +32,7 @@ def parts_of(model: str, folder: Path) -> list[ModelPart]:
 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
-    """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
+    """The recipe with paths that are valid for a recipe file in the folder `home`; None for any folder."""
     paths = PathStyle(home)
     agents = {name: _portable(agent, recipe.folder, paths) for name, agent in recipe.agents.items()}
     base = _path_text(recipe.base, recipe.folder, paths)
@@ -40,12 +40,12 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
 
 
 def prompts_of(recipe: Recipe, paths: PathStyle) -> dict[str, str]:
-    """The prompts of a recipe, with paths in this form."""
+    """The prompts of a recipe, with paths in the form of `paths`."""
     return {name: paths.of(recipe.folder / Path(path).expanduser()) for name, path in recipe.prompts.items()}
 
 
 def as_relative(model: str, folder: Path, paths: PathStyle) -> str:
-    """A model as it was typed, except for paths that are absolute, or that a published file must not show."""
+    """The text of a model; replaces only absolute paths, and paths that a published file must not show."""
     names = [
         paths.of(part.path)
         if part.path and (paths.names_only or Path(part.written).expanduser().is_absolute())
@@ -56,9 +56,9 @@ def as_relative(model: str, folder: Path, paths: PathStyle) -> str:
 
 
 def reads_of(document: Document) -> list[Path]:
-    """All that a recipe reads on this machine: its own file, prompts, models and their side inputs.
+    """All local files and folders that a recipe reads: its own file, prompts, models and their side inputs.
 
-    No output may replace any of it.
+    No output may replace any of them.
     """
     own = [Path(document.source)] if document.source is not None else []
     texts = [path for path in document.prompts.values() if isinstance(path, str)]
@@ -80,14 +80,14 @@ def _portable(agent: Agent, folder: Path, paths: PathStyle) -> Agent:
 
 
 def _path_text(model: str | None, folder: Path, paths: PathStyle) -> Any:
-    """A model with the paths of its parts in this form."""
+    """The text of a model, with the paths of its parts in the form of `paths`."""
     if model is None:
         return None
     return "+".join(paths.of(part.path) if part.path else part.written for part in parts_of(model, folder))
 
 
 def names_in(document: Document) -> Iterator[str]:
-    """All names of models in a recipe, those of soups included, whether the recipe is right or wrong."""
+    """All names of models in a recipe, including those in soups, even if the recipe is invalid."""
     for entry in [document.stated("base"), *document.agents.values()]:
         soup = entry.get("soup") if isinstance(entry, Mapping) else None
         if isinstance(soup, Mapping):

@@ -1,6 +1,6 @@
 """Regular expressions from recipes, which are not trusted: replacing takes bounded time and memory.
 
-`re` has no time limit, and a pattern such as `(a|aa)+$` can take it years over a short name. `regex` has one.
+`re` has no time limit, and can take years for a pattern such as `(a|aa)+$` on a short name. `regex` has a time limit.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ import re
 from time import monotonic
 
 LONGEST_NAME = 1000
-"""The most characters of a pattern, of its replacement, and of a name before and after a replacement."""
+"""The most characters in a pattern, in its replacement, and in a name before and after replacing."""
 
 _TOO_SLOW = "takes too long; remove repetitions inside of repetitions, such as (a+)+"
 
 
 def check_template(pattern: str, to: str) -> None:
-    """Check that a replacement names only groups that the pattern has."""
+    """Check that a replacement refers only to groups that the pattern has.
+
+    Raises:
+        ValueError: it refers to another group, or the pattern is invalid.
+    """
     from regex import error as problem  # here and below, because importing it takes 14 ms
 
     try:
@@ -25,15 +29,15 @@ def check_template(pattern: str, to: str) -> None:
 
 
 def replace_all(pattern: str, to: str, name: str, deadline: float) -> str:
-    """The name with every match of a pattern replaced, as by `re.sub`.
+    """Replace all matches of a pattern in a name, as `re.sub` does.
 
     Args:
-        to: the text in place of a match; `\\1` is what the first group matched.
+        to: the replacement; `\\1` stands for the match of the first group.
         deadline: the value of `time.monotonic` at which to stop.
 
     Raises:
-        ValueError: it takes too long, the name before or after is too long, or the pattern also matches the empty
-            text after another match, which would insert the replacement a second time.
+        ValueError: replacing takes too long, the name is too long before or after, or the pattern also matches the
+            empty text after another match, which would insert the replacement a second time.
     """
     import regex
 

@@ -1,4 +1,4 @@
-"""The merges of a recipe: one, or with varied parameters one for each combination."""
+"""The merges of a recipe: one, or, if parameters are varied, one for each combination of values."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Point:
     """One merge of the inputs: a method with parameters. A sweep has several points.
 
     Attributes:
-        name: its folder in the output of a sweep; empty for a single merge.
+        name: the name of its folder in the output of a sweep; empty for a single merge.
         varied: the values that replace the recipe's, by key.
         recipe: the recipe with these values.
         method: the method.
-        parameters: first those of tensors that no rule catches, then those of each rule.
+        parameters: first the parameters for tensors without a matching rule, then those for each rule.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Point:
 
     @property
     def uses_base(self) -> bool:
-        """Whether it works on task vectors; otherwise a base gives no more than the layout."""
+        """Whether the method works on task vectors; otherwise the base only gives the layout."""
         return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
 
     def mean(self, rule: int) -> tuple[float, ...] | None:
-        """The weights of the agents in the mean of a rule's tensors; None if the method is no mean."""
+        """The agents' weights in the mean for the tensors of a rule; None if the method is not a mean."""
         if not isinstance(self.method, MeanMethod):
             return None
         return self.method.weights(self.parameters[rule], tuple(self.recipe.agents))
 
     @property
     def for_adapters(self) -> Point:
-        """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
+        """The same merge with the method's defaults for LoRA adapters, except for values in the recipe."""
         adapter_parameters = (
             one.model_copy(update={k: v for k, v in self.method.for_adapters.items() if k not in one.model_fields_set})
             for one in self.parameters
@@ -66,24 +66,24 @@ class Point:
         return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
 
     def reported(self, rule: int) -> Statistic | None:
-        """The statistic of a rule's tensors that the record shows."""
+        """The statistic of a rule's tensors that goes into the record."""
         return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
 
 
 def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
-    """The means of a rule's tensors, each once; empty if the method is no mean."""
+    """The weights of all different means for the tensors of a rule; empty if the method is not a mean."""
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
 def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None = None) -> tuple[Point, ...]:
-    """The points of a recipe, each checked.
+    """Make and check the points of a recipe.
 
     Args:
         document: the recipe, in ramerge's own form.
-        vary: keys, such as `parameters.r`, to lists of their values; None to vary nothing.
+        vary: lists of values by key, such as `parameters.r`; None to vary nothing.
 
     Raises:
-        RecipeError: the recipe or `vary` is wrong; all problems of all points are listed.
+        RecipeError: the recipe or `vary` is wrong; lists all problems of all points.
     """
     if not vary:
         return (_point("", {}, check(document)),)
@@ -109,7 +109,11 @@ def _point(name: str, variation: Mapping[str, object], recipe: Recipe) -> Point:
 
 
 def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
-    """Check the keys and values of `vary`, whatever the method."""
+    """Check the keys and values of `vary` as far as they do not depend on the method.
+
+    Raises:
+        RecipeError: a key cannot be varied, values are missing or repeated, or there are too many points.
+    """
     if single := [key for key, values in vary.items() if not hasattr(values, "__len__")]:
         raise RecipeError(f"--vary {key}: needs a list of values, such as 0,0.1,0.2" for key in single)
     problems = []
@@ -139,7 +143,7 @@ def check_variation(vary: Mapping[str, Sequence[object]]) -> None:
 
 
 def folders_of(combinations: Sequence[Mapping[str, object]]) -> list[str]:
-    """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
+    """Names of folders, such as `r=0.1,alpha=2`; `point-1` and so on if such names would be too long or not unique."""
     names = [
         re.sub(
             r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in values.items())

@@ -1,6 +1,6 @@
-"""Entry point of the package: a recipe in any form becomes a document in ramerge's own form.
+"""Read a recipe in any form, and translate it to a document in ramerge's own form.
 
-To add the form of another program, write a module with a `Dialect`, and add its entry point to the group
+To support the recipes of another program, write a module with a `Dialect`, and add its entry point to the group
 `ramerge.recipes`.
 """
 
@@ -18,7 +18,10 @@ from ramerge.core.recipe.model import Recipe
 from ramerge.core.registry import Registry
 
 Look = Callable[[Document], Sequence[str]]
-"""Gives the names of the floating-point tensors of a recipe's base; the recipe may be translated by half."""
+"""A function that returns the names of floating-point tensors in a recipe's base.
+
+The recipe may be only partly translated.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,11 +29,11 @@ class Dialect:
     """A form of recipes other than ramerge's own.
 
     Attributes:
-        marks: keys of which every recipe in this form has one, and none in another form.
-        translate: gives the document in ramerge's form, whose messages still show the lines and flags of the original.
-            It is also given a look at the models, on whose tensors values may depend. Raises RecipeError: something is
-            wrong or not supported.
-        flags: replacements for options of the other program's command line, by name.
+        marks: keys by which the form is recognized: its recipes have at least one of them, all other recipes none.
+        translate: returns the document in ramerge's form, whose messages still show the lines and flags of the
+            original. Its second argument returns the names of the base's tensors, if values depend on them. Raises
+            RecipeError if something is wrong or not supported.
+        flags: for options of the other program's command line: what to use in ramerge instead, by option.
     """
 
     marks: frozenset[str]
@@ -42,7 +45,7 @@ DIALECTS: Registry[Dialect] = Registry("ramerge.recipes", Dialect, versioned=Fal
 
 
 def dialect_of(values: Mapping[str, object]) -> Dialect | None:
-    """The form of a recipe's values; None if it is ramerge's own, for which nothing is imported."""
+    """The form of a recipe with these values; None if it is ramerge's own. Then no dialect is imported."""
     if values.keys() <= Recipe.model_fields.keys():
         return None
     matches = (dialect for dialect in DIALECTS.usable().values() if not dialect.marks.isdisjoint(values))
@@ -50,7 +53,7 @@ def dialect_of(values: Mapping[str, object]) -> Dialect | None:
 
 
 def hint(option: str) -> str | None:
-    """Advice on an option of another program's command line; otherwise None."""
+    """Advice on an option if it belongs to another program's command line; otherwise None."""
     translations = {
         name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags
     }
@@ -58,7 +61,7 @@ def hint(option: str) -> str | None:
 
 
 def blind(_document: Document) -> Sequence[str]:
-    """The `look` where no models can be opened: always raises CheckpointError."""
+    """A `Look` for callers that cannot open models: always raises CheckpointError."""
     raise CheckpointError("the model's tensors are not known here")
 
 
@@ -66,10 +69,11 @@ AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
 def recipe_document(source: AnyRecipe, look: Look = blind) -> Document:
-    """The document of a recipe in any form, in ramerge's own form. Its values are not checked yet.
+    """Read a recipe in any form. Return a document in ramerge's own form, whose values are not checked yet.
 
     Args:
-        look: gives the names of the base's tensors, on which values in another form may depend.
+        source: a recipe, a document, a mapping, or the path of a file.
+        look: returns the names of the base's tensors, if values in another form depend on them.
     """
     match source:
         case Document():

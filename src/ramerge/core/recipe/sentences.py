@@ -1,4 +1,4 @@
-"""Pydantic's errors about a recipe as messages in the words of recipes, not of Python."""
+"""Turn pydantic's errors about a recipe into messages that use the terms of recipes instead of Python's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ramerge.core.foundation.text import NOT_UTF8, literal, nearest, quoted, unk
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import Document, Key
 
-# The form that a value must have, by pydantic's type of error.
+# The form that a value must have, for each of pydantic's types of errors.
 _FORMS = {
     "dict_type": "a mapping, such as {key: value}",
     "model_type": "a mapping, such as {key: value}",
@@ -34,9 +34,11 @@ def describe(
     prefix: Key = (),
     only: Container[object] | None = None,
 ) -> list[str]:
-    """One message for each problem of a validation, with its line. An unknown key comes with the nearest valid name.
+    """One message for each problem of a validation, with its line. For an unknown key, it suggests the nearest one.
 
-    `only`: report only problems of these keys.
+    Args:
+        prefix: the path of keys to the values that were validated.
+        only: the keys to report problems of; None for all.
     """
     problems = []
     for item in error.errors():
@@ -80,12 +82,15 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
 
 
 def not_text(key: object) -> str:
-    """The message of a key that is no text, which only a mapping in Python can have."""
+    """The message about a key that is not text, which only Python mappings can have."""
     return f"a key must be text, not {quoted(key)}; write it in quotes"
 
 
 def _unknown_key(key: str, known_keys: Sequence[str], document: Document) -> str:
-    """The known key closest to an unknown one: one of its level, or a parameter, first of the method in use."""
+    """The message about an unknown key; it suggests a key of the same level, or a parameter.
+
+    Parameters of the recipe's method come before those of other methods.
+    """
     name = str(document.method)
     own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
     near = None if key in own else nearest(key, known_keys)
