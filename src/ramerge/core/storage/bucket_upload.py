@@ -1,12 +1,12 @@
 """Upload of a model to a bucket.
 
-No two runs write the same shard, because shards carry the name of their run: `model-<run>-00001-of-00016.safetensors`.
-Loaders find them by the index. All else has the same names in all runs, so one run at a time may write it: the one
-that has put the claim, an object that can only be put where there is none. Whatever a run writes, a model, a sweep or a
-delta, the claim is the same. The run that has it checks that no record and no index has changed since it began, puts
-the small files and last the indexes, removes what the place held before, and then the claim. So a process that slept
-while another one completed ends with an error, and changes nothing. No run takes the claim of one that may still be
-alive: one that was killed meanwhile leaves it to the same command, or to `clean`.
+No two runs write the same shard, because the names of shards contain the run: `model-<run>-00001-of-00016.safetensors`.
+Loaders find shards by the index. All other files have the same names in all runs, so only one run at a time may write
+them: the run that holds the claim, an object that can only be put if there is none. All runs use the same claim, for
+models, sweeps and deltas. The run with the claim checks that no record and no index has changed since it began, puts
+the small files and finally the indexes, removes the previous files, and then the claim. A process that was suspended
+while another one completed its output ends with an error, and changes nothing. No run takes over a claim, because the
+other run may still be alive: if it was killed, repeat its command, or run `ramerge clean`.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from ramerge.core.storage.upload import (
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
 
-# A store takes 10,000 parts of an object, of at least 5 MiB each.
+# A store takes at most 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
-# Loaders prefer it to an index. So it goes just before the commit, lest an old one be taken for the new model.
+# Loaders prefer this file to an index, so an old one is removed just before the new index is put.
 _ONE_FILE = "model.safetensors"
-# How long a run waits for another one's claim, which lasts as long as some small files are put.
+# How long a run waits for another run's claim, which is held while a few small files are put.
 _PATIENCE_SECONDS = 10.0
 _LOOK_SECONDS = 0.2
 
 
 class _Object(NamedTuple):
-    """A small file at the place: its tag, its bytes, and the condition that it is still the same."""
+    """A small remote file: its tag, its bytes, and the request condition that it has not changed; or its absence."""
 
     tag: str | None = None
     data: bytes | None = None
@@ -61,14 +61,16 @@ class _Object(NamedTuple):
 
 
 class BucketUpload:
-    """A folder of a bucket that will hold a model.
+    """A folder of a bucket to which a model is uploaded.
 
     All methods raise `SendError` if the server cannot be reached or denies access.
 
     Attributes:
         name: the model's name for its card.
-        needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
-        is_published: whether others may read it, so that its files show no paths of this machine.
+        address: the folder's address.
+        result: the address of the uploaded model.
+        needs_index: whether even a model of one shard needs an index, because names of shards contain the run.
+        is_published: whether others may read it, so that its files must not show paths of this machine.
     """
 
     needs_index = True
@@ -87,14 +89,15 @@ class BucketUpload:
     # --- before the merge ---------------------------------------------------------------------------------------------
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Problems of uploading a model there, as far as they show without writing.
+        """Problems with uploading a model to the folder, as far as they show without writing.
 
         Args:
-            resumes: whether a run was interrupted on this machine, so objects may be its own.
+            resumes: whether a run was interrupted on this machine, so that existing files may be its own.
         """
-        for there in (each.storage.address for each in inputs if is_far(each)):
-            if f"{self.address}/".startswith(f"{there}/") or f"{there}/".startswith(f"{self.address}/"):
-                return [f"{self.address}: is, holds or is inside the input {there}; choose another place"]
+        for input_address in (each.storage.address for each in inputs if is_far(each)):
+            is_inside = f"{self.address}/".startswith(f"{input_address}/")
+            if is_inside or f"{input_address}/".startswith(f"{self.address}/"):
+                return [f"{self.address}: is, holds or is inside the input {input_address}; choose another place"]
         try:
             if not resumes:
                 self._refuse(self._tags(), overwrite=overwrite)
@@ -102,17 +105,17 @@ class BucketUpload:
             return list(error.problems)
         return []
 
-    def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
-        """Raise if the folder holds files that must not be replaced. Shards outside of any index belong to no model."""
-        if CLAIM in there:
+    def _refuse(self, existing_keys: Collection[str], *, overwrite: bool) -> None:
+        """Raise PlanError if the folder has files that must not be replaced. Shards of runs do not count."""
+        if CLAIM in existing_keys:
             raise PlanError(f"{self.address}: {self._claim_text()}")
-        names = [name for name in there if not _is_of_a_run(name)]
+        names = [name for name in existing_keys if not _is_of_a_run(name)]
         sweep: dict[str, object] = {}
         with suppress(ValueError, TypeError):
-            sweep = dict(parse(self._object(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
+            sweep = dict(parse(self._object(SWEEP).data or b"", RECORD)) if SWEEP in existing_keys else {}
         if inside := model_inside(names, sweep):
             raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
-        if not any(name in there for name in RECORDS) and any("/" in name for name in names):
+        if not any(name in existing_keys for name in RECORDS) and any("/" in name for name in names):
             raise PlanError(
                 f"{self.address}: has subfolders, and ramerge did not write it. It is never replaced, to protect your "
                 "files; choose another folder, or remove it yourself"
@@ -127,12 +130,12 @@ class BucketUpload:
         )
 
     def begin(self, run: UploadRun, *, overwrite: bool) -> None:
-        """Begin a run, which notes the tag of each file that is there, by name.
+        """Begin a run, and record the tags of existing files by name.
 
-        Shards outside of any index are left out: they may belong to a running job.
+        Shards that no index names are left out: they may belong to a running job.
         """
-        there = self._tags()
-        self._refuse(there, overwrite=overwrite)
+        existing_tags = self._tags()
+        self._refuse(existing_tags, overwrite=overwrite)
         conditions = self._takes_conditions(f"{HIDDEN_PREFIX}probe-{secrets.token_hex(6)}")
         if not conditions:
             warnings.warn(
@@ -141,12 +144,14 @@ class BucketUpload:
                 OutputWarning,
                 stacklevel=2,
             )
-        shards_in_use = self._shards_in_use(there)
-        initial_tags = {name: tag for name, tag in there.items() if name in shards_in_use or not _is_of_a_run(name)}
+        shards_in_use = self._shards_in_use(existing_tags)
+        initial_tags = {
+            name: tag for name, tag in existing_tags.items() if name in shards_in_use or not _is_of_a_run(name)
+        }
         run.begin(initial_tags, conditions=conditions)
 
     def _takes_conditions(self, key: str) -> bool:
-        """Whether the store enforces conditions of requests. Tried with a file that exists neither before nor after."""
+        """Whether the store enforces conditions of requests (If-Match). Tries it with a temporary file."""
         if not self._put(key, b"", "create"):
             return True
         try:
@@ -157,30 +162,30 @@ class BucketUpload:
             self._delete([key])
 
     def resumes(self, run: UploadRun) -> bool:
-        """Whether everything that a run has uploaded is there, and no other run has completed since it began."""
-        there = self._tags()
-        is_complete = all(there.get(run.remote_name(name)) == tag for name, tag in run.receipts.items())
-        return is_complete and self._change(run, there) is None
+        """Whether all uploads of a run still exist, and no other run has completed since it began."""
+        existing_tags = self._tags()
+        is_complete = all(existing_tags.get(run.remote_name(name)) == tag for name, tag in run.receipts.items())
+        return is_complete and self._change(run, existing_tags) is None
 
     # --- while later shards are merged --------------------------------------------------------------------------------
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """Upload a shard whole. Returns its tag, by which a later change shows."""
+        """Upload a whole shard. Return its tag, which shows whether it changes later."""
         key = run.remote_name(name)
         part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
         with self._bucket.readable_errors(key):
             self._bucket.obstore.put(
                 self._bucket.store, key, path, use_multipart=True, chunk_size=part, max_concurrency=_PARTS_AT_ONCE
             )
-        return self._tag(key) or ""
+        return self._size_and_etag(key) or ""
 
     # --- the commit ---------------------------------------------------------------------------------------------------
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put the remaining shards; then, under the claim, small files, and the indexes last.
+        """Put the remaining shards; then, holding the claim, the small files, and finally the indexes.
 
         Raises:
-            DefeatedError: another run has completed there meanwhile, or is about to.
+            DefeatedError: another run has completed its output in the folder meanwhile, or is about to.
         """
         indexes = sorted(name for name in files if _is_index(name))
         weights = {
@@ -192,14 +197,14 @@ class BucketUpload:
         for name in sorted(weights - tags.keys()):
             tags[name] = self.put(run, name, files[name])
         self._claim(run)
-        there = self._tags()
+        existing_tags = self._tags()
         for name, tag in tags.items():
-            if there.get(run.remote_name(name)) != tag:
+            if existing_tags.get(run.remote_name(name)) != tag:
                 raise DefeatedError(
                     f"{self.address}/{run.remote_name(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
-        if (change := self._change(run, there, files)) is not None:
+        if (change := self._change(run, existing_tags, files)) is not None:
             raise self._defeat(change)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._put_small(run, name, files[name].read_bytes())
@@ -218,7 +223,7 @@ class BucketUpload:
             self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
-        """Become the only run that may write the files whose names all runs share."""
+        """Put the claim, with which only this run may write files that have the same names in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
         while (holder := self._object(CLAIM).data) != run.claim:
             if holder is None:
@@ -231,14 +236,14 @@ class BucketUpload:
     def _holds(self, run: UploadRun) -> bool:
         return self._object(CLAIM).data == run.claim
 
-    def _change(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
-        """The first file that has changed since the run began, and is not the run's own.
+    def _change(self, run: UploadRun, existing_tags: Mapping[str, str], names: Collection[str] = ()) -> str | None:
+        """The first file that another process has changed since the run began; None if there is none.
 
-        Only indexes, records, single-file models and `names` are compared. Removed files cannot be lost.
+        Only indexes, records, single-file models and `names` are compared. Removed files do not matter.
         """
-        for name in sorted(there):
+        for name in sorted(existing_tags):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
-            is_other = looked_at and there[name] != run.initial_tags.get(name)
+            is_other = looked_at and existing_tags[name] != run.initial_tags.get(name)
             if is_other and not run.has_put(name, self._object(name).data):
                 return name
         return None
@@ -250,8 +255,8 @@ class BucketUpload:
         )
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
-        """Put a file unless another process has changed it since the run began."""
-        for _ in range(2):  # the answer to a request that was carried out may be lost
+        """Put a small file, unless another process has changed it since the run began."""
+        for _ in range(2):  # the response to a successful request may be lost
             object_there = self._object(name)
             if object_there.data == data:
                 return
@@ -266,47 +271,47 @@ class BucketUpload:
         raise self._defeat(name)
 
     def _remove_old(self, run: UploadRun, new: set[str]) -> None:
-        """Remove the files that were there when the run began, as long as it holds the claim."""
+        """Remove the files that existed when the run began, except `new` ones, as long as the run holds the claim."""
         for name in sorted(run.initial_tags.keys() - new, key=lambda name: not _is_index(name)):
             if not self._holds(run):
-                return  # the claim was removed, so what is there may be another run's
+                return  # the claim was removed, so files may be another run's
             self._remove_initial(run, name)
 
     def _remove_initial(self, run: UploadRun, name: str) -> None:
-        if name in run.initial_tags and self._tag(name) == run.initial_tags[name]:
+        if name in run.initial_tags and self._size_and_etag(name) == run.initial_tags[name]:
             self._delete([name])
 
     # --- uncommitted uploads ------------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
-        """Remove a run's uncommitted uploads, and files that it alone has put.
+        """Remove a run's uncommitted uploads, and the small files that it has put.
 
-        Small files are equal in all runs of one base, so a file is the run's own only if it has put these bytes under
-        this name, and has held the claim since. Replaced files are not restored.
+        Different runs may put equal small files, so a file is the run's own only if the run has put these bytes under
+        this name, and still holds the claim. Replaced files are not restored.
         """
-        there = self._tags()
-        shards_in_use = self._shards_in_use(there)
-        self._delete([name for name in there if run.owns(name) and name not in shards_in_use])
+        existing_tags = self._tags()
+        shards_in_use = self._shards_in_use(existing_tags)
+        self._delete([name for name in existing_tags if run.owns(name) and name not in shards_in_use])
         if not self._holds(run):
             return
         if not any(map(run.owns, shards_in_use)):
-            put = {name for name, _ in run.small_files} & there.keys() - run.initial_tags.keys()
+            put = {name for name, _ in run.small_files} & existing_tags.keys() - run.initial_tags.keys()
             self._delete([name for name in put if run.has_put(name, self._object(name).data)])
         self._delete([CLAIM])
 
     def clean(self) -> list[str]:
-        """Remove the leftovers of interrupted runs of any machine, and return descriptions of them."""
-        there = self._tags()
-        shards_in_use = self._shards_in_use(there)
-        left = [name for name in there if _is_of_a_run(name) and name not in shards_in_use]
+        """Remove the leftovers of interrupted runs of any machine. Return sentences about what was removed."""
+        existing_tags = self._tags()
+        shards_in_use = self._shards_in_use(existing_tags)
+        left = [name for name in existing_tags if _is_of_a_run(name) and name not in shards_in_use]
         self._delete(left)
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
-    def _shards_in_use(self, there: Collection[str]) -> set[str]:
-        """The shards that indexes name."""
+    def _shards_in_use(self, existing_keys: Collection[str]) -> set[str]:
+        """The shards that an existing index names."""
         return {
             str(PurePosixPath(name).parent / shard)
-            for name in there
+            for name in existing_keys
             if _is_index(name)
             for shard in shards_of_index(self._object(name).data or b"")
         }
@@ -314,11 +319,11 @@ class BucketUpload:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _tags(self) -> dict[str, str]:
-        """Size and ETag of each file in the folder, which identify its content."""
+        """The tag of each file in the folder: its size and ETag, which identify the content."""
         return {key: _tag_of(version) for key, version in self._bucket.list().items()}
 
-    def _tag(self, key: str) -> str | None:
-        """Size and ETag of one file; None if it is not there."""
+    def _size_and_etag(self, key: str) -> str | None:
+        """Size and ETag of a file, as in `_tags`; None if it does not exist."""
         with self._bucket.readable_errors(key):
             try:
                 return _tag_of(client.version_of(self._bucket.obstore.head(self._bucket.store, key)))
@@ -336,7 +341,7 @@ class BucketUpload:
         return _Object(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
 
     def _put(self, key: str, data: bytes, mode: PutMode) -> bool:
-        """Put a small file. False if the condition does not hold."""
+        """Put a small file. Return False if the condition `mode` does not hold."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         with self._bucket.readable_errors(key):
@@ -357,12 +362,12 @@ def _tag_of(version: Version) -> str:
 
 
 def _is_of_a_run(name: str) -> bool:
-    """Whether a file belongs to a single run, and to a model only if an index names it."""
+    """Whether a file belongs to a single run; it belongs to a model only if an index names it."""
     return is_shard_of_run(name) or name.startswith(HIDDEN_PREFIX)
 
 
 def _is_index(name: str) -> bool:
-    """Whether a file is an index of the files next to it, and not a delta's copy of its agent's index."""
+    """Whether a file is an index of files next to it, and not the copy of an agent's index in a delta."""
     return name.endswith(INDEX_ENDING) and not name.startswith(f"{COMPANIONS}/")
 
 

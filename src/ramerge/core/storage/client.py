@@ -1,7 +1,7 @@
-"""Requests through obstore: its pools of connections, its retries with back-off, its credentials, readable errors.
+"""Requests through obstore, which has connection pools, retries with back-off, and credentials; readable errors.
 
-The text of an obstore error holds addresses with their queries, and so may hold signatures. Nothing of it is repeated
-but the status and the server's own code, such as `ExpiredToken`.
+The text of an obstore error contains addresses with their queries, and may contain signatures. Therefore messages only
+repeat the status and the server's error code, such as `ExpiredToken`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = "RAMERGE_RETRY_SECONDS"
 _RETRY_SECONDS = 120.0
-# Bytes of an answer that are in memory before they are where they belong.
+# Bytes of a response that are in memory before they are copied to their destination.
 _CHUNK = 1 << 16
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -36,9 +36,9 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>|\"code\": ?\"(\w{1,60})\"")
 _UNUSABLE = "the address, or a setting of the storage (such as AWS_ENDPOINT or a key), cannot be used"
 _NOWHERE = ("NoSuchBucket", "ContainerNotFound", "NoSuchHostedZone")
-# Where clouds give credentials to their own machines, and nothing else does.
+# Addresses at which clouds give credentials to their own machines; obstore tries them if there are no others.
 _METADATA = ("169.254.169.254", "metadata.google.internal")
-_NO_ACCOUNT = "MissingAccount"  # of Azure, which needs its name before it asks anybody
+_NO_ACCOUNT = "MissingAccount"  # obstore's error for Azure, before any request, without an account name
 
 
 class DeniedError(CheckpointError):
@@ -46,7 +46,11 @@ class DeniedError(CheckpointError):
 
 
 def library(address: str) -> ModuleType:
-    """Import obstore, without which nothing at an address can be read."""
+    """Import obstore.
+
+    Raises:
+        CheckpointError: it is not installed, so `address` cannot be read.
+    """
     try:
         import obstore
         import obstore.store
@@ -56,16 +60,16 @@ def library(address: str) -> ModuleType:
 
 
 def store_options() -> tuple[ClientConfig, RetryConfig]:
-    """How a store of obstore connects and repeats requests.
+    """Options with which a store of obstore connects and repeats requests.
 
-    A request may take long if a block is large and the network slow, but not stand still. Failed requests are repeated
-    for so many seconds as the environment says (`RAMERGE_RETRY_SECONDS`).
+    A request may take long if a block is large and the network slow, but must not stall. Failed requests are repeated
+    for the number of seconds in the environment variable `RAMERGE_RETRY_SECONDS`.
     """
     client: ClientConfig = {
         "connect_timeout": timedelta(seconds=10),
         "read_timeout": timedelta(seconds=30),
         "timeout": timedelta(minutes=10),
-        "allow_http": True,  # all that is not named as http:// is asked by https
+        "allow_http": True,  # only for addresses that begin with http://
     }
     seconds = retry_seconds()
     retry: RetryConfig = {
@@ -81,7 +85,7 @@ def store_options() -> tuple[ClientConfig, RetryConfig]:
 
 
 def retry_seconds() -> float:
-    """For how long failed requests to servers are repeated."""
+    """For how many seconds failed requests to servers are repeated."""
     text = os.environ.get(RETRY_SECONDS, "")
     try:
         seconds = float(text) if text else _RETRY_SECONDS
@@ -93,7 +97,7 @@ def retry_seconds() -> float:
 
 
 def version_of(meta: ObjectMeta) -> Version:
-    """Version of a file by an answer of obstore. Some lists have ETags without the quotes that answers have."""
+    """The version of a file, from obstore's metadata. Removes quotes around ETags, which some listings lack."""
     tag = (meta["e_tag"] or "").strip('"')
     return Version(tag, meta["size"], (meta["last_modified"] - _EPOCH) // _MICROSECOND * 1000)
 
@@ -101,12 +105,16 @@ def version_of(meta: ObjectMeta) -> Version:
 def chunks(
     store: ObjectStore, key: str, version: Version, start: int, stop: int, *, place: str, access: str
 ) -> Iterator[NDArray[np.uint8]]:
-    """Bytes `start:stop` of a version of a file, at least one, as obstore gets them.
+    """Yield bytes `start:stop` (at least one byte) of a version of a file, in the chunks that obstore gets.
 
     A whole file is requested without a range, because some servers ignore ranges of small files.
 
     Args:
-        access: what to check if access is denied, as a phrase.
+        place: the file's address, for messages.
+        access: advice if access is denied, as a clause.
+
+    Raises:
+        CheckpointError: the file has changed, or the request fails.
     """
     obstore = library(place)
     if stop > version.nbytes:
@@ -117,7 +125,7 @@ def chunks(
     with readable_errors(place, access):
         answer = obstore.get(store, key, options=options)
         version_there = version_of(answer.meta)
-        if version_there.tag:  # lists state times more exactly than answers do
+        if version_there.tag:  # times in listings are more exact than in responses
             version_there = replace(version_there, modified_ns=version.modified_ns)
         if version_there != version or tuple(answer.range) != (start, stop):
             if "html" in str(answer.attributes.get("Content-Type", "")):
@@ -137,30 +145,32 @@ def chunks(
 def readable_errors(
     place: str, access: str, *, absent: str = "is not there any more", kind: type[RamergeError] = CheckpointError
 ) -> Iterator[None]:
-    """Turn errors of obstore into an error of ramerge.
+    """Turn errors of obstore into errors of ramerge.
 
     Args:
-        access: what to check if access is denied, as a phrase.
-        absent: the meaning of a missing file, as a phrase.
+        place: the address, for messages.
+        access: advice if access is denied, as a clause.
+        absent: the text about a missing file, as a clause.
+        kind: the class of the error.
     """
     from obstore.exceptions import BaseError
 
     try:
         yield
     except BaseException as error:
-        # obstore has failed inside, as where an address or a key makes no request; the type is not exported
+        # a panic inside obstore, such as for an address or key that makes no valid request; the type is not exported
         if type(error).__module__ == "pyo3_runtime":
             raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
         if kind is CheckpointError and _is_denied(error):
             kind = DeniedError
-        # without its cause: a traceback would show the text that is not repeated here
+        # without its cause, because a traceback would show the text that must not be repeated
         raise kind(f"{place}: {_explanation(error, access, absent)}") from None
 
 
 def _is_denied(error: Exception) -> bool:
-    """Whether a server has refused access, now."""
+    """Whether the error means that a server has refused access."""
     return type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
 
 

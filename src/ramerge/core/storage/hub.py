@@ -1,4 +1,4 @@
-"""A repository of the hub at one commit. huggingface_hub resolves files and grants access, obstore reads."""
+"""A repository on the hub at one commit. huggingface_hub resolves files and authenticates; obstore reads."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
 _ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
 # Status codes of a hub that is busy or down.
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
-# What httpx and requests raise where a server does not answer.
+# Names of errors that httpx and requests raise if a server does not answer.
 _NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
 _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
 
 
 class _HubSource(NamedTuple):
-    """The source of a file's bytes: an address, perhaps with a signature, and the server's answer about the file."""
+    """Where the bytes of a file are read: a store for one address, which may be signed, and the version there."""
 
     store: HTTPStore
     version: Version
 
 
 class Hub(Storage):
-    """A repository of the hub at a commit, as storage.
+    """A repository on the hub at one commit, as storage.
 
-    The hub resolves each file once to an address on another server, signed for some time. After that time, the file is
+    The hub resolves each file to an address on another server, with a signature that expires. After that, the file is
     resolved again.
     """
 
@@ -104,21 +104,21 @@ class Hub(Storage):
             raise CheckpointError(has_changed(place))
         connection, retry = client.store_options()
         is_same_server = urlsplit(about.location)[:2] == urlsplit(url)[:2]
-        if is_same_server and (token := get_token()):  # it goes to no other server
+        if is_same_server and (token := get_token()):  # never send the token to another server
             connection["default_headers"] = {"authorization": f"Bearer {token}"}
         with client.readable_errors(place, _ACCESS):
             store = HTTPStore(about.location, client_options=connection, retry_config=retry)
-            # not asked for by HEAD, because a signature is for one kind of request
+            # a GET instead of a HEAD, because a signature is only valid for one kind of request
             first: GetOptions = {"range": (0, 1)} if version.nbytes > _SMALL else {}
-            there = client.version_of(get(store, "", options=first).meta)
-        return _HubSource(store, there)
+            resolved_version = client.version_of(get(store, "", options=first).meta)
+        return _HubSource(store, resolved_version)
 
 
 def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]:
     """The current commit of a repository's revision, and its files.
 
     Raises:
-        Exception: of huggingface_hub, or of its requests.
+        Exception: an error of huggingface_hub, or of its requests (`failures`).
     """
     from huggingface_hub import HfApi
 
@@ -126,7 +126,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
     return str(info.sha), {
         file.rfilename: Version((file.lfs.sha256 if file.lfs else file.blob_id) or "", file.size or 0, 0)
         for file in info.siblings or ()
-        # as `snapshot_download` understands the patterns
+        # patterns are matched as by `snapshot_download`
         if any(fnmatch(file.rfilename, each) for each in PATTERNS)
         and not any(fnmatch(file.rfilename, each) for each in UNWANTED)
     }
@@ -134,7 +134,7 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 
 @contextmanager
 def hub_errors(place: str) -> Iterator[None]:
-    """Turn errors of huggingface_hub into an error of ramerge."""
+    """Turn errors of huggingface_hub into errors of ramerge. `place`: the address, for messages."""
     try:
         yield
     except failures() as error:
@@ -142,7 +142,9 @@ def hub_errors(place: str) -> Iterator[None]:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """Errors of huggingface_hub: its own, and those of its library for requests, which has changed."""
+    """The classes of errors that huggingface_hub raises, including those of its HTTP library, which depends on its
+    version.
+    """
     from huggingface_hub.errors import HfHubHTTPError
 
     return (*HfHubHTTPError.__bases__, OSError, ValueError)
@@ -154,7 +156,7 @@ def gave_no_answer(error: BaseException) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """The text of an error of huggingface_hub, on one line, with advice if the hub could not be reached."""
+    """The text of an error of huggingface_hub in one line, with advice if the hub could not be reached."""
     from huggingface_hub import constants
 
     text = shown(error, 300) or type(error).__name__
@@ -164,10 +166,11 @@ def error_text(error: BaseException) -> str:
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
-    """The hub's answer. While it is busy or down, the request is repeated, for as long as those to other servers.
+    """Call `ask`, and repeat it while the hub is busy or down, for at most `client.retry_seconds`.
 
     Args:
-        everywhere: whether to repeat requests also when the hub cannot be reached at all.
+        ask: makes the request, and returns the answer.
+        everywhere: whether to repeat the request even if the hub cannot be reached at all.
     """
     end, pause = time.monotonic() + client.retry_seconds(), 0.25
     while True:

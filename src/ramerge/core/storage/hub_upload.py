@@ -1,7 +1,7 @@
 """Upload of a model to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
 
-Shards are uploaded as the hub's large files, which are invisible before a commit names them. The only commit has all
-files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.
+Shards are uploaded as large files (LFS), which are invisible until a commit names them. A single commit adds all files,
+so no part of a model is visible before it is complete. huggingface_hub does the uploading.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(\w[\w.-]*(?:/\w[\w.-]*)*))?")
 _MAIN = "main"
-# What a new repository holds.
+# The files in a new repository.
 _OF_THE_HUB = (".gitattributes",)
 _ACCESS = "log in with a token that may write there (hf auth login, or HF_TOKEN)"
 
 
 class HubUpload:
-    """A branch of a repository, with the methods of `BucketUpload`.
+    """A branch of a repository to which a model is uploaded; has the methods of `BucketUpload`.
 
     Args:
         text: `owner/name` or `owner/name@branch`.
-        public: whether anyone may see the repository, which is made so. One that is there must be so already.
+        staging: local folder for files until they are uploaded.
+        public: whether a new repository is public. An existing repository must have the same visibility.
     """
 
     needs_index = False
@@ -62,7 +63,7 @@ class HubUpload:
         return self.address
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why nothing can be uploaded there. Inputs are pinned to a commit, so their repository may be written to."""
+        """Why nothing can be uploaded. Inputs are pinned to a commit, so their repository may be the target."""
         try:
             with self._readable_errors():
                 if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
@@ -96,14 +97,14 @@ class HubUpload:
                 return None
 
     def _now(self) -> tuple[str | None, list[str]]:
-        """The branch's commit, and the users' files there."""
+        """The branch's current commit (None if there is none), and the names of its files, except the hub's own."""
         info = self._info(self._branch)
         if info is None:
             return None, []
         return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
 
     def begin(self, run: UploadRun, *, overwrite: bool) -> None:
-        """Create repository and branch, and begin a run, which notes the branch's commit."""
+        """Create the repository and the branch, begin a run, and record the branch's commit."""
         self._refuse(overwrite=overwrite)
         with self._readable_errors():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
@@ -112,27 +113,31 @@ class HubUpload:
         run.begin({"commit": self._now()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
-        """Whether nothing was committed since the run began. Only the commit shows whether its files remain."""
+        """Whether nothing was committed since the run began. Only the commit shows whether its uploads still exist."""
         return run.initial_tags.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """Upload a shard, under its own name, because it is invisible before a commit names it."""
+        """Upload a shard under its final name; it is invisible until a commit names it."""
         from huggingface_hub import CommitOperationAdd
 
         addition = CommitOperationAdd(name, path)
         with self._readable_errors(name), _silently():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
-        if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub says it in no other way
+        if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub has no other way to check
             raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
         info = addition.upload_info
         return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Commit all files if the branch's commit is still that from the run's beginning."""
+        """Commit all files, if the branch is still at the commit at which the run began.
+
+        Raises:
+            DefeatedError: another process has committed to the branch.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        commit, there = self._now()
-        old = [name for name in there if name not in files and name not in run.receipts]
+        commit, existing_names = self._now()
+        old = [name for name in existing_names if name not in files and name not in run.receipts]
         operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
             *(CommitOperationDelete(name) for name in old),
             *(CommitOperationAdd(name, path) for name, path in files.items()),
@@ -182,7 +187,7 @@ def _api() -> HfApi:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The cause of an error in a thread of huggingface_hub."""
+    """The cause of an error, if huggingface_hub has wrapped the error of a thread."""
     return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
 
 
@@ -200,13 +205,13 @@ def _silently() -> Iterator[None]:
 
 
 def _addition(name: str, receipt: str) -> CommitOperationAdd:
-    """An uploaded file, perhaps by an earlier process, in the state that huggingface_hub has after an upload."""
+    """A commit operation for a file that was uploaded before, possibly by another process."""
     from huggingface_hub import CommitOperationAdd
     from huggingface_hub.lfs import UploadInfo
 
     digest, size, sample = json.loads(receipt)
     addition = CommitOperationAdd(name, b"")
     addition.upload_info = UploadInfo(size=size, sample=bytes.fromhex(sample), sha256=bytes.fromhex(digest))
-    # huggingface_hub has no other way to name a file that it has uploaded before
+    # huggingface_hub has no other way to add a file that was uploaded before
     addition._upload_mode, addition._should_ignore, addition._is_uploaded = "lfs", False, True  # noqa: SLF001
     return addition

@@ -1,4 +1,4 @@
-"""Names of files and folders, local or remote: `Location`."""
+"""Files and folders, local or remote: `Location`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ramerge.core.storage.storage import Storage, Version
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-# What a header and what follows it take at first; most headers fit.
+# The size of a first read of a file; most headers fit into it.
 _FIRST_BYTES = 1 << 16
 
 
 class FileStatus(NamedTuple):
-    """Size and time of the last write of a file, named as `Path.stat` names them."""
+    """Size and modification time of a file; fields have the names of those of `Path.stat`."""
 
     st_size: int
     st_mtime: float
@@ -33,12 +33,13 @@ class FileStatus(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Remote:
-    """A remote file or folder, with the methods of `Path` that reading a checkpoint takes.
+    """A remote file or folder, with the methods of `Path` that are needed to read a checkpoint.
 
-    The folder that a user named is the root: nothing above it is read.
+    The root is the folder that the user has given: nothing above it is read.
 
     Attributes:
-        key: the path in it, with `/` between its parts; empty for the folder itself.
+        storage: the root folder.
+        key: the path relative to the root, with `/` between its parts; empty for the root itself.
     """
 
     storage: Storage
@@ -58,7 +59,7 @@ class Remote:
 
     @property
     def name(self) -> str:
-        """The last part of the path, or of the address for the folder that a user named."""
+        """The last part of the path; for the root, the last part of its address."""
         return PurePosixPath(self.key or self.storage.address).name
 
     @property
@@ -67,11 +68,11 @@ class Remote:
 
     @property
     def parent(self) -> Remote:
-        """The folder that a user named is its own parent."""
+        """The folder around it; the root is its own parent."""
         return Remote(self.storage, _key(PurePosixPath(self.key).parent))
 
     def resolve(self) -> Remote:
-        """Itself: there are no links."""
+        """Return itself, because remote storage has no links."""
         return self
 
     def exists(self) -> bool:
@@ -81,15 +82,15 @@ class Remote:
         return bool(self.key) and self.key in self.storage.files()
 
     def is_dir(self) -> bool:
-        """Whether there are files in the remote folder."""
+        """Whether there are files in this folder."""
         return any(True for _ in self.rglob("*"))
 
     def is_symlink(self) -> bool:
-        """False: there are no links."""
+        """Return False, because remote storage has no links."""
         return False
 
     def glob(self, pattern: str) -> Iterator[Remote]:
-        """Files in the remote folder with a path that matches a pattern part by part."""
+        """Yield files in this folder whose relative paths match a pattern part by part."""
         pattern_parts = pattern.split("/")
         for file in self.rglob("*"):
             parts = relative(file, self).parts
@@ -97,30 +98,34 @@ class Remote:
                 yield file
 
     def rglob(self, pattern: str) -> Iterator[Remote]:
-        """Files in the remote folder, at any depth, with a name that matches a pattern."""
+        """Yield files in this folder, at any depth, whose names match a pattern."""
         inside = f"{self.key}/" if self.key else ""
         for key in self.storage.files():
             if key.startswith(inside) and fnmatchcase(PurePosixPath(key).name, pattern):
                 yield Remote(self.storage, key)
 
     def stat(self) -> FileStatus:
-        """Size and time of the last write; 1970 if it is unknown."""
+        """The file's size and modification time; the time is 0 (1970) if it is unknown."""
         version = self.version()
         return FileStatus(version.nbytes, version.modified_ns / 1e9)
 
     def version(self) -> Version:
-        """Version that the remote file is pinned to."""
+        """The version that the file is pinned to.
+
+        Raises:
+            CheckpointError: there is no such file.
+        """
         version = self.storage.files().get(self.key)
         if version is None:
             raise CheckpointError(f"{self}: there is no such file")
         return version
 
     def open(self, _mode: Literal["rb"], /) -> BinaryIO:
-        """The remote file, for reading."""
+        """Open the file for reading."""
         return cast(BinaryIO, io.BufferedReader(_Ranges(self), _FIRST_BYTES))
 
     def read_bytes(self) -> bytes:
-        """All bytes of the remote file, which must be small."""
+        """Read the whole file, which must be small."""
         out = np.empty(self.version().nbytes, np.uint8)
         self.storage.fill(self.key, 0, out)
         return out.tobytes()
@@ -130,17 +135,17 @@ Location: TypeAlias = Path | Remote
 
 
 def here(path: Location) -> Path | None:
-    """Return a local path, for calls that take files of this machine only; None for a remote location."""
+    """Return the path if it is local, for calls that only take local files; None for a remote location."""
     return path if isinstance(path, Path) else None
 
 
 def is_far(path: Location) -> TypeGuard[Remote]:
-    """Whether each read of a location is a request to a server. A model in memory is not far."""
+    """Whether each read is a request to a server; false for local files and for models in memory."""
     return isinstance(path, Remote) and not path.storage.in_memory
 
 
 def relative(path: Location, folder: Location) -> PurePath:
-    """The path of a file relative to a folder around it."""
+    """The path of a file relative to a folder that contains it."""
     return PurePath(str(path)).relative_to(str(folder))
 
 
@@ -149,7 +154,7 @@ def _key(path: PurePosixPath) -> str:
 
 
 class _Ranges(io.RawIOBase):
-    """Each read is a request for a range."""
+    """A raw stream in which each read is a range request."""
 
     def __init__(self, file: Remote) -> None:
         super().__init__()
@@ -177,18 +182,18 @@ class _Ranges(io.RawIOBase):
 
 @dataclass(frozen=True)
 class PathStyle:
-    """The form of local paths in an output's file, which never shows the user's home folder.
+    """How a file of an output writes local paths. It never shows the user's home folder.
 
     Attributes:
-        start: the file's folder, from which paths are relative; None for a file that will be moved.
-        names_only: whether only names of folders are written, for a file that is published.
+        start: the folder of the file, to which paths are relative; None for absolute paths, if the file will be moved.
+        names_only: whether to write only the names of folders, because the file is published.
     """
 
     start: Path | None = None
     names_only: bool = False
 
     def of(self, place: Location) -> str:
-        """A path in this form; remote addresses stay."""
+        """A path in this form; remote addresses do not change."""
         whole = place.resolve()
         if isinstance(whole, Remote):
             return str(whole)
@@ -203,7 +208,7 @@ class PathStyle:
         return relative if relative.startswith("..") else f"./{relative}"
 
     def in_text(self, text: str, places: Iterable[Location]) -> str:
-        """A sentence with the paths of these places, and of the home folder, in this form."""
+        """Replace the paths of these places, and of the home folder, in a text."""
         names = {str(each): self.of(each) for each in places} if self.names_only else {}
         if (home := _home()) is not None:
             names[str(home)] = "~"
@@ -213,7 +218,7 @@ class PathStyle:
 
 
 def _home() -> Path | None:
-    """The user's home folder; None if there is none, or it is the root."""
+    """The user's home folder; None if there is none, or if it is the root folder."""
     with suppress(RuntimeError, OSError):
         home = Path.home().resolve()
         return home if home.name else None

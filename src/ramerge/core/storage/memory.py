@@ -1,4 +1,4 @@
-"""A folder in the memory of this process: arrays, read as if they were files."""
+"""A folder in the memory of this process: arrays that are read like files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ramerge.core.storage.storage import Storage, Version
 
 
 class Extent(Protocol):
-    """Contiguous bytes: an array (uint8), or an object that returns one for a slice, as of a tensor on a device."""
+    """Contiguous bytes: a uint8 array, or an object whose slices are uint8 arrays, such as a tensor on a device."""
 
     def __len__(self) -> int: ...
 
@@ -24,10 +24,11 @@ class Extent(Protocol):
 
 
 class MemoryFolder(Storage):
-    """A folder whose files are extents in memory. Nothing is copied before it is read.
+    """A folder whose files consist of extents in memory, which are copied only when they are read.
 
     Args:
-        files: the extents of each file, one after another, by its path in the folder.
+        address: the folder's name in messages.
+        files: the extents of each file, in order, by its path in the folder.
     """
 
     in_memory: ClassVar[bool] = True

@@ -21,10 +21,10 @@ from ramerge.core.storage.upload import CLAIM, INDEX_ENDING, is_shard_of_run
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-# No model has as many. A bucket that is named without a folder may.
+# No model has this many files, but the folder above many models may.
 _MOST_FILES = 100_000
 _CHUNK = 1000
-# What makes a folder a model.
+# Endings of files by which a folder is recognized as a model.
 _MODELS = (INDEX_ENDING, "/model.safetensors")
 _ACCESS = {
     "s3": "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, whether they have expired, and AWS_REGION and "
@@ -33,14 +33,15 @@ _ACCESS = {
     "az": "check AZURE_STORAGE_ACCOUNT_NAME and its key or token, and whether they have expired",
 }
 SCHEMES = tuple(_ACCESS)
-"""What names of buckets begin with."""
+"""The schemes of bucket addresses."""
 
 
 class Bucket(Storage):
-    """A folder of a bucket. As storage, its files are listed once with their ETags, to which requests are bound.
+    """A folder of a bucket. Its files are listed once with their ETags, and requests only accept these versions.
 
     Args:
-        access: what to check if access is denied, for people.
+        access: advice if access is denied, as a clause.
+        kind: the class of errors.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Bucket(Storage):
         return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
-        """Contents of the bucket's folder now."""
+        """List the current files in the folder, with their versions."""
         versions: dict[str, Version] = {}
         with self.readable_errors(absent="there is no such bucket"):
             for chunk in self.obstore.list(self.store, chunk_size=_CHUNK):
@@ -94,7 +95,7 @@ class Bucket(Storage):
 
 
 def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket:
-    """Connect to the folder that a name such as `s3://bucket/folder` means; nothing is requested yet."""
+    """Open the folder with an address such as `s3://bucket/folder`, without a request."""
     scheme, _, rest = name.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")
     address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"

@@ -1,4 +1,4 @@
-"""Folders that ramerge writes: file names, block size and signed indices of deltas, and models inside of an output."""
+"""Folders that ramerge writes: file names, block size and signed indexes of deltas, and models inside an output."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ DELTA_INDEX = "delta.safetensors.index.json"
 """A folder with this file is a delta in ramerge's layout."""
 
 COMPANIONS = "companions"
-"""The folder of what belongs to the model, in a delta's folder."""
+"""The subfolder of a delta with files that belong to the model, such as its tokenizer."""
 
 BLOCK = 1 << 18
-"""Elements of a block, the last one of a tensor excepted."""
+"""The number of elements in a block of a delta; the last block of a tensor may have fewer."""
 
 
 def signed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a delta's index with their digest."""
+    """The values of a delta's index, with their digest added."""
     return {**values, "metadata": {**values["metadata"], "index": digest_of_delta_index(values)}}
 
 
 def digest_of_delta_index(values: Mapping[str, Any]) -> str:
-    """Digest of a delta's index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, no `metadata.index`."""
+    """The digest of a delta's index: xxh3-128 of its ASCII JSON with sorted keys, no spaces, no `metadata.index`."""
     metadata = {key: value for key, value in values["metadata"].items() if key != "index"}
     text = json.dumps({**values, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(text.encode())
@@ -35,17 +35,18 @@ def digest_of_delta_index(values: Mapping[str, Any]) -> str:
 
 SWEEP = "sweep.json"
 RECORDS = ("ramerge.json", DELTA_INDEX, SWEEP)
-"""Files that say that a folder was made by ramerge."""
+"""Files that show that a folder was written by ramerge."""
 
 
 def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
-    """The first folder inside of another one that holds a model of its own.
+    """The first subfolder of a folder that contains a separate model; None if there is none.
 
-    Points of a sweep and the files that a delta keeps belong to the outer model. So does a folder with a config.json
-    and no weights, such as a part of a pipeline.
+    Points of a sweep and the companions of a delta are not separate models. Neither is a folder with a config.json but
+    no weights, such as a part of a pipeline.
 
     Args:
-        names: all files of the outer folder, as relative paths with `/`.
+        names: all files in the outer folder, as relative paths with `/`.
+        sweep: the contents of the folder's sweep.json; empty if there is none.
     """
     points = sweep.get("points")
     own = {*(points if isinstance(points, Mapping) else ()), *([COMPANIONS] if DELTA_INDEX in names else ())}
@@ -65,7 +66,7 @@ def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | N
 
 
 def holds_another(place: object) -> str:
-    """Why an output with a model inside, at that place, is not replaced."""
+    """The message that an output is not replaced, because there is another model inside it, at `place`."""
     return (
         f"holds another model, in {place}. It is never replaced, to protect that model; choose another folder, or "
         "remove it yourself"

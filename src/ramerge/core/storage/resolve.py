@@ -1,8 +1,8 @@
-"""Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision.
+"""Find the folder of a model, given a path, or a Hugging Face hub id with an optional revision.
 
-`MODEL+ADAPTER`, with as many adapters as wanted, is a model with LoRA adapters on top of it, as mergekit writes it.
-`ADAPTER+ADAPTER` is the same on the base of the recipe. A delta may stand wherever an adapter may. A path that exists
-is that path, even if it has a plus in it.
+`MODEL+ADAPTER`, with any number of adapters, is a model with LoRA adapters on top of it, as in mergekit.
+`ADAPTER+ADAPTER` are adapters on the base of the recipe. Deltas may be used like adapters. An existing path is taken
+literally, even if it contains a plus.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ramerge.core.storage.location import Location, PathStyle, Remote
 from ramerge.core.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
-# A plus before another remote name stands between two names.
+# A plus before another remote name separates two names.
 _PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
 
 
 @dataclass(frozen=True)
 class FoundModel:
-    """A model as written, its folder if it was found, and hub id and revision if it comes from the hub.
+    """A model in a recipe, and where it was found.
 
     Attributes:
-        written: the text that named it.
-        directory: the folder of the model; of several that are added up, the first one's.
+        written: the text in the recipe.
+        directory: the folder of the model, without its adapters; None if it was not found.
         hub_id: its id if it comes from the hub.
-        revision: its revision there.
-        adapters: adapters on it, in this order.
-        members: the models of a soup, by name; `directory` is that of the first.
+        revision: its revision on the hub.
+        adapters: the adapters on top of it, in order.
+        members: the models of a soup, by name; `directory` is the folder of the first.
     """
 
     written: str
@@ -49,7 +49,7 @@ class FoundModel:
 
     @property
     def parts(self) -> tuple[FoundModel, ...]:
-        """The model itself, and the adapters on top of it; those of all members."""
+        """The model itself, and the adapters on top of it; for a soup, the parts of all members."""
         if self.members:
             return tuple(part for _, member in self.members for part in member.parts)
         return (replace(self, adapters=()), *self.adapters)
@@ -60,7 +60,7 @@ class FoundModel:
         return tuple(part.directory for part in self.parts if part.directory is not None)
 
     def spelled_out(self, paths: PathStyle) -> str:
-        """A name by which it is found again: a path in the form of `paths`, or a hub id with its revision."""
+        """A text by which `resolve` finds the model again: a path in the form of `paths`, or a hub id with revision."""
         own = f"{self.hub_id}@{self.revision}" if self.hub_id else paths.of(self.folder)
         return "+".join([own, *(adapter.spelled_out(paths) for adapter in self.adapters)])
 
@@ -72,26 +72,27 @@ class FoundModel:
 
     @property
     def location(self) -> str:
-        """The folder for messages, or the text as written; with a plus before each adapter."""
+        """The folders, joined by `+`, for messages; the text as written if the model was not found, or is a soup."""
         if self.directory is None or self.members:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
 
 def is_hub_id(text: str) -> bool:
-    """Whether a name that is not a folder is resolved on the hub."""
+    """Whether a text that is not an existing path is looked up on the hub."""
     is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
     return not is_path and ("@" in text or text.count("/") == 1)
 
 
 def resolve(text: str, folder: Path) -> FoundModel:
-    """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
+    """Find a model: a path relative to `folder`, or else a hub id `name` or `owner/name`, with an optional `@revision`.
 
-    What begins like `s3://` is remote (`storage.schemes`). What begins with `hub:` is a hub id.
+    Texts that begin with a scheme such as `s3://` are remote (`storage.schemes`); texts that begin with `hub:` are hub
+    ids. If no such folder exists, the text may be a model and its adapters, joined by `+`. With `HF_HUB_OFFLINE=1`,
+    only the hub's cache is used.
 
-    If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
-
-    With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
+    Raises:
+        CheckpointError: the text is invalid, or the hub cannot provide the model. A missing folder is not an error.
     """
     if not text.strip():
         raise CheckpointError("a model's name is empty; give a folder or a hub id")
@@ -101,7 +102,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         path = folder / Path(text).expanduser()
         if not is_unicode(str(path)):
             raise CheckpointError(f"{quoted(text)}: {NOT_UTF8}")
-        path.stat()  # refuses links that lead round
+        path.stat()  # refuses links that form a loop
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
@@ -115,7 +116,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
 
 
 def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
-    """Find a model, and the adapters and deltas on it, in order."""
+    """Find a model, and the adapters and deltas on top of it, in order."""
     first, *adapters = [resolve(text, folder) for text in texts]
     return replace(first, written="+".join(texts), adapters=tuple(adapters)) if adapters else first
 
@@ -128,7 +129,7 @@ def _sum_parts(text: str) -> list[str]:
 
 
 def _remote(text: str, folder: Path) -> FoundModel:
-    """A remote model, and the adapters and deltas on it. A name with a plus is taken literally if it has files."""
+    """Find a remote model, and adapters and deltas on top of it. A name with a plus is taken literally if it exists."""
     if (name := on_hub(text)) is not None:
         if "+" in name:
             return resolve_all(_sum_parts(text), folder)
@@ -145,9 +146,9 @@ def _remote(text: str, folder: Path) -> FoundModel:
 
 
 def _from_hub(text: str, path: Path) -> FoundModel:
-    """The current commit of a repository's revision: the folder in the hub's cache if it holds all files.
+    """Find a model on the hub at the current commit of its revision: in the hub's cache if it is complete there.
 
-    If the hub cannot be reached, the cache's revision counts. Without obstore, the model is downloaded.
+    If the hub cannot be reached, the revision in the cache is used. Without obstore, the model is downloaded.
     """
     from huggingface_hub.errors import RevisionNotFoundError
 
@@ -195,10 +196,10 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 
 def not_found(text: str, path: Path, error: Exception) -> str:
-    """Message about a name that is neither a folder nor on the hub."""
+    """The message about a name that is neither a folder nor a model on the hub."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    if path.parent.is_dir():  # the folder of an owner is rarely on this machine
+    if path.parent.is_dir():  # then the text is probably a path: an owner's name is rarely a local folder
         answer = "" if hub.gave_no_answer(error) else f" ({hub.error_text(error)})"
         return no_such_folder(path, f", and the hub provides no such model{answer}")
     if isinstance(error, OfflineModeIsEnabled):

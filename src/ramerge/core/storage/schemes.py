@@ -1,4 +1,4 @@
-"""Schemes of remote names, such as `s3://` or `hub:`: storage to read models from, and uploads of outputs."""
+"""Schemes of remote addresses, such as `s3://` or `hub:`: storage to read models from, and uploads of outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramerge.core.storage.location import Remote
 from ramerge.core.storage.objects import SCHEMES, open_bucket
 
 UploadTarget: TypeAlias = BucketUpload | HubUpload
-"""A remote place that will hold a model. Shards are put whole; nothing is visible before the commit."""
+"""A remote place to which a model is uploaded. Shards are uploaded whole; no model is visible before the commit."""
 
 _HUB = "hub:"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
@@ -22,25 +22,26 @@ _MISSPELLED = re.compile(rf"({'|'.join(SCHEMES)})(?::|//)(?!/)(.+)", re.DOTALL |
 
 
 def is_remote(text: str) -> bool:
-    """Whether a name is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two.
+    """Whether a text is a remote address: it begins with a scheme such as `s3://` or `hub:`.
 
-    So is `s3:bucket` or `s3//bucket`, which is refused later: as a local folder, the model would be in the wrong place.
+    One slash is enough, because `Path` turns two slashes into one. Misspelled addresses such as `s3:bucket` or
+    `s3//bucket` count, too, so that they are refused later, instead of used as local folders.
     """
     return any(pattern.match(text) for pattern in (_SCHEME, _MISSPELLED)) or on_hub(text) is not None
 
 
 def on_hub(text: str) -> str | None:
-    """Return the part of a name after `hub:`; None for other names."""
+    """The part of a text after `hub:`; None for other texts."""
     return text[len(_HUB) :] if text.lower().startswith(_HUB) else None
 
 
 def open_remote(text: str) -> Remote:
-    """The folder of a name such as `s3://bucket/model`, without a request."""
+    """Open the folder with an address such as `s3://bucket/model`, without a request."""
     return Remote(open_bucket(_checked_address(text)))
 
 
 def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
-    """The upload of a name such as `s3://bucket/model` or `hub:owner/name@branch`, without a request."""
+    """Open the upload to an address such as `s3://bucket/model` or `hub:owner/name@branch`, without a request."""
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
     address = _checked_address(text)
@@ -50,11 +51,11 @@ def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
 
 
 def _checked_address(text: str) -> str:
-    """The name of a bucket's folder.
+    """Check and normalize the address of a folder in a bucket.
 
     Raises:
-        CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials, a query, or
-            what no folder of a bucket is called.
+        CheckpointError: the scheme is not supported, a slash is missing, or the address contains credentials, a query,
+            or parts that names of buckets and folders cannot have.
     """
     if misspelled := _MISSPELLED.fullmatch(text):
         address = without_secrets(f"{misspelled[1].lower()}://{misspelled[2]}")

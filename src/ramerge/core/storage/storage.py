@@ -1,4 +1,4 @@
-"""The interface of remote storage, and streams of bytes."""
+"""The interface of remote storage, and streams of bytes from it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _UNKNOWN_NS = 2**63 - 1
 
 @dataclass(frozen=True)
 class Version:
-    """Distinguishes the content of a remote file from other contents under its name.
+    """Identifies the content of a remote file, to notice when the file changes.
 
     Attributes:
-        tag: its ETag, or the hub's digest of it; empty if the server gives none.
+        tag: its ETag, or the hub's digest of its content; empty if the server gives none.
+        nbytes: its size.
         modified_ns: time of the last write, in nanoseconds; 0 if it is unknown.
     """
 
@@ -31,24 +32,24 @@ class Version:
 
     @property
     def latest_ns(self) -> int:
-        """Time after which the content may have changed unnoticed, in nanoseconds: never for content with a tag."""
+        """The time of the last write in nanoseconds: changes soon after it may go unnoticed; 0 if there is a tag."""
         return 0 if self.tag else self.modified_ns or _UNKNOWN_NS
 
 
 def has_changed(place: object) -> str:
-    """The message about an input file that has changed during a run."""
+    """The message that an input file has changed during a run."""
     return f"{place}: has changed since it was first read; run this again when no program writes to it any more"
 
 
 class Storage(ABC):
     """A remote folder. Its files are pinned to the versions that were found first.
 
-    It can be pickled for another machine, which requests the same versions with credentials of its own: credentials of
-    the environment or of a file here are not in the pickle.
+    It can be pickled for another machine, which requests the same versions with its own credentials: the pickle does
+    not contain credentials from the environment or from files.
 
     Attributes:
-        address: the folder as messages and records name it, without credentials.
-        in_memory: whether its files are in this process, so that reading them is no request.
+        address: the folder's address in messages and records, without credentials.
+        in_memory: whether its files are in the memory of this process, so that reading takes no requests.
     """
 
     address: str
@@ -56,7 +57,7 @@ class Storage(ABC):
 
     @abstractmethod
     def files(self) -> Mapping[str, Version]:
-        """All files by their path in the folder.
+        """The versions of all files, by their path in the folder.
 
         Raises:
             CheckpointError: the server cannot be reached, does not know the folder, or denies access.
@@ -64,15 +65,15 @@ class Storage(ABC):
 
     @abstractmethod
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        """Bytes `start:stop` of a file, at least one, in arrays (uint8) of any size, by one request.
+        """Yield bytes `start:stop` (at least one byte) of a file, in uint8 arrays of any size, from one request.
 
         Raises:
-            CheckpointError: the file has changed or ends early, or the server cannot be reached, denies access or does
-                not answer requests for ranges.
+            CheckpointError: the file has changed or ends early, or the server cannot be reached, denies access, or does
+                not support range requests.
         """
 
     def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on, from any thread.
+        """Fill `out` (uint8, contiguous) with the bytes of a file, starting at byte `position`. Thread-safe.
 
         Raises:
             CheckpointError: as for `chunks`.
@@ -81,16 +82,17 @@ class Storage(ABC):
 
 
 class Stream:
-    """Bytes of a file, taken one after another from the answer to one request. For one thread at a time.
+    """Bytes of a file, read one after another from the response to one request. For one thread at a time.
 
-    The request is made when the first bytes are taken, and they come as fast as they are taken. So an answer may last
-    longer than a server waits, or than requests are repeated. If it breaks off, the missing bytes are requested again.
+    The request is made at the first read. The response arrives as fast as it is read, so it may take longer than the
+    server's or the client's timeout. If it breaks off, the missing bytes are requested again.
 
     Args:
+        position: the first byte.
         stop: the byte after the last one.
 
     Attributes:
-        stop: the byte after the last one. It may grow as long as nothing was taken.
+        stop: the byte after the last one. It may be increased until the first read.
     """
 
     def __init__(self, storage: Storage, key: str, position: int, stop: int) -> None:
@@ -98,14 +100,14 @@ class Stream:
         self.stop: int = stop
         self._position = position
         self._chunks: Iterator[NDArray[np.uint8]] | None = None
-        self._rest = np.empty(0, np.uint8)  # of the last chunk
+        self._rest = np.empty(0, np.uint8)  # the unread part of the last chunk
 
     def gives(self, start: int, stop: int) -> bool:
         """Whether the next bytes are `start:stop` of the file."""
         return self._position == start and stop <= self.stop
 
     def fill(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with the next bytes. There must be as many."""
+        """Fill `out` (uint8, contiguous) with the next bytes, of which at least `out.size` must remain."""
         position = 0
         while position < out.size:
             data = self._rest if self._rest.size else self._next()
@@ -115,7 +117,7 @@ class Stream:
             self._position += part.size
             self._rest = data[part.size :]
         if self._position == self.stop and self._chunks is not None:
-            next(self._chunks, None)  # only after its end can the connection be used again
+            next(self._chunks, None)  # the connection can be reused only after the end of the response
             self._chunks = None
 
     def _next(self) -> NDArray[np.uint8]:

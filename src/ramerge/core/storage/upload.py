@@ -1,4 +1,4 @@
-"""The log of a run's uploads, and the remote names of its shards."""
+"""The log of a run's uploads, and the remote names of a run's shards."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ramerge.core.foundation.errors import OutputError
 
 INDEX_ENDING = ".safetensors.index.json"
 HIDDEN_PREFIX = ".ramerge-"
-"""What objects begin with that lie at a place only while a run writes there."""
+"""The prefix of objects that exist only while a run writes to the folder."""
 CLAIM = f"{HIDDEN_PREFIX}commit"
-"""The object that only one run can put, which then may write what has the same name in all runs."""
+"""The object that only one run at a time can put. It may then write the files that have the same names in all runs."""
 _WEIGHTS = ".safetensors"
 _RUN_BYTES = 6
 _SHARD_STEM = re.compile(r"(.+?)-(\d{5}(?:-of-\d{5})?)")
@@ -28,22 +28,23 @@ _OF_RUN = re.compile(rf".*-([0-9a-f]{{{2 * _RUN_BYTES}}})-\d{{5}}(-of-\d{{5}})?\
 
 
 class DefeatedError(OutputError):
-    """Another process has completed its output at the same place meanwhile. Nothing of it was changed."""
+    """Another process has completed its output at the same place meanwhile. Its output was not changed."""
 
 
 @dataclass
 class UploadRun:
-    """Files that one run has uploaded, and the contents of the place when it began.
+    """The files that a run has uploaded, and the remote files that existed when it began.
 
-    It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
-    arrived. So a later process can continue.
+    All of it is written to a log, so that a later process can resume the run: first the run, then each uploaded shard,
+    before its local file is removed.
 
     Attributes:
-        conditions: whether the place takes conditions of requests, as far as it was tried.
-        name: distinguishes the run from all others; empty before it begins. Its shards carry it.
-        initial_tags: the place's content, as `BucketUpload.begin` returns it.
-        receipts: by local name, the result of `BucketUpload.put` for a shard.
-        small_files: name and digest of each small file that the run has put, or was about to.
+        log: the path of the log.
+        name: a unique name of the run, which is part of its shards' names; empty before the run begins.
+        initial_tags: the tags of existing files when the run began, by name.
+        receipts: for each uploaded shard, the result of `BucketUpload.put`, by local name.
+        small_files: name and digest of each small file that the run has put, or was about to put.
+        conditions: whether the store enforces conditions of requests; True if that was not tried.
     """
 
     log: Path
@@ -54,41 +55,41 @@ class UploadRun:
     conditions: bool = True
 
     def read(self) -> None:
-        """Read the run's log, without damaged lines."""
+        """Read the log of an earlier process; damaged lines are ignored."""
         with suppress(OSError):
             for line in self.log.read_bytes().splitlines():
                 with suppress(ValueError, LookupError, TypeError):
                     self._take(json.loads(line))
 
     def begin(self, initial_tags: Mapping[str, str | None], *, conditions: bool = True) -> None:
-        """Begin the log of another run."""
+        """Begin a new run with a new log."""
         self.log.unlink(missing_ok=True)
         self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(initial_tags), "conditions": conditions})
 
     def add(self, shard: str, tag: str) -> None:
-        """Note that a shard has arrived."""
+        """Record that a shard was uploaded."""
         self._note({"shard": shard, "tag": tag})
 
     def note_put(self, name: str, data: bytes, *, was_refused: bool = False) -> None:
-        """Note that a small file is about to be put, or was refused, because another program had just put one.
+        """Record that a small file is about to be put, or that this was refused, because another program was faster.
 
-        It is noted before, so that a later process knows it whenever this one is killed. The ETag in the answer would
-        add nothing: it is a digest, too.
+        It is recorded before the request, so that a later process knows about it even if this process is killed. The
+        ETag in the response need not be recorded, because it is a digest, too.
         """
         self._note({"put": name, "digest": _digest(data), "refused": was_refused})
 
     def has_put(self, name: str, data: bytes | None) -> bool:
-        """Whether a small file at the place may be the run's own: the run has put these bytes under this name."""
+        """Whether a remote small file may be the run's own, because the run has put these bytes under this name."""
         return data is not None and (name, _digest(data)) in self.small_files
 
     @property
     def claim(self) -> bytes:
-        """The content of the object by which the run claims the place."""
+        """The content of the object `CLAIM` if this run has put it."""
         return self.name.encode()
 
     def _note(self, event: Mapping[str, Any]) -> None:
         with self.log.open("ab") as file:
-            file.write(f"\n{json.dumps(event)}\n".encode())  # on a line of its own, whatever is torn before it
+            file.write(f"\n{json.dumps(event)}\n".encode())  # on its own line, even after an incomplete line
             file.flush()
             os.fsync(file.fileno())
         self._take(event)
@@ -114,7 +115,7 @@ class UploadRun:
         return str(path.with_name(f"{begin}-{self.name}-{number}{_WEIGHTS}"))
 
     def owns(self, name: str) -> bool:
-        """Whether a file at the place is a shard of this run."""
+        """Whether a remote file is a shard of this run."""
         match = _OF_RUN.fullmatch(PurePosixPath(name).name)
         return match is not None and match[1] == self.name
 
@@ -124,12 +125,12 @@ def _digest(data: bytes) -> str:
 
 
 def is_shard_of_run(name: str) -> bool:
-    """Whether a file's name contains a run's; it belongs to a model only if an index names it."""
+    """Whether a file is a shard of some run, by its name; it belongs to a model only if an index names it."""
     return _OF_RUN.fullmatch(PurePosixPath(name).name) is not None
 
 
 def shards_of_index(index: bytes) -> set[str]:
-    """The files that an index names; none if it cannot be understood."""
+    """The files that an index names; empty if the index is damaged."""
     try:
         return {str(name) for name in json.loads(index)["weight_map"].values()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
