@@ -1,4 +1,4 @@
-"""Access to files and folders, on this machine or remote: what readers need besides the methods of `Path`."""
+"""Access to local and remote files and folders: operations that readers need besides the methods of `Path`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ _PAGES = 32
 
 @dataclass(frozen=True)
 class FileIdentity:
-    """Distinguishes a file from every other file, and from itself after a write.
+    """Distinguishes a file from all other files, and from itself after a write.
 
     Attributes:
-        changed_ns: time of the last change of content, name, owner or permissions. No program can set it.
-        sample: digest of some pages, because a write through a memory map may leave the times as they were. It belongs
-            into the key of what is kept for later runs. Empty where only this run is concerned, and not compared.
+        device: number of the file's device.
+        inode: number of the file's inode.
+        nbytes: the file's size.
+        modified_ns: time of the last write, in nanoseconds.
+        changed_ns: time of the last change of content, name, owner or permissions, in nanoseconds. No program can set
+            it.
+        sample: digest of some pages, because a write through a memory map may leave the times unchanged. Results that
+            are kept for later runs need it in their key; otherwise it is empty. It is not compared.
     """
 
     device: int
@@ -40,7 +45,7 @@ class FileIdentity:
 
     @property
     def latest_ns(self) -> int:
-        """Time of the last write or change, in nanoseconds."""
+        """The time of the last write or change, in nanoseconds."""
         return max(self.modified_ns, self.changed_ns)
 
 
@@ -55,47 +60,46 @@ def identity_of(descriptor: int) -> FileIdentity:
 
 @dataclass(frozen=True)
 class LocalAccess:
-    """Access to a file or folder of this machine."""
+    """Access to a local file or folder."""
 
     path: Path
 
     def version(self) -> Identity:
-        """The identity of a file, without a sample."""
+        """The current identity of the file, without a sample."""
         with self._descriptor() as descriptor:
             return identity_of(descriptor)
 
     def is_still(self, identity: Identity) -> bool:
-        """Whether a file has not changed since it was identified."""
+        """Whether the file has not changed since it had this identity."""
         try:
             return self.version() == identity
         except CheckpointError:
             return False
 
     def with_sample(self, identity: Identity) -> Identity:
-        """The identity of a file, with a sample of its content where a write might leave all else as it was.
+        """Add a sample of the file's content to its identity, because a write might leave everything else unchanged.
 
-        The sample is a digest of pages at regular distances; of all pages of a small file.
+        The sample is a digest of pages at regular distances, or of all pages of a small file.
         """
         assert isinstance(identity, FileIdentity)
         distance = max(identity.nbytes // (_PAGES * _PAGE), 1) * _PAGE
         places = range(0, identity.nbytes, distance)
         digest = xxhash.xxh3_64()
         with self._descriptor() as descriptor:
-            for place in places:  # a disk that is slow to answer brings all pages at a time
+            for place in places:  # so that a disk with high latency reads all pages at once
                 will_need(descriptor, place, _PAGE)
             for place in places:
                 digest.update(read_at(descriptor, _PAGE, place))
         return replace(identity, sample=digest.hexdigest())
 
     def is_readable(self) -> bool:
-        """Whether this process may read it."""
+        """Whether this process may read the file or folder."""
         return os.access(self.path, os.R_OK | os.X_OK if self.path.is_dir() else os.R_OK)
 
     def leads_outside(self, folder: Location) -> bool:
-        """Whether a link in a folder leads to a file outside of it. No file of this machine is inside of a remote one.
+        """Whether the path, with links followed, is outside of a folder. Always true if the folder is remote.
 
-        The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
-        These count as inside.
+        Files in `snapshots/<revision>` of the hub's cache are links into its folder `blobs`, which counts as inside.
         """
         if (inside := here(folder)) is None:
             return True
@@ -104,12 +108,12 @@ class LocalAccess:
         return not any(map(real_path.is_relative_to, (home, *caches)))
 
     def absence(self) -> str:
-        """The message about a missing folder."""
+        """The message that the folder does not exist."""
         return no_such_folder(self.path)
 
     @contextmanager
     def _descriptor(self) -> Iterator[int]:
-        # opened instead of stat(), because network file systems ask the server again when a file is opened
+        # os.open instead of stat(), because network file systems only ask the server again when a file is opened
         with readable(self.path):
             descriptor = os.open(self.path, os.O_RDONLY | NO_WAIT | PRIVATE)
             try:
@@ -120,7 +124,7 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """As `LocalAccess`, remote: there are no links, and every read is bound to the identified version."""
+    """The methods of `LocalAccess` for a remote file or folder: it has no links, and reads accept only its version."""
 
     path: Remote
 
@@ -144,5 +148,5 @@ class RemoteAccess:
 
 
 def access(path: Location) -> LocalAccess | RemoteAccess:
-    """Access to the file or folder of a path."""
+    """Return the access to a local or remote file or folder."""
     return RemoteAccess(path) if isinstance(path, Remote) else LocalAccess(path)

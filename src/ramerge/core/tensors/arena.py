@@ -1,4 +1,4 @@
-"""Memory of one worker, allocated once and handed out in order."""
+"""The memory of one worker, allocated once and handed out in order."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-# Every array in a worker's buffer begins at a cache line, a page and a few lines after the end of the previous array.
+# Each array in a worker's buffer begins at a cache line, a page and a few lines after the end of the previous array.
 # Large arrays at distances of a power of two are read at half the speed, presumably because they compete for the same
-# sets of the caches and the same banks of memory. `benchmarks/kernels.py` measures both.
+# cache sets and memory banks. `benchmarks/kernels.py` measures both.
 CACHE_LINE = 64
 STAGGER = 4096 + 5 * CACHE_LINE
 
 Bytes = NDArray[np.uint8]
-"""Memory of an arena, of which other arrays are views."""
+"""A part of an arena's memory; arrays of other dtypes are views of it."""
 
 
 def room(size: int) -> int:
-    """Bytes of an arena that an array of `size` bytes needs."""
+    """Bytes that an array of `size` bytes takes in an arena, including gaps."""
     return -(-size // CACHE_LINE) * CACHE_LINE + STAGGER
 
 
 class Arena:
-    """Memory allocated in order.
+    """Memory that is allocated once, and handed out in order.
 
-    If more is taken than planned, arrays of their own are allocated, and `excess_count` is their number.
+    If more is taken than it has, separate arrays are allocated; `excess_count` counts them.
     """
 
     def __init__(self, nbytes: int = 0) -> None:
@@ -35,7 +35,7 @@ class Arena:
         self.excess_count: int = 0
 
     def take(self, size: int) -> Bytes:
-        """The next `size` bytes; they hold anything."""
+        """Return the next `size` bytes, which are not initialized."""
         start = self._used_bytes
         self._used_bytes += room(size)
         if self._used_bytes <= self._memory.size:
@@ -44,12 +44,12 @@ class Arena:
         return np.empty(size, np.uint8)
 
     def clear(self) -> None:
-        """Take everything back."""
+        """Free all memory that was taken."""
         self._used_bytes = 0
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """Free at the end all memory taken inside."""
+        """At the end of the `with` block, free all memory that was taken inside it."""
         used_bytes = self._used_bytes
         try:
             yield

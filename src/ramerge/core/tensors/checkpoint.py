@@ -1,4 +1,4 @@
-"""An opened model: its tensors, and the rest of its folder."""
+"""An opened model: its tensors, and the other contents of its folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ramerge.core.tensors.tensor import Tensor
 
 @dataclass(frozen=True)
 class Quantized:
-    """Storage of a checkpoint whose weights are decoded.
+    """How a quantized checkpoint, whose weights are decoded when they are read, is stored.
 
     Attributes:
-        names: of the decoded tensors.
-        dtype: dtype of the decoded tensors in an output that states none: that of the model before it was quantized.
-        extras: what belongs to the stored checkpoint and not to the model: scales of activations, by name.
-        shards: safetensors files in order, each with the names of the stored tensors.
+        title: readable name of the encoding.
+        names: the names of the decoded tensors.
+        dtype: dtype of the decoded tensors in an output for which none is chosen: the model's before quantization.
+        extras: tensors of the stored checkpoint that the decoded model does not have, such as scales of activations.
+        shards: safetensors files in order, each with the names of its stored tensors.
     """
 
     title: str
@@ -32,26 +33,26 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Contents:
-    """Contents of a model's folder, as its format has opened it.
+    """The contents of a model's folder, as opened by its format.
 
     Attributes:
-        tensors: name to tensor, in the order in which an output shall have them.
-        files: the identity of every file that was read or will be, from before it was read.
+        tensors: tensors by name, in the order that outputs will have.
+        files: the identity of each file that was or will be read, taken before it is read.
         config: `config.json`; empty if there is none.
         metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
         shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
             format has no such files.
         notes: remarks on how the folder is read.
         warnings: likely mistakes.
-        tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
-        quantized: how the weights are stored if they, or those that an adapter changes, are quantized; `tensors`,
+        tokenizers: folders whose tokenizer files replace those of `metadata_folder`; later folders come first.
+        quantized: how the weights are stored if they, or the weights that an adapter changes, are quantized; `tensors`,
             `shards` and `config` are then those of the model without quantization.
-        vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
-        untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
-        companions: the files next to the weights by name, where they are not those of `metadata_folder`.
-        lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
-            part of it.
-        delta: the folder with the delta in ramerge's layout, if it is one; of several the last one.
+        vocabulary: rows of the embeddings, if their number differs from `config.json` in `metadata_folder`.
+        untied: whether the output embedding is a separate tensor although `config.json` ties it.
+        companions: the files next to the weights by name, if they are not those of `metadata_folder`.
+        lineage: the digests of the first model in a chain of deltas, and of the result of each delta; empty without
+            deltas.
+        delta: the folder of the delta, if the model is a delta in ramerge's layout; for several deltas, the last one.
     """
 
     tensors: Mapping[str, Tensor]
@@ -71,7 +72,7 @@ class Contents:
 
     @cached_property
     def orientation(self) -> Orientation:
-        """Orientation of the model's linear weights."""
+        """The orientation of the model's linear weights."""
         return orientation_of({name: tensor.shape for name, tensor in self.tensors.items()}, self.config)
 
 
@@ -80,7 +81,10 @@ class Checkpoint(Contents):
     """An opened model.
 
     Attributes:
-        directory: the folder that was named.
+        directory: the folder that was opened.
+        format: the name of its format.
+        title: readable name of its format.
+        needs_base: whether it is an adapter or delta, which needs a base.
         outside_links: whether its files may be links that lead out of their folder.
     """
 
@@ -92,5 +96,5 @@ class Checkpoint(Contents):
 
     @property
     def companion_folders(self) -> tuple[Location, ...]:
-        """The folders of the model's other files; tokenizer files of later ones replace earlier ones."""
+        """The folders of the model's other files; tokenizer files in later folders replace those in earlier ones."""
         return (self.metadata_folder, *self.tokenizers)

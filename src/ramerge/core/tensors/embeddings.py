@@ -1,4 +1,4 @@
-"""Input and output embeddings by name, and which of them are tied."""
+"""Input and output embeddings: their names, and whether they are tied."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ EMBEDDINGS = (
     "embed_in.weight",
 )
 _HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed_out.weight"}
-# Classes of transformers with output embeddings. They tie them unless config.json has another value.
+# Classes of transformers with output embeddings. These are tied unless config.json says otherwise.
 _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
 
 def is_tied(config: Mapping[str, object]) -> bool:
-    """Whether input and output embeddings are one tensor by `config.json`."""
+    """Whether `config.json` says that input and output embeddings are one tensor."""
     return any(part.get("tie_word_embeddings") for part in text_configs(config))
 
 
 def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
-    """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
+    """The input embedding that a model also uses as its output embedding; None if its embeddings are not tied."""
     stores_head = any(name.endswith(HEADS) for name in checkpoint.tensors)
     silent = not stores_head and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
     names = checkpoint.config.get("architectures") if silent else None
@@ -40,7 +40,7 @@ def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
 
 
 def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
-    """The name of the output embedding that belongs to an input embedding."""
+    """The name that the output embedding for an input embedding has, or would have if it were stored."""
     if stored_head := next((name for name in checkpoint.tensors if name.endswith(HEADS)), None):
         return stored_head
     head = next((head for end, head in _HEADS_OF.items() if embedding.name.endswith(end)), HEADS[0])
@@ -48,7 +48,7 @@ def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
 
 
 def untied(checkpoint: Checkpoint) -> Checkpoint:
-    """The same model with an output embedding of its own, if it is tied; otherwise the checkpoint itself."""
+    """The same model with a separate output embedding, if its embeddings are tied; otherwise the checkpoint itself."""
     embedding = tied_embedding(checkpoint)
     if embedding is None:
         return checkpoint
@@ -61,12 +61,12 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def untie(config: dict[str, object]) -> None:
-    """Mark input and output embeddings as two tensors in a configuration, also for its text model."""
+    """Set `tie_word_embeddings` to false in a configuration, and in the configurations of its text models."""
     config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
 
 
 def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Tensor]) -> Tensor | None:
-    """The input embedding that an output embedding of this name and shape (any, if None) would be tied to."""
+    """The input embedding to which an output embedding of this name and shape would be tied; None allows any shape."""
     if not head.endswith(HEADS):
         return None
     candidates = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]

@@ -1,9 +1,9 @@
-"""Read headers of safetensors files, without trusting them, and write headers.
+"""Read headers of safetensors files, which are not trusted, and write headers.
 
-Everything that the safetensors library refuses is refused here. What it accepts is accepted, except
+Everything that the safetensors library refuses is refused. Everything that it accepts is accepted, except
 
-- headers that are larger, deeper or hold more than those of any model (`MAX_HEADER_BYTES`, `_LIMITS`),
-- sizes that need all 64 bits, because the highest bit is the sign here,
+- headers that are larger or deeper, or have more entries, than those of any model (`MAX_HEADER_BYTES`, `_LIMITS`),
+- sizes that need all 64 bits, because the highest bit is used as the sign,
 - duplicate names or keys, and keys other than dtype, shape and data_offsets, because their meaning would be unclear.
 """
 
@@ -26,14 +26,14 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 
 LFS_POINTER = b"version https://git-lfs"
-"""The beginning of what Git has in place of a large file."""
+"""The beginning of a Git LFS pointer, a small file that stands for a large one."""
 
-# A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
-# of 100 MB, for which Python would need gigabytes.
+# Enough for 130,000 tensors whose names have a hundred characters. The safetensors library accepts headers of 100 MB,
+# for which Python would need gigabytes.
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = JsonLimits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
-# Larger ones are parsed for each file.
+# Larger headers are not cached.
 _MOST_KEPT_BYTES = 256_000
 MAX_NUMBER = 2**63 - 1
 _KEYS = {"dtype", "shape", "data_offsets"}
@@ -42,7 +42,7 @@ _FEW = 8
 
 
 class HeaderEntry(NamedTuple):
-    """One tensor of a header: safetensors dtype, shape, and its bytes `begin:end` counted from the file's start."""
+    """A tensor in a header: safetensors dtype, shape, and its bytes `begin:end`, counted from the file's start."""
 
     name: str
     dtype: str
@@ -53,7 +53,7 @@ class HeaderEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Header:
-    """Entries in the order of their bytes, and the file's own metadata."""
+    """The entries of a header in the order of their bytes, the file's metadata, and the size of the file."""
 
     entries: tuple[HeaderEntry, ...]
     metadata: Mapping[str, str]
@@ -64,7 +64,7 @@ def read_header(path: Location) -> Header:
     """Read and check the header of a safetensors file.
 
     Raises:
-        CheckpointError: the file cannot be read or violates the format; all problems that can be found are listed.
+        CheckpointError: the file cannot be read, or violates the format; lists all problems.
     """
     with readable(path), path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
@@ -89,7 +89,7 @@ def read_header(path: Location) -> Header:
 
 
 def header_bytes(path: Location) -> bytes:
-    """The first bytes of a safetensors file, up to its tensors."""
+    """The bytes of a safetensors file before the data of its tensors."""
     header = read_header(path)
     start = header.entries[0].begin if header.entries else header.file_bytes
     with readable(path), path.open("rb") as file:
@@ -97,10 +97,15 @@ def header_bytes(path: Location) -> bytes:
 
 
 def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) -> Header:
-    """Check the text of a header.
+    """Parse and check the text of a header.
 
     Args:
-        data_start: where the tensors begin in the file.
+        path: the file, for messages.
+        data_start: the byte of the file where the tensors' data begins.
+        file_bytes: the size of the file.
+
+    Raises:
+        CheckpointError: as for `read_header`.
     """
     parsed = _parsed if len(text) <= _MOST_KEPT_BYTES else _parsed.__wrapped__
     try:
@@ -109,7 +114,7 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
         raise CheckpointError(f"{path}: {problem}" for problem in error.problems) from error
 
 
-@lru_cache(256)  # agents have the headers of their base, if a trainer has written them as it has read them
+@lru_cache(256)  # agents often have the same headers as their base
 def _parsed(text: bytes, data_start: int, file_bytes: int) -> Header:
     document = _load_json(text)
     metadata = document.pop("__metadata__", None)
@@ -166,7 +171,7 @@ def _entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     if not isinstance(shape, list) or not isinstance(offsets, list) or len(offsets) != 2:
         return _no_counts(shape, offsets)
     numbers = shape + offsets
-    if set(map(type, numbers)) != _INT or min(numbers) < 0:  # a large model has half a million of them
+    if set(map(type, numbers)) != _INT or min(numbers) < 0:  # fast, because a large model has half a million numbers
         return _no_counts(shape, offsets)
     if max(numbers) > MAX_NUMBER:
         return "a size or an offset overflows 64 bits"
@@ -188,7 +193,7 @@ def _no_counts(shape: object, offsets: object) -> str:
 
 
 def _bits(shape: Sequence[int], width: int) -> int:
-    """The size of a tensor in bits; beyond the limit some number above it, because a huge product would take long."""
+    """The size of a tensor in bits; any number above the limit if it is too large, because huge products take long."""
     if len(shape) <= _FEW:
         return width * math.prod(shape)
     bits = 0 if 0 in shape else width
@@ -200,7 +205,11 @@ def _bits(shape: Sequence[int], width: int) -> int:
 
 
 def _layout_problems(entries: Sequence[HeaderEntry], data_start: int, file_bytes: int) -> list[str]:
-    """Overlaps, holes, and data that ends after or before the file's end. `entries` are sorted by position."""
+    """Problems with the layout: overlaps, gaps, and data that does not end at the file's end.
+
+    Args:
+        entries: sorted by position.
+    """
     problems = []
     position, before = data_start, None
     for entry in entries:
@@ -222,7 +231,7 @@ def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metada
     """The bytes of a header with its length prefix, padded so that the data starts at a multiple of 8.
 
     Args:
-        entries: (name, dtype, shape, bytes) in the order of their data, which has no holes.
+        entries: (name, dtype, shape, bytes) of each tensor, in the order of the data, which has no gaps.
     """
     document: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0

@@ -1,4 +1,4 @@
-"""Identify the file at a path, and check later that it is still the same file with the same content."""
+"""Identify files, and check later that they are still the same files with the same content."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ramerge.core.storage.location import Location
 from ramerge.core.storage.storage import has_changed
 from ramerge.core.tensors.access import FileIdentity, Identity, access
 
-# A file's times advance in steps: ticks of the kernel's clock, at most 10 ms; or up to two seconds on file systems that
-# keep whole seconds.
+# A file's times advance in ticks of the kernel's clock, at most 10 ms; or in up to two seconds, on file systems that
+# store whole seconds.
 TICK_SECONDS = 0.02
 _COARSE_TICK_SECONDS = 2.0
 _SECOND = 1_000_000_000
 
 
 def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
-    """Whether a file that two machines see is the same, as far as its identity shows.
+    """Whether a file seen by two machines is the same, judging by its identity.
 
-    Devices have other numbers on each machine, and so have inodes where a bucket is mounted. Size and time of the last
-    write are kept with the file.
+    Only size and time of the last write are compared, because each machine numbers devices differently, and also inodes
+    of a mounted bucket.
     """
     if isinstance(ours, FileIdentity) and isinstance(theirs, FileIdentity):
         return (ours.nbytes, ours.modified_ns) == (theirs.nbytes, theirs.modified_ns)
@@ -30,10 +30,10 @@ def is_same_elsewhere(ours: Identity, theirs: Identity) -> bool:
 
 
 def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
-    """The identities of files, with samples of those on this machine. Every later write changes a file's identity.
+    """The identities of files, with samples of local files. Each later write changes a file's identity.
 
-    A second write in the same tick of the clock does not change the times. So a file that was written just now is
-    identified again when its tick is over.
+    A second write in the same tick of the clock would not change the times, so if a file was written just now, files
+    are identified again when the tick is over.
 
     Raises:
         CheckpointError: a file cannot be opened.
@@ -52,7 +52,7 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
 
 
 def state_of(files: Mapping[Location, Identity]) -> dict[str, str]:
-    """The state of files by path, which is the same on every machine. A run that is resumed compares it."""
+    """The state of files by path, which is the same on all machines; compared when a run is resumed."""
     return {str(path.resolve()): _state(identity) for path, identity in files.items()}
 
 
@@ -63,13 +63,17 @@ def _state(identity: Identity) -> str:
 
 
 def check_unchanged(files: Mapping[Location, Identity]) -> None:
-    """Refuse files that have changed. Remote files are not looked at: every read of them was bound to a version."""
+    """Refuse local files that have changed. Remote files need no check, because reads accept only one version.
+
+    Raises:
+        CheckpointError: files have changed; lists all of them.
+    """
     if problems := [has_changed(path) for path, identity in files.items() if not access(path).is_still(identity)]:
         raise CheckpointError(problems)
 
 
 def is_another(path: Location, identity: FileIdentity, planned_identity: Identity) -> str:
-    """The message about a file that another machine sees differently."""
+    """The message that a file on this machine is not the file that the plan was made with."""
     plan = (
         f"{planned_identity.nbytes:,} bytes, written {_date(planned_identity)}"
         if isinstance(planned_identity, FileIdentity)

@@ -1,7 +1,8 @@
-"""Origins that compute: a base and a low-rank product (LoRA, DoRA), and a base with other rows for some tokens.
+"""Origins that are computed: a base plus a low-rank product (LoRA, DoRA), and a base with other rows for some tokens.
 
-All of them give float32. As in PEFT's `merge_and_unload` of a float32 model, the product is summed in float32, then
-multiplied by the scaling, then added to the base, each rounded once. PEFT may sum a product in another order.
+Results are float32. As in PEFT's `merge_and_unload` of a float32 model, the product is summed in float32, then
+multiplied by the scaling, then added to the base, with one rounding in each step. PEFT may sum products in another
+order.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Tensor
 
 WIDENABLE = ("BF16", "F16", "F32")
-"""The dtypes of what these origins compute with."""
+"""The dtypes that these origins can compute with."""
 
-# Elements of a factor that are in memory at a time: rank 64 of 8,192 columns.
+# The number of elements of a factor in memory at a time: rank 64 times 8,192 columns.
 _PANEL = 1 << 19
-# One tensor's columns at a time: all threads work on blocks of the same one. A base may itself be computed so.
+# Column factors of one tensor are computed at a time, because all threads need the same ones. Reentrant, because a base
+# may have column factors, too.
 _computing = threading.RLock()
 
 
@@ -50,10 +52,10 @@ def _load_scratch(tensor: Tensor, elements: int) -> int:
 
 @dataclass(frozen=True)
 class Factor:
-    """One of the two thin matrices of a product, or of one product for each of several experts.
+    """One of the two thin matrices of a product, or of the products of several experts, stored in a tensor.
 
-    The element for row or column `i`, rank `k` and expert `e` is element `first` + `i` * `index` + `k` * `rank` + `e` *
-    `expert` of a tensor.
+    The matrix element for row or column `i`, rank `k` and expert `e` is the element `first` + `i` * `index` + `k` *
+    `rank` + `e` * `expert` of `tensor`.
     """
 
     tensor: Tensor
@@ -63,20 +65,23 @@ class Factor:
     first: int = 0
 
     def panel(self, length: int, rank: int) -> int:
-        """Number of `length` rows or columns that are read at a time."""
+        """How many of `length` rows or columns are read at a time."""
         return max(1, min(length, _PANEL // max(self.index, rank)))
 
     def scratch(self, count: int, rank: int) -> int:
-        """Bytes that `read` takes at most for up to `count` rows or columns."""
+        """The most bytes that `read` takes for up to `count` rows or columns."""
         spanned = max(count * rank, (count - 1) * self.index + (rank - 1) * self.rank + 1)
         if self.index == 1:
             spanned = count * rank
         return room(4 * spanned) + room(4 * count * rank) + _load_scratch(self.tensor, spanned)
 
     def read(self, reader: Reader, expert: int, rank: int, low: int, high: int, *, ranks_first: bool) -> Reals:
-        """Rows or columns `low:high` as a matrix (`high` - `low`, `rank`), or (`rank`, `high` - `low`), row by row."""
+        """Read rows or columns `low:high` as a matrix in row-major order.
+
+        Its shape is (`high` - `low`, `rank`), or (`rank`, `high` - `low`) with `ranks_first`.
+        """
         count, begin = high - low, self.first + expert * self.expert + low * self.index
-        if self.index == 1 and count < self.rank:  # a rank's elements are a run, and other ones lie before the next run
+        if self.index == 1 and count < self.rank:  # each rank's elements are contiguous, with others between the ranks
             span = _take_float32(reader, count * rank)
             for k in range(rank):
                 place = begin + k * self.rank
@@ -100,7 +105,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Region:
-    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it."""
+    """The rows or columns of a matrix to which a product is added: `first`, and each `step`-th after it."""
 
     first: int
     step: int
@@ -110,14 +115,19 @@ class Region:
 
 @dataclass(frozen=True)
 class LowRank(Origin):
-    """base + scaling * left @ right; with magnitudes, each row or each column of that has its magnitude as norm (DoRA).
+    """base + scaling * left @ right. With magnitudes (DoRA), each row or column is then scaled to that norm.
 
-    The tensor is one matrix, or one for each expert in its first dimension, or a vector, which is a matrix of one row.
+    The tensor is one matrix, a stack of one matrix per expert, or a vector, which counts as a matrix of one row.
 
     Attributes:
-        left: (rows, rank); None for ones, with rank 1.
-        region: where the product belongs if it is not the whole matrix; not with DoRA.
-        places: for each matrix, the number of its product, or -1 if it has none; by default, each has its own.
+        base: the tensor to which products are added.
+        left: the left factor, shape (rows, rank); None for ones, with rank 1.
+        right: the right factor, shape (rank, columns).
+        ranks: the rank of the product.
+        scaling: factor of the product.
+        magnitude: norms of rows, or of columns if `by_column`; None without DoRA.
+        region: the rows or columns to which the product is added, if not all; not with DoRA.
+        places: for each matrix, the index of its product, or -1 for none; by default, each matrix has its own.
     """
 
     base: Tensor
@@ -187,12 +197,12 @@ class LowRank(Origin):
             top, bottom = start // columns, -(-stop // columns)
             magnitudes = _take_float32(reader, bottom - top)
             _read_float32(reader, self.magnitude, top, bottom, magnitudes)
-            first, last = -(-start // columns), stop // columns  # the rows that are whole
+            first, last = -(-start // columns), stop // columns  # the complete rows
             if first < last:
                 inside = values[first * columns - start : last * columns - start]
                 self._sum(reader, tensor, first * columns, last * columns, inside)
                 scale_rows(inside, columns, magnitudes[first - top : last - top])
-            for row in {top, bottom - 1} - set(range(first, last)):  # computed whole for their norms
+            for row in {top, bottom - 1} - set(range(first, last)):  # norms need the whole row
                 with reader.arena.scratch():
                     whole = _take_float32(reader, columns)
                     self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
@@ -218,14 +228,14 @@ class LowRank(Origin):
 
     @staticmethod
     def _panel_of(region: Region, columns: int) -> tuple[int, int]:
-        """Rows of a region that are computed at a time, and their width."""
+        """How many rows of a region are computed at a time, and their width."""
         width = region.count if region.is_columns else columns
         return max(1, _PANEL // width), width
 
     def _add_region(
         self, reader: Reader, expert: int, region: Region, columns: int, start: int, values: Reals, sums: Reals
     ) -> None:
-        """As `_add`, for some rows or columns of the expert's matrix."""
+        """Like `_add`, but only for some rows or columns of the expert's matrix."""
         stop = start + values.size
         top, bottom = start // columns, -(-stop // columns)
         high, width = self._panel_of(region, columns)
@@ -247,7 +257,7 @@ class LowRank(Origin):
                         _add_strided(values, line, place, 1)
 
     def _add(self, reader: Reader, expert: int, columns: int, start: int, values: Reals, sums: Reals) -> None:
-        """Add the product to elements from `start` on of an expert's matrix."""
+        """Add the product to elements of an expert's matrix, beginning with element `start`."""
         stop = start + values.size
         top, bottom = start // columns, -(-stop // columns)
         begin, end = (start % columns, (stop - 1) % columns + 1) if bottom - top == 1 else (0, columns)
@@ -279,7 +289,10 @@ class LowRank(Origin):
                         )
 
     def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
-        """Factors of the columns. Every element of a column counts, so it is computed once and kept."""
+        """The factors that scale columns to their magnitudes.
+
+        They depend on all elements of a column, so they are computed once and kept.
+        """
         assert self.magnitude is not None
         with _computing:
             if (cache := vars(self).get("_factors")) is not None:
@@ -308,7 +321,7 @@ class LowRank(Origin):
 
 
 def _add_strided(values: Reals, line: Reals, place: int, step: int) -> None:
-    """Add a line to every `step`th value from a place on, as far as these are in `values`."""
+    """Add a line to each `step`-th value, beginning with index `place`; indexes outside of `values` are skipped."""
     begin, end = max(0, -(place // step)), min(line.size, -((place - values.size) // step))
     if begin < end:
         values[place + begin * step : place + (end - 1) * step + 1 : step] += line[begin:end]
@@ -321,11 +334,13 @@ def _matrix_shape(tensor: Tensor) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class OtherRows(Origin):
-    """A matrix in float32 in which some rows are those of another one: embeddings with other values for some tokens.
+    """A float32 matrix in which some rows are replaced by rows of another: embeddings with new values for some tokens.
 
     Attributes:
-        rows: the numbers of those rows, ascending.
-        places: for each of them, its row in `values`.
+        base: the matrix.
+        rows: the numbers of the replaced rows, ascending.
+        places: for each replaced row, the number of its row in `values`.
+        values: the matrix with the new rows.
     """
 
     base: Tensor

@@ -1,4 +1,4 @@
-"""Other names under which libraries store the same tensor: a table, and all names that follow from one by it."""
+"""Other names under which libraries store the same tensor: a table, and all aliases of a name by the table."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from ramerge.core.tensors.text_config import text_configs
 
 @dataclass(frozen=True)
 class Renaming:
-    """An alternative for a part of names, a regular expression.
+    """An alternative for a part of tensor names.
 
     Attributes:
-        why: who writes such names.
+        pattern: a regular expression for the part.
+        text: its replacement.
+        why: the library or convention that has such names.
     """
 
     pattern: str
@@ -84,24 +86,24 @@ RENAMINGS = (
 
 
 def interleaves_gates(config: Mapping[str, object]) -> bool:
-    """Whether rows of gate and up take turns in `experts.gate_up_proj`, instead of lying one below the other."""
+    """Whether rows of gate and up alternate in `experts.gate_up_proj`, instead of all of gate before all of up."""
     return any(part.get("model_type") == "gpt_oss" for part in text_configs(config))
 
 
-# Names that follow from a name by the table; real ones need three steps.
+# Limits for aliases of a name; real names need three steps.
 _MOST_STEPS = 4
 _MOST_NAMES = 32
 
 
 _PATTERNS = [(re.compile(row.pattern), row) for row in RENAMINGS]
-# Numbers of layers and experts, but not that of a part such as w1.
+# Numbers of layers and experts, but not digits inside a part such as w1.
 _NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
-# Stands for a number, of which no row of the table takes notice.
+# A placeholder for numbers; no row of the table depends on numbers.
 _NUMBER = "\0"
 
 
 def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
-    """All names that follow from a name by the table, each with the reasons of its steps."""
+    """All aliases of a name by the table, including the name itself, each with the reasons for its steps."""
     numbers = _NUMBERS.findall(name)
     if _NUMBER in name or not numbers:
         return dict(_aliases(name))
@@ -112,7 +114,7 @@ def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
     return aliases
 
 
-@lru_cache(4096)  # layers and experts differ in their numbers only
+@lru_cache(4096)  # names of layers and experts differ only in their numbers
 def _aliases(name: str) -> dict[str, tuple[str, ...]]:
     result: dict[str, tuple[str, ...]] = {name: ()}
     new = [name]

@@ -1,7 +1,7 @@
-"""Linear weights that are stored as (in, out) instead of (out, in): those of GPT-2, and many of experts in one tensor.
+"""Find linear weights that are stored as (in, out) instead of (out, in), as in GPT-2, and in many stacks of experts.
 
-Libraries keep a projection of all experts in one tensor, of shape (experts, out, in) or (experts, in, out), under the
-same names. No header has it; it follows from the shapes of a module's projections.
+Libraries store a projection of all experts in one tensor of shape (experts, out, in) or (experts, in, out), under the
+same names. Headers do not say which; it follows from the shapes of a module's projections.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ramerge.core.tensors.text_config import Config, text_configs
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
 _IN_LAYER = re.compile(r"(^|\.)\d+\.")
 _QUERIES_KEYS_VALUES = ".c_attn.weight"
-# For each projection of experts how often its output may hold the inner size; empty for the projection back.
+# For each projection of experts: which multiples of the inner size its output may have; empty for down projections.
 _PROJECTIONS: Mapping[str, tuple[int, ...]] = {
     "gate_up_proj": (2,),
     "w13": (2,),
@@ -37,28 +37,28 @@ _STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_P
 
 @dataclass(frozen=True)
 class Orientation:
-    """Orientation of a model's linear weights.
+    """The orientation of a model's linear weights.
 
     Attributes:
-        is_conv1d: whether those of numbered layers are (in, out), as in the GPT-2 family; its heads are not.
-        stacks: the tensors with a projection of all experts: whether each is (experts, in, out), None if shapes do not
-            tell.
+        is_conv1d: whether weights in numbered layers are (in, out), as in the GPT-2 family. Heads never are.
+        stacks: for each tensor that stacks experts, whether it is (experts, in, out); None if shapes do not show it.
     """
 
     is_conv1d: bool
     stacks: Mapping[str, bool | None]
 
     def of(self, name: str) -> bool | None:
-        """Whether a linear weight, or each expert's in a tensor, is stored as (in, out); None if that is unknown."""
+        """Whether a linear weight, or each matrix in a stack, is stored as (in, out); None if that is unknown."""
         return self.stacks.get(name, self.is_conv1d and _IN_LAYER.search(name) is not None)
 
 
 def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orientation:
-    """The orientation of a model's linear weights, from shapes and `config.json`.
+    """Find the orientation of a model's linear weights, from shapes and `config.json`.
 
     Args:
-        config: its `config.json`. Without one, as in memory, shapes tell what is of the GPT-2 family; some stacks of
-            experts need the hidden size.
+        shapes: the shapes of all tensors by name.
+        config: the model's `config.json`. If it is empty, as in memory, the GPT-2 family is recognized by shapes, and
+            some stacks of experts stay unknown.
 
     Examples:
         >>> shapes = {"layers.0.mlp.experts.gate_up_proj": (8, 32, 32), "layers.0.mlp.experts.down_proj": (8, 16, 32)}
@@ -86,7 +86,10 @@ def _stacks(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bo
 
 
 def _orientation(shapes: Mapping[str, Sequence[int]], sizes: Collection[int]) -> bool | None:
-    """Whether the projections of a module are stored as (experts, in, out); the hidden size decides between both."""
+    """Whether the projections of a module are stored as (experts, in, out); None if unknown.
+
+    If shapes allow both, the hidden sizes in `config.json` decide.
+    """
     hidden_sizes = {transposed: _hidden_size(shapes, transposed) for transposed in (False, True)}
     possible = [transposed for transposed, size in hidden_sizes.items() if size is not None]
     if len(possible) > 1:
@@ -95,7 +98,7 @@ def _orientation(shapes: Mapping[str, Sequence[int]], sizes: Collection[int]) ->
 
 
 def _hidden_size(shapes: Mapping[str, Sequence[int]], transposed: bool) -> int | None:
-    """The hidden size, if the projections of a module have this orientation; None if their shapes contradict it."""
+    """The hidden size if the projections of a module have this orientation; None if their shapes contradict it."""
     sizes: set[int] = set()
     inner: list[set[int]] = []
     for projection, (_experts, rows, columns) in shapes.items():

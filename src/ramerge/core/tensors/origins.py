@@ -1,7 +1,8 @@
-"""Origins that move elements and do not change them: tensors in pieces, parts of tensors, transposed tensors.
+"""Origins that rearrange elements without changing them: tensors in pieces, parts of tensors, transposed tensors.
 
-A box in a tensor of many dimensions is read as a box in a matrix: dimensions that it covers completely are joined with
-the dimension before them. What remains has rows and columns, and at most one row at each end of a block is incomplete.
+A box in a tensor of many dimensions is read as a box in a matrix: each dimension that the box covers completely is
+merged into the dimension before it. A block then consists of rows, of which only the first and the last may be
+incomplete.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class Box:
     """A box in a matrix.
 
     Attributes:
-        row: its first row in the matrix.
-        column: its first column in the matrix.
-        width: columns of the matrix.
+        row: the first row of the box in the matrix.
+        rows: the number of rows in the box.
+        column: the first column of the box in the matrix.
+        columns: the number of columns in the box.
+        width: the number of columns in the matrix.
     """
 
     row: int
@@ -38,7 +41,7 @@ class Box:
 
     @staticmethod
     def of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
-        """The box of these sizes at these offsets in a tensor, as a box in a matrix; None if it is in none."""
+        """Convert a box in a tensor, with these offsets and sizes, to a box in a matrix; None if that is impossible."""
         axes: list[tuple[int, int, int]] = []  # extent, offset, size
         for extent, offset, size in zip(shape, offsets, sizes, strict=True):
             if axes and size == extent:
@@ -56,14 +59,14 @@ class Box:
 
     @property
     def is_run(self) -> bool:
-        """Whether its elements follow one another in the matrix."""
+        """Whether its elements are contiguous in the matrix."""
         return self.columns == self.width or self.rows == 1
 
 
 def _segments(start: int, stop: int, width: int) -> Iterator[tuple[int, int, int, int]]:
-    """Elements `start:stop` of a matrix as boxes: an incomplete row, complete rows, an incomplete row.
+    """Split elements `start:stop` of a matrix into boxes: an incomplete row, complete rows, an incomplete row.
 
-    Each as first row, row after the last, first column, column after the last.
+    Yields (first row, row after the last, first column, column after the last) for each box.
     """
     while start < stop:
         row, column = divmod(start, width)
@@ -78,21 +81,21 @@ def _segments(start: int, stop: int, width: int) -> Iterator[tuple[int, int, int
 
 
 def _rectangle(flat: Bytes, first: int, rows: int, pitch: int, columns: int) -> Bytes:
-    """`rows` stretches of `columns` bytes at distances of `pitch` bytes, the first at byte `first`; shares memory."""
+    """A view of `rows` runs of `columns` bytes each, at distances of `pitch` bytes, beginning with byte `first`."""
     end = first + (rows - 1) * pitch + columns
     return np.lib.stride_tricks.as_strided(flat[first:end], (rows, columns), (pitch, 1))
 
 
 @dataclass(frozen=True)
 class PlacedPiece:
-    """A part of a tensor that is stored as a tensor: a box, at `offsets`, one for each dimension."""
+    """A tensor that is one piece of a larger tensor: a box at `offsets`, one for each dimension."""
 
     offsets: tuple[int, ...]
     tensor: Tensor
 
 
 class _Rearrangement(Origin):
-    """Elements of other tensors, which are not changed. They come from one checkpoint, which has one encoding."""
+    """An origin that takes elements unchanged from other tensors of one checkpoint, which has only one encoding."""
 
     @property
     def encoding(self) -> str:
@@ -101,7 +104,7 @@ class _Rearrangement(Origin):
 
 @dataclass(frozen=True)
 class Pieces(_Rearrangement):
-    """Boxes of the same dtype that together make up a tensor without overlap; formats check this."""
+    """Pieces of the same dtype that together cover a tensor without overlap; formats check this."""
 
     pieces: tuple[PlacedPiece, ...]
 
@@ -160,9 +163,9 @@ class Pieces(_Rearrangement):
 
 @dataclass(frozen=True)
 class Cut(_Rearrangement):
-    """A box of another tensor, at `offsets`, one for each of its dimensions.
+    """A box of another tensor, at `offsets`, one for each of that tensor's dimensions.
 
-    The cut may have fewer dimensions than the other tensor: `sizes` are the box's in all of them.
+    The resulting tensor may have fewer dimensions than the other; `sizes` has one for each of the other's dimensions.
     """
 
     whole: Tensor
@@ -172,7 +175,7 @@ class Cut(_Rearrangement):
     @property
     @override
     def parts(self) -> Sequence[Tensor]:
-        """The whole other tensor, although only a part of it is read."""
+        """The whole other tensor, although only a part of it may be read."""
         return (self.whole,)
 
     @property
@@ -184,7 +187,7 @@ class Cut(_Rearrangement):
     @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
         box = self._box
-        # the most elements of the other tensor between the first and the last of so many elements
+        # the most elements of the other tensor from the first to the last of this many elements
         spanned = min(elements if box.is_run else -(-elements // box.columns) * box.width, self.whole.elements)
         own = 0 if box.is_run else room(spanned * itemsize(tensor.dtype))
         return own + self.whole.scratch(spanned)
@@ -212,8 +215,8 @@ class Cut(_Rearrangement):
 class Transposed(_Rearrangement):
     """Another tensor with its last two dimensions swapped.
 
-    A block of it lies in short runs all over the other tensor. So that matrix is read in stripes, as many rows at a
-    time as half a megabyte holds, and what is wanted is taken from each.
+    The elements of a block are spread in short runs over the whole other matrix. Therefore that matrix is read in
+    stripes of at most half a megabyte of rows, and the needed elements are copied from each stripe.
     """
 
     other: Tensor
@@ -234,7 +237,7 @@ class Transposed(_Rearrangement):
 
     @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        rows, columns = self.other.shape[-2:]  # of the other tensor; here there are `columns` rows
+        rows, columns = self.other.shape[-2:]  # of the other tensor; the transposed one has `columns` rows
         size = itemsize(tensor.dtype)
         words = out.view(f"u{size}")
         for matrix in range(start // (rows * columns), -(-stop // (rows * columns))):
@@ -266,7 +269,7 @@ def rows_of(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 
 def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
-    """A box of a tensor, made of the pieces and the bytes that hold it, without those that hold nothing of it."""
+    """Cut a box out of a tensor. Its origin only refers to the pieces and bytes that the box needs."""
     if sizes == tensor.shape:
         return tensor
     origin = tensor.origin
@@ -290,7 +293,7 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same elements in the same order, in another shape."""
+    """The same elements in the same order, with another shape."""
     outer, origin = len(tensor.shape) - len(shape), tensor.origin
     if isinstance(origin, Pieces) and outer >= 0 and tensor.shape == (1,) * outer + shape:
         inner = (PlacedPiece(p.offsets[outer:], reshaped(p.tensor, p.tensor.shape[outer:])) for p in origin.pieces)
@@ -301,7 +304,7 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def stack(name: str, tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors of one dtype, one below the other along the first dimension."""
+    """Concatenate tensors of one dtype along the first dimension."""
     first, *_ = tensors
     starts = np.cumsum([0, *[tensor.shape[0] for tensor in tensors]]).tolist()
     pieces = tuple(
@@ -312,7 +315,7 @@ def stack(name: str, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str | None:
-    """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if there is none."""
+    """Why boxes (offsets, sizes) do not exactly cover a tensor of this shape; None if they do."""
     for offsets, sizes in boxes:
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             return f"a piece has {quantity(len(sizes), 'dimension')}, the tensor {len(shape)}"
@@ -326,14 +329,14 @@ def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequen
 
 
 def _overlapping(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:
-    """Whether boxes overlap. All their faces cut the tensor into cells, and no cell may be in two boxes."""
+    """Why boxes overlap; None if they do not. Their faces cut the tensor into cells; no cell may be in two boxes."""
     if not shape:
         return "a scalar is there twice" if len(boxes) > 1 else None
     places = []
     for dim, extent in enumerate(shape):
         cuts = {0, extent, *(o[dim] for o, _ in boxes), *(o[dim] + s[dim] for o, s in boxes)}
         places.append({cut: place for place, cut in enumerate(sorted(cuts))})
-    # shards of a training have as many cells as boxes; an attack has the square
+    # shards from training give about as many cells as boxes; malicious ones could give quadratically many
     if math.prod(map(len, places)) > _CELLS * (len(boxes) + _CELLS):
         return f"{len(boxes):,} pieces lie in no order that a training makes"
     cells = np.zeros([len(cuts) - 1 for cuts in places], np.int32)

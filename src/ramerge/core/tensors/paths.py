@@ -1,4 +1,4 @@
-"""Checks that the paths in a checkpoint's files stay inside the checkpoint."""
+"""Check that paths written in a checkpoint's files stay inside the checkpoint."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ramerge.core.storage.location import Location
 
 
 def climbs_out(name: str) -> bool:
-    """Whether a relative path written in a file could leave the directory: absolute, `..`, a drive, a NUL."""
+    """Whether a path written in a file could lead out of its folder: it is absolute, or has `..`, a drive, or a NUL."""
     pure = PurePosixPath(name)
     return not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or ":" in name or "\0" in name
 
 
 def is_too_long(name: str) -> bool:
-    """Whether a relative path is too long for every file system."""
+    """Whether a relative path is too long for any file system."""
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
 def linked_out(path: Location, *others: Location) -> str:
-    """The message about links that lead out of their folder."""
+    """The message that links lead out of their folder."""
     do = "does" if len(others) == 1 else "do"
     as_well = f", as {do} {brief_list([other.name for other in others])}" if others else ""
     return (
@@ -32,5 +32,5 @@ def linked_out(path: Location, *others: Location) -> str:
 
 
 def common_folder(*paths: Path) -> Path:
-    """The innermost folder that holds all paths, before links are followed."""
+    """The innermost folder that contains all paths, without following links."""
     return Path(os.path.commonpath([path.absolute() for path in paths]))

@@ -1,8 +1,8 @@
-"""Names of one model under the prefixes of another: found by structure, not by a table of architectures.
+"""Map names of one model to the prefixes of another, by structure instead of a table of architectures.
 
-A *stack* is everything that begins alike before the first number of a name: `model.layers.`, `visual.blocks.`. The
-stacks of two models belong together whose tensors have the same names after the number, and the same shapes. What is
-next to a stack, such as embeddings and heads, moves with it.
+A *stack* is the set of tensors whose names have the same prefix before the first number, such as `model.layers.` or
+`visual.blocks.`. Stacks of two models correspond if their tensors have the same names after the number, and the same
+shapes. Tensors next to a stack, such as embeddings and heads, get its new prefix, too.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass
 class Stack:
-    """Tensors with a common prefix.
+    """Tensors with a common prefix before the layer's number.
 
     Attributes:
-        shapes: by what follows the number of the layer, with other numbers left out: the shapes of such tensors.
+        shapes: the shapes of tensors, by the rest of their names after the layer's number; other numbers become `#`.
+        layers: the numbers of the layers.
     """
 
     shapes: dict[str, set[Shape]] = field(default_factory=dict)
@@ -37,7 +38,7 @@ def stack_of(name: str) -> str:
 
 
 def _stacks(shapes: Mapping[str, Shape]) -> dict[str, Stack]:
-    """The stacks of a model, by their prefix."""
+    """The stacks of a model, by prefix."""
     stacks: dict[str, Stack] = {}
     for name, shape in shapes.items():
         if (parts := _NUMBERED_NAME.fullmatch(name)) is not None:
@@ -54,18 +55,18 @@ def align(
     fixed_stacks: Collection[str] = (),
     preferences: Collection[str] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Exchange prefixes of names: other names for tensors, as another model has them.
+    """Rename a model's tensors to the names in another model, by replacing prefixes.
 
     Args:
-        shapes: names and shapes of tensors that the other model does not have under these names.
-        targets: names and shapes of the tensors of the other model that are looked for.
-        fixed_stacks: stacks that both models have, so that nothing of them moves to another one.
-        preferences: words of names that decide where several stacks fit equally.
+        shapes: names and shapes of the tensors whose names the other model does not have.
+        targets: names and shapes of the other model's tensors that have no counterpart yet.
+        fixed_stacks: stacks that both models have, and that are therefore not renamed.
+        preferences: parts of names that decide if several stacks fit equally well.
 
     Returns:
-        The new names by the old ones, where they differ, and the prefixes that were exchanged.
+        The new names by old names, if they differ, and the new prefixes by old prefixes.
 
-    >>> aligned({"model.layers.0.w": (2,), "model.norm": (3,)}, {"lm.layers.0.w": (2,), "lm.norm": (3,)})
+    >>> align({"model.layers.0.w": (2,), "model.norm": (3,)}, {"lm.layers.0.w": (2,), "lm.norm": (3,)})
     ({'model.layers.0.w': 'lm.layers.0.w', 'model.norm': 'lm.norm'}, {'model.': 'lm.'})
     """
     stack_pairs = _pairs_of_stacks(
@@ -79,7 +80,7 @@ def align(
     prefixes: dict[str, str] = {}
     ends: dict[str, list[str]] = {}
     for name in targets:
-        ends.setdefault(_end(name), []).append(name)
+        ends.setdefault(_last_three_parts(name), []).append(name)
     for name, shape in shapes.items():
         stack = stack_of(name)
         if stack in stack_pairs:
@@ -99,7 +100,7 @@ def align(
 def _pairs_of_stacks(
     ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferences: Collection[str]
 ) -> dict[str, str]:
-    """Pairs of stacks: each with the one that it has most in common with, if there is only one."""
+    """Pair each stack with the most similar stack of the other model, if there is only one."""
 
     def likeness(old: str, new: str) -> tuple[int, ...]:
         one, other = ours[old], theirs[new]
@@ -128,13 +129,13 @@ def _pairs_of_stacks(
 
 
 def _around(old: str, new: str) -> tuple[str, str]:
-    """The prefixes in which the layers of two stacks lie."""
+    """The prefixes of the modules that contain two stacks."""
     before, after = (stack.rstrip(".").rpartition(".")[0] for stack in (old, new))
     return f"{before}." if before else "", f"{after}." if after else ""
 
 
 def _shorter(old: str, new: str) -> Iterable[tuple[str, str]]:
-    """Two prefixes without their common end: neighbors of a stack have the same prefix."""
+    """Yield two prefixes, and shorter ones without common last parts, which neighbors of a stack may have."""
     while True:
         yield old, new
         head, tail = old.rstrip(".").rpartition(".")[::2]
@@ -148,17 +149,17 @@ def _shortest(old: str, new: str) -> tuple[str, str]:
     return list(_shorter(old, new))[-1]
 
 
-def _end(name: str) -> str:
-    """The last two modules and the parameter of a name, which identify it; empty if it has fewer."""
+def _last_three_parts(name: str) -> str:
+    """The last three parts of a name (two modules and the parameter); empty if it has fewer parts."""
     parts = name.split(".")
     return ".".join(parts[-3:]) if len(parts) > 2 else ""
 
 
 def _in_front(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """The prefixes of a name and of the only other one with the same end; empty if there are several."""
+    """The prefixes of a name and of the other name with the same last parts; empty unless there is exactly one."""
     candidates = [
         other
-        for other in ends.get(_end(name), ())
+        for other in ends.get(_last_three_parts(name), ())
         if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}")
     ]
     both = min(len(name), *map(len, candidates)) if candidates else 0

@@ -1,7 +1,7 @@
-"""Reads blocks of tensors into reused buffers.
+"""Read blocks of tensors into reused buffers.
 
-By positioned reads, not through a memory map: a shrinking file or a failing disk is then an error that names the file,
-not a signal that kills the process. And resident memory is only that of the buffers.
+Files are read by positioned reads instead of memory maps: if a file shrinks or a disk fails, that raises an error that
+names the file, instead of a signal that kills the process. Resident memory is only that of the buffers.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.identity import is_another, is_same_elsewhere
 from ramerge.core.tensors.tensor import Stored, Tensor
 
-# Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
+# Many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 128
 _MOST_SECONDS = 2
 _REQUESTS = 16
-# Of a remote file: bytes between pieces of one request; bytes of such a request; kept answers.
+# For requests of several pieces of a remote file: the largest gap between pieces in bytes, the largest request in
+# bytes, and the number of responses that are kept.
 _GAP = 1 << 20
 _AHEAD = 4 << 20
 _ANSWERS = 2
 
 AHEAD_BYTES = _ANSWERS * _AHEAD
-"""What a reader holds of a remote file of which it reads small pieces (`Origin.ahead`)."""
+"""The bytes that a reader holds of each remote file from which it reads small pieces (`Origin.ahead`)."""
 
 MOST_KEPT = 600
 KEPT_BYTES = 6_000
-"""How many things a reader keeps for origins (`Reader.kept`), and how large each is."""
+"""The most objects that a reader keeps for origins (`Reader.kept`), and the size of each in bytes."""
 
 
 def threads_for(files: Iterable[Location]) -> int:
-    """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
+    """The number of threads that keeps processors and storage busy: one more than processors, because reads wait.
 
-    Remote requests take so long that many must be under way, and threads that wait cost little.
+    More for remote files: requests take so long that many must be in flight, and waiting threads cost little.
     """
     remote = any(is_far(path) for path in files)
     return max(processors() + 1, _REQUESTS if remote else 0)
 
 
 class Wanted(NamedTuple):
-    """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on.
+    """An array (uint8, contiguous) to fill with the bytes of a file, starting at byte `position`.
 
-    If there is a `stream`, these are the next bytes that it gives.
+    If there is a `stream`, these are its next bytes.
     """
 
     path: Location
@@ -73,7 +74,7 @@ class Wanted(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Elements `start:stop` of tensors, which are read together."""
+    """Elements `start:stop` of several tensors, which are read together."""
 
     tensors: Sequence[Tensor]
     start: int
@@ -87,7 +88,7 @@ class _Extent(NamedTuple):
 
 
 class _Ahead:
-    """Extents of a remote file, each requested as a whole when the first piece of it is needed."""
+    """Extents of a remote file, each of which is requested as a whole when its first piece is needed."""
 
     def __init__(self, extents: Iterable[_Extent]) -> None:
         self._extents = list(extents)
@@ -110,18 +111,18 @@ class _Ahead:
 
 
 class Files:
-    """Reads bytes of files, in any thread. All threads share one open file, and few files are open at a time.
+    """Reads bytes of files, in any thread. Threads share open files, and few files are open at a time.
+
+    When it is pickled for another machine, it opens the same files there. It compares each file by `is_same_elsewhere`
+    when it is first opened, and then by its identity on that machine.
 
     Args:
         identities: the expected identities of files. Other files are not checked.
-
-    Pickled for another machine, it opens the same files there. These are then found by `is_same_elsewhere`, and
-    by that machine's own identity once a file has been opened.
     """
 
     def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
-        self._unseen: set[Location] = set()  # by this machine
+        self._unseen: set[Location] = set()  # files not yet opened on this machine
         self._open_file = lru_cache(_MOST_OPEN)(self._open)
         self._opening = threading.Lock()
 
@@ -135,13 +136,13 @@ class Files:
         self.close()
 
     def close(self) -> None:
-        """Close all files. No thread may be reading. They are opened again when they are read again."""
+        """Close all files, while no thread is reading. Later reads open them again."""
         if "_requests" in vars(self):
             vars(self).pop("_requests").shutdown()
         self._open_file.cache_clear()
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
+        """Fill `out` (uint8, contiguous) with the bytes of a file, starting at byte `position`.
 
         Raises:
             CheckpointError: the file ends early, cannot be read, or has changed.
@@ -150,7 +151,7 @@ class Files:
             path.storage.fill(path.key, position, out)
             return
         try:
-            with self._opening:  # so that each file is opened once
+            with self._opening:  # so that each file is opened only once
                 file = self._open_file(path)
             view = out.data
             while view:
@@ -162,7 +163,7 @@ class Files:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
     def fill_all(self, ranges: Sequence[Wanted]) -> None:
-        """Fill arrays. Remote data are requested at the same time, with few requests for all threads together.
+        """Fill several arrays. Remote data is requested concurrently, with a limit on the requests of all threads.
 
         Raises:
             CheckpointError: as for `fill`.
@@ -173,7 +174,7 @@ class Files:
             for each in (*remote[:1], *(each for each in ranges if not is_far(each.path))):
                 self._fill_one(each)
         finally:
-            wait(requests)  # until then they write into the arrays
+            wait(requests)  # they write into the arrays until they are done
         for request in requests:
             request.result()
 
@@ -188,7 +189,7 @@ class Files:
         return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="ramerge-request")
 
     def _open(self, path: Path) -> OpenFile:
-        """Open a file. If the process may not open more, others are closed as soon as no thread reads them."""
+        """Open a file. If the process has too many open files, close others as soon as no thread reads them."""
         deadline = monotonic() + _MOST_SECONDS
         while True:
             try:
@@ -212,7 +213,7 @@ class Files:
 
 
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
-    """The position of elements `start:stop` of a tensor in files; None if that is here, or if they are computed."""
+    """The extent of elements `start:stop` in a remote file; None if they are local or computed."""
     origin, width = tensor.origin, itemsize(tensor.dtype)
     if not isinstance(origin, Stored) or not is_far(origin.path):
         return None
@@ -220,7 +221,7 @@ def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
 
 
 def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
-    """Extents of a file in their order, joined where little lies between them, and cut where they are long."""
+    """Join sorted extents of a file if the gap between them is small, and split long ones."""
     extent_before: _Extent | None = None
     for extent in extents:
         if (
@@ -246,8 +247,8 @@ class Reader:
 
     Attributes:
         files: the open files, which threads may share.
-        arena: memory for blocks and for reading them.
-        kept: what origins keep between blocks, at most `MOST_KEPT` things of a few kilobytes, the oldest first.
+        arena: memory for blocks, and for reading them.
+        kept: objects that origins keep between blocks, oldest first: at most `MOST_KEPT`, of a few kilobytes each.
     """
 
     def __init__(self, files: Files, arena: Arena | None = None) -> None:
@@ -261,7 +262,7 @@ class Reader:
         self._ahead: dict[Location, _Ahead] = {}
 
     def expect(self, spans: Iterable[Span]) -> None:
-        """Be notified of the blocks that come next; those that follow one another in a remote file are one request."""
+        """Announce the next blocks, so that consecutive blocks of a remote file become one request."""
         self._streams = {}
         ends: dict[tuple[Remote, int], Stream] = {}
         pieces: dict[Remote, list[_Extent]] = {}
@@ -280,7 +281,7 @@ class Reader:
         self._ahead = {path: _Ahead(_together(sorted(extents))) for path, extents in pieces.items()}
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
-        """As `Files.fill`, but from an answer to one request for several pieces where `expect` has heard of them.
+        """Like `Files.fill`, but uses the response to a request for several pieces, if `expect` has announced them.
 
         Raises:
             CheckpointError: as for `Files.fill`.
@@ -289,12 +290,12 @@ class Reader:
             self.files.fill(path, position, out)
 
     def begin(self, start: int, stop: int) -> None:
-        """Take all memory back. Blocks of elements `start:stop` come next."""
+        """Free all blocks, and begin with blocks of elements `start:stop`."""
         self.arena.clear()
         self._start, self._stop, self._blocks, self._digests = start, stop, {}, {}
 
     def blocks(self, tensors: Sequence[Tensor]) -> list[NDArray[np.uint8]]:
-        """The blocks of tensors, as `block` gives them. Remote ones are requested together.
+        """The current blocks of several tensors, as from `block`; remote blocks are requested together.
 
         Raises:
             CheckpointError: as for `block`.
@@ -314,7 +315,7 @@ class Reader:
         return list(map(self.block, tensors))
 
     def block(self, tensor: Tensor) -> NDArray[np.uint8]:
-        """The block of a tensor, uint8, with zeros up to a multiple of 4 bytes; read once and held until `begin`.
+        """The current block of a tensor, uint8, padded with zeros to a multiple of 4 bytes; read once until `begin`.
 
         Raises:
             CheckpointError: a file ends early, cannot be read, or has changed.
@@ -330,14 +331,14 @@ class Reader:
         return (self._stop - self._start) * itemsize(tensor.dtype)
 
     def _room(self, tensor: Tensor) -> NDArray[np.uint8]:
-        """Memory for the block of a tensor, with zeros up to a multiple of 4 bytes."""
+        """Memory for the block of a tensor, padded with zeros to a multiple of 4 bytes."""
         size = self._nbytes(tensor)
         part = self.arena.take(size + -size % 4)
         part[size:] = 0
         return part
 
     def read(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
-        """Fill `out` (uint8, contiguous) with elements `start:stop`; copied where the block in memory holds them.
+        """Fill `out` (uint8, contiguous) with elements `start:stop`; copies them if they are in the current block.
 
         Raises:
             CheckpointError: a file ends early, cannot be read, or has changed.
@@ -347,7 +348,7 @@ class Reader:
             out[:] = data
 
     def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
+        """Like `read`, but return a view of the current block if it has the elements, otherwise `out`."""
         if self.holds(tensor, start, stop):
             width = itemsize(tensor.dtype)
             return self._blocks[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
@@ -356,11 +357,11 @@ class Reader:
         return out
 
     def holds(self, tensor: Tensor, start: int, stop: int) -> bool:
-        """Whether the block in memory holds elements `start:stop`."""
+        """Whether the current block of a tensor is in memory and has elements `start:stop`."""
         return id(tensor) in self._blocks and self._start <= start and stop <= self._stop
 
     def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
-        """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""
+        """The xxh3-128 digest of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""
         key = id(tensor), start, stop
         if key not in self._digests:
             self._digests[key] = xxhash.xxh3_128_digest(data.data)

@@ -1,4 +1,4 @@
-"""Numbers of another tensor, rounded to a narrower dtype: quantized weights as a trainer has loaded them."""
+"""Tensors rounded to a narrower dtype: quantized weights as a trainer has loaded them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ramerge.core.tensors.tensor import Origin, Tensor
 
 @dataclass(frozen=True)
 class Rounding(Origin):
-    """Each element of `exact`, rounded once to the dtype of the tensor that has this origin, to nearest even."""
+    """The elements of `exact`, rounded once (half to even) to the dtype of the tensor with this origin."""
 
     exact: Tensor
 
@@ -54,5 +54,5 @@ class Rounding(Origin):
 
 
 def round_tensor(tensor: Tensor, dtype: str) -> Tensor:
-    """The tensor with its elements rounded to a narrower dtype."""
+    """A tensor with the elements of another, rounded to a narrower dtype."""
     return Tensor(tensor.name, dtype, tensor.shape, Rounding(tensor))

@@ -1,4 +1,4 @@
-"""Tensors that are stored as codes of 8 or 4 bits and scales."""
+"""Tensors that are stored as 8-bit or 4-bit codes and scales."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from ramerge.core.tensors.tensor import Origin, Tensor
 
 @dataclass(frozen=True)
 class Scaling(Origin):
-    """float32 numbers: code times scale, as `kernels.dequantize` computes them.
+    """float32 numbers, each a code times a scale, computed by `kernels.dequantize`.
 
     Attributes:
         codes: the tensor of codes, in the same row-major order.
-        scales: the tensor of scales, a grid for each matrix.
-        factor: a tensor of one float32 number, or one for each matrix; every scale is multiplied by it first.
-        divisor: a tensor of one float32 number; every scale is divided by it first.
-        dtype: in which the model had the tensor before it was quantized.
-        powers: whether scales are powers of two, whatever their format.
+        format: the format of the codes.
+        scales: the tensor of scales, with a grid for each matrix.
+        scale_format: the format of the scales.
+        grid: the shape of a matrix, and of the blocks that share a scale.
+        factor: a tensor with one float32 number, or one per matrix; each scale is multiplied by it first.
+        divisor: a tensor with one float32 number; each scale is divided by it first.
+        dtype: the dtype that the model's tensor had before it was quantized.
+        powers: whether all scales are powers of two, even if their format allows others.
     """
 
     codes: Tensor
@@ -64,7 +67,7 @@ class Scaling(Origin):
         grid, per = self.grid, len(dequantize.CODES[self.format])
         codes = elements // per + (per > 1)
         rows = (elements - 1) // grid.columns + 2 if elements else 0
-        # an incomplete row of scales at each end, and where a matrix ends
+        # an incomplete row of scales at each end, and at the end of each matrix
         down = rows // grid.block_rows + 2 + rows // grid.rows + 1
         scales = min(min(rows, down) * grid.across, self.scales.elements)
         inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
@@ -95,7 +98,7 @@ class Scaling(Origin):
 
     @staticmethod
     def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
-        """A scalar factor of scales: the only one, or that of a matrix; 1 if there is none."""
+        """Read the factor or divisor of the scales of matrix number `place`; 1 if there is none."""
         if tensor is None:
             return 1.0
         place = place if tensor.elements > 1 else 0
@@ -104,7 +107,7 @@ class Scaling(Origin):
         return float(one.view(np.float32)[0])
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
-        """Bytes of codes and scales for elements `start:stop`, in memory of the reader's arena."""
+        """Read the bytes of codes and scales for elements `start:stop`, into memory of the reader's arena."""
         per = len(dequantize.CODES[self.format])
         first, last = start // per, -(-stop // per)
         codes = reader.arena.take(last - first)
@@ -116,7 +119,7 @@ class Scaling(Origin):
 
 
 def requantizable(tensor: Tensor) -> Scaling | None:
-    """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
+    """The codes and scales of a tensor, if results can be quantized in the same way; None if they cannot."""
     origin = tensor.origin
     if not isinstance(origin, Scaling) or origin.factor is not None or origin.divisor is not None:
         return None
@@ -124,7 +127,7 @@ def requantizable(tensor: Tensor) -> Scaling | None:
 
 
 def recountable(tensor: Tensor) -> Scaling | None:
-    """The codes and scales of a tensor if the effect of storing results in the same way can be counted."""
+    """The codes and scales of a tensor, if the effect of quantizing results in the same way can at least be counted."""
     origin = tensor.origin
     if isinstance(origin, Scaling) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
         return origin if origin.grid.block_rows == 1 else None
@@ -132,7 +135,7 @@ def recountable(tensor: Tensor) -> Scaling | None:
 
 
 def scaling_unit(origin: Scaling) -> int:
-    """The fewest elements of a scaled tensor that can be quantized alone, beginning at a multiple of this number."""
+    """The least number of elements that can be quantized alone, if they begin at a multiple of this number."""
     grid = origin.grid
     rows = grid.block_rows
     if rows >= grid.rows or (grid.rows % rows and origin.codes.elements > grid.rows * grid.columns):
@@ -141,7 +144,7 @@ def scaling_unit(origin: Scaling) -> int:
 
 
 def scratch_of(origin: Scaling, elements: int) -> int:
-    """The most bytes of temporary memory that `requantize` takes for so many elements."""
+    """The most bytes of temporary memory that `requantize` takes for this many elements."""
     tensor = Tensor("", "F32", (elements,), origin)
     return 2 * origin.scratch(tensor, elements)
 
@@ -149,14 +152,16 @@ def scratch_of(origin: Scaling, elements: int) -> int:
 def requantize(
     origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> tuple[Bytes, Bytes]:
-    """Quantize elements `start:stop` of a tensor as it is stored. Unchanged blocks keep their stored codes.
+    """Quantize new values of elements `start:stop` like the stored tensor. Unchanged blocks keep their codes.
 
     Args:
         start: a multiple of `scaling_unit`.
-        stop: another one, or the end of the tensor.
+        stop: a multiple of `scaling_unit`, or the end of the tensor.
+        values: the new values.
+        old: the decoded values of the stored tensor.
 
     Returns:
-        The bytes of their codes, and of their scales.
+        The bytes of the codes, and of the scales.
     """
     old_codes, old_scales = origin.read_parts(reader, start, stop)
     codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
@@ -179,10 +184,9 @@ def requantize(
 def reread(
     origin: Scaling, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Elements `start:stop` as they would be once they are stored as the tensor is, and read again.
+    """The values that elements `start:stop` would have after quantizing them like the stored tensor and decoding them.
 
-    Args, Raises:
-        as for `requantize`, with an origin from `recountable`.
+    The arguments are those of `requantize`, with an origin from `recountable`.
     """
     values_read = reader.arena.take(4 * values.size).view(np.float32)
     if origin.format in quantize.CODES:
@@ -207,5 +211,5 @@ def reread(
 
 
 def decode_parts(origin: Scaling, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
-    """Decode bytes of codes and scales, from element `start` on; `out` is float32, 1-D."""
+    """Decode bytes of codes and scales, beginning with element `start`, into `out` (float32, 1-D)."""
     dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

@@ -1,10 +1,10 @@
 """A weighted mean of tensors: checkpoints of a run as one model, read block by block.
 
-    x_0 + sum_t W_t (x_t - x_(t-1))        W_t = w_t + w_(t+1) + ... of weights that add up to 1
+    x_0 + sum_t W_t (x_t - x_(t-1))        W_t = w_t + w_(t+1) + ..., where the weights w add up to 1
 
-That is sum_t w_t x_t, and exact where no checkpoint moved an element. The changes are added one after another in
-float32 (float64 if a tensor is F64), so bytes do not depend on blocks or on how many tensors are read at once. And a
-checkpoint that is stored as a change of the one before it is never made: its changes are added where there are any.
+This equals sum_t w_t x_t, and is exact for elements that no checkpoint moved. The changes are added one after another
+in float32 (float64 if a tensor is F64), so the result does not depend on blocks or on how many tensors are read at
+once. A checkpoint that is stored as changes of the one before it is never fully computed: only its changes are added.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
 
 class _Step(NamedTuple):
-    """From a term to the next: the factor of its changes, and whether the next one stores these."""
+    """The step from one term to the next: the factor of the changes, and whether the next term stores its changes."""
 
     before: Tensor
     term: Tensor
@@ -37,18 +37,18 @@ class _Step(NamedTuple):
 
 
 def _together(steps: Sequence[_Step]) -> int:
-    """Number of terms that are held at once."""
+    """The number of terms that are held in memory at once."""
     runs = [len(list(group)) for is_change, group in groupby(steps, attrgetter("is_change")) if not is_change]
     return 1 + min(max(runs, default=0), kernels.GROUP)
 
 
 @dataclass(frozen=True)
 class WeightedSum(Origin):
-    """Elements in float32, or float64 if a tensor is F64.
+    """A weighted sum of tensors, in float32, or float64 if a tensor is F64.
 
     Attributes:
-        terms: tensors of one shape; later ones may be changes of those before them.
-        weights: one for each, which add up to 1.
+        terms: tensors of one shape; each may be stored as changes of the one before it.
+        weights: one weight per term; they add up to 1.
     """
 
     terms: tuple[Tensor, ...]
@@ -64,13 +64,13 @@ class WeightedSum(Origin):
     def likeness(self) -> Hashable:
         first, *others = self.terms
         changes = [term.origin.is_change_of(before) for before, term in pairwise(self.terms)]
-        # of a change, only its own memory counts, which is that of all changes; a long chain need not be followed
+        # reading changes takes the same memory for all changes, so a long chain need not be followed
         rest = [is_change or term.likeness for is_change, term in zip(changes, others, strict=True)]
         return first.likeness, tuple(rest)
 
     @property
     def _factors(self) -> list[float]:
-        """W_1, W_2 and so on."""
+        """The factors W_1, W_2, ... of the changes."""
         return list(accumulate(reversed(self.weights)))[-2::-1]
 
     @property
@@ -80,7 +80,7 @@ class WeightedSum(Origin):
 
     @override
     def leaves(self) -> Iterator[Stored]:
-        """The stored extents of all terms; shared extents are listed once."""
+        """Yield the stored extents of all terms; for a term that is stored as changes, only those of its changes."""
         first, *others = self.terms
         yield from first.origin.leaves()
         for before, term in zip(self.terms, others, strict=False):
@@ -99,11 +99,11 @@ class WeightedSum(Origin):
                 inner.append(origin.scratch_of_changes(step.term, step.before, size))
             else:
                 inner.append(origin.scratch(step.term, size) + room(size * width))
-        # the result, the sum of changes, and the tensors of a group
+        # memory for the result, the sum of changes, and the terms of a group
         return 2 * room(size * whole) + _together(steps) * room(size * sum_itemsize) + max(inner)
 
     def steps(self, real: str) -> list[_Step]:
-        """From each term to the next, for a mean of this dtype."""
+        """The steps from each term to the next, for a mean of the dtype `real`."""
         sum_dtype = self.held_dtype(real)
         return [
             _Step(before, term, factor, term.dtype == sum_dtype and term.origin.is_change_of(before))
@@ -111,7 +111,7 @@ class WeightedSum(Origin):
         ]
 
     def held_dtype(self, real: str) -> str:
-        """The dtype in which elements are held: the stored one, if all are stored alike; else that of the mean."""
+        """The dtype in which terms are held in memory: their own if all have the same, otherwise that of the mean."""
         dtypes = {term.dtype for term in self.terms}
         return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
 
@@ -120,29 +120,31 @@ class WeightedSum(Origin):
         if start == stop:
             return
         grain, width = self.grain, itemsize(tensor.dtype)
-        low, high = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
-        whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
-        self._compute(reader, tensor.dtype, low, high, whole)
-        if whole is not out:
-            out[:] = whole[(start - low) * width : (stop - low) * width]
+        aligned_start, aligned_stop = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
+        is_aligned = (aligned_start, aligned_stop) == (start, stop)
+        aligned_block = out if is_aligned else reader.arena.take((aligned_stop - aligned_start) * width)
+        self._compute(reader, tensor.dtype, aligned_start, aligned_stop, aligned_block)
+        if not is_aligned:
+            out[:] = aligned_block[(start - aligned_start) * width : (stop - aligned_start) * width]
 
-    def _compute(self, reader: Reader, real: str, low: int, high: int, out: Bytes) -> None:
-        """Fill `out` with the mean of elements `low:high`, which begin and end at the grain."""
+    def _compute(self, reader: Reader, real: str, aligned_start: int, aligned_stop: int, out: Bytes) -> None:
+        """Fill `out` with the mean of elements `aligned_start:aligned_stop`, which begin and end at the grain."""
         sum_dtype, result = self.held_dtype(real), out.view(FORMATS[real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
         steps = self.steps(real)
-        slots = [reader.arena.take((high - low) * itemsize(sum_dtype)) for _ in range(_together(steps))]
+        count = aligned_stop - aligned_start
+        slots = [reader.arena.take(count * itemsize(sum_dtype)) for _ in range(_together(steps))]
         waiting, weights = [0], list[float]()
 
         def fetch(term: Tensor, slot: Bytes) -> None:
             if term.dtype == sum_dtype:
-                reader.read(term, low, high, slot)
+                reader.read(term, aligned_start, aligned_stop, slot)
                 return
-            with reader.arena.scratch():  # tensors have several dtypes, so this is the mean's
-                words = reader.arena.take((high - low) * itemsize(term.dtype))
-                reader.read(term, low, high, words)
-                convert(term.dtype, words, sum_dtype, slot, high - low)
+            with reader.arena.scratch():  # terms have different dtypes, so they are held in the mean's
+                words = reader.arena.take(count * itemsize(term.dtype))
+                reader.read(term, aligned_start, aligned_stop, words)
+                convert(term.dtype, words, sum_dtype, slot, count)
 
         def add() -> None:
             if weights:
@@ -158,7 +160,7 @@ class WeightedSum(Origin):
                 factors = [(step.term, step.factor) for step in chain]
                 with reader.arena.scratch():
                     origin, before = chain[0].term.origin, chain[0].before
-                    origin.add_changes(reader, before, factors, low, high, slots[waiting[0]], total)
+                    origin.add_changes(reader, before, factors, aligned_start, aligned_stop, slots[waiting[0]], total)
                 continue
             for step in group:
                 if len(waiting) == len(slots):
@@ -172,8 +174,10 @@ class WeightedSum(Origin):
 
 
 def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean of tensors of one shape, in their common arithmetic. Those of weight 0 are not read. Weights
-    add up to 1.
+    """The weighted mean of tensors of one shape, in their common arithmetic; tensors with weight 0 are not read.
+
+    Args:
+        weights: one weight per tensor; they must add up to 1.
     """
     terms_with_weights = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
     terms, factors = zip(*terms_with_weights, strict=True)
@@ -184,6 +188,6 @@ def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> T
 
 
 def is_quantized(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are those of codes, or means of such numbers."""
+    """Whether a tensor is decoded from codes, or is a mean of such tensors."""
     origin = tensor.origin
     return bool(tensor.encoding) or (isinstance(origin, WeightedSum) and all(map(is_quantized, origin.terms)))
