@@ -374,7 +374,7 @@ class Method(ABC, Generic[P, R]):
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         side: the side input that each agent needs; None for none.
         columns: the figures that `report` returns.
-        for_sparse: whether it is made for sparse task vectors, and treats elements that only one agent moved separately.
+        for_sparse: whether it is made for sparse task vectors: it treats elements that only one agent moved separately.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
     """
 
@@ -437,7 +437,7 @@ class Method(ABC, Generic[P, R]):
         return None
 
     def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
-        """Return the figures of each agent. `parts`: results of the statistic `reported`, one for each of its scopes."""
+        """Return each agent's figures. `parts`: results of the statistic `reported`, one for each part of the model."""
         return [{} for _ in agents]
 
     def remarks(self, figures: Figures) -> str:

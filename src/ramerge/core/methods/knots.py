@@ -27,7 +27,7 @@ class KnotsParameters(WeightedParameters):
 
 
 def _shared_basis(taus: Sequence[Array]) -> Array:
-    """Left singular vectors, shape (m, rank), of all task vectors side by side; computed from the smaller Gram matrix."""
+    """Left singular vectors, shape (m, rank), of all task vectors side by side; from the smaller Gram matrix."""
     out, width = taus[0].shape
     joint = (out, width * len(taus))
     if out <= joint[1]:

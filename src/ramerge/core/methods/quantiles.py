@@ -133,7 +133,7 @@ def rank_statistic(values: Values, scope: str = "tensor", after: Statistic | Non
 
 
 def _find(row: NDArray[np.int64], rank: int) -> _Bin:
-    """The bin of the `rank`-th largest value; the bin of infinity for 0, and the lowest bin if there are fewer values."""
+    """The bin of the `rank`-th largest value; the bin of infinity for 0, the lowest bin if there are fewer values."""
     if not rank:
         return _Bin(_INFINITE_BIN, 0, 0)
     from_top = np.cumsum(row[::-1])

@@ -45,7 +45,7 @@ class Sums(Statistic[S]):
     @staticmethod
     @abstractmethod
     def terms(agents: int) -> Sequence[tuple[int, int]]:
-        """The pairs of agents whose values are multiplied and summed, for each summand, as `kernels.sums` takes them."""
+        """The pairs of agents whose values are multiplied and summed for each summand, as `kernels.sums` takes them."""
 
     @abstractmethod
     def summands(self, required: Any) -> list[Summand]:

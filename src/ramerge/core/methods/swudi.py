@@ -90,7 +90,7 @@ def _chosen_rank(method: str, values: Array, shape: Shape) -> int:
     """The number of leading directions that `aswudi` solves for by the rule `method`; at least 1.
 
     Args:
-        values: eigenvalues of C, descending; negligible ones are 0. Fewer than n values may be passed; the others are 0.
+        values: eigenvalues of C, descending; negligible ones are 0, and so are the last if fewer than n are passed.
     """
     if not values.size or not values[0]:
         return 1

@@ -44,7 +44,7 @@ class Contents:
             format has no such files.
         notes: remarks on how the folder is read.
         warnings: likely mistakes.
-        tokenizers: folders whose tokenizer files replace those of `metadata_folder`; later folders come first.
+        tokenizers: folders whose tokenizer files replace those of `metadata_folder`; later folders take precedence.
         quantized: how the weights are stored if they, or the weights that an adapter changes, are quantized; `tensors`,
             `shards` and `config` are then those of the model without quantization.
         vocabulary: rows of the embeddings, if their number differs from `config.json` in `metadata_folder`.
