@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ramerge import InputError, RecipeError
 from ramerge.calibration.prompts import Prompt
 from ramerge.scoring.functions import in_words, load
@@ -22,15 +24,23 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
     if not spec:
         return
     try:
-        parameter = inspect.signature(_load_reward(spec)).parameters.get(_TRUTH)
+        signature = inspect.signature(_load_reward(spec))
     except ValueError:  # of a function that is not written in Python
-        parameter = None
+        return
+    try:
+        signature.bind(solution_str="", **next((each.about for agent in prompts.values() for each in agent), {}))
+    except TypeError as error:
+        raise RecipeError(
+            f"--reward {spec}: {error}; it must take verl's arguments, (data_source, solution_str, ground_truth, "
+            f"extra_info), and return a number, but takes {signature}"
+        ) from error
+    parameter = signature.parameters.get(_TRUTH)
     if parameter is None or parameter.default is not parameter.empty:
         return
     gaps = {name: [each for each in agent if _lacks_truth(each)] for name, agent in prompts.items()}
     if problems := [
-        f"{files[name]}: {len(gap):,} of {len(prompts[name]):,} prompts lack reward_model with {_TRUTH}, which "
-        f"--reward {spec} takes (the first: {gap[0].place}); add it, or give its parameter {_TRUTH} a default"
+        f"{files[name]}: {len(gap):,} of {len(prompts[name]):,} prompts lack {_TRUTH} (at the top or in reward_model), "
+        f"which --reward {spec} takes (the first: {gap[0].place}); add it, or give its parameter {_TRUTH} a default"
         for name, gap in gaps.items()
         if gap
     ]:
@@ -53,6 +63,8 @@ def reward_of(spec: str) -> RewardFunction | None:
         try:
             result = function(solution_str=text, **prompt.about)
             value = result.get("score", result.get("reward")) if isinstance(result, Mapping) else result
+            if not isinstance(value, int | float | np.number):
+                raise TypeError(f"it returned {value!r:.100}, and must return a number, or a mapping with score")
             number = float(value)
             if not math.isfinite(number):
                 raise ValueError(f"the reward is {number}, and must be a finite number")

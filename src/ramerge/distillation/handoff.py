@@ -160,9 +160,12 @@ def handoff(
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
     notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
     if settings.hardest is not None:
-        counts = {name: len(each) for name, each in own_prompts.items()}
+        counts = {
+            name: f"{sum(prompt.key in likelihoods.get(name, {}) for prompt in each)} of {len(each)} of {name}"
+            for name, each in own_prompts.items()
+        }
         own_prompts = hardest(own_prompts, likelihoods, settings.hardest)
-        counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
+        counts_text = enumerated(list(counts.values()))
         notes.append(
             f"--hardest {settings.hardest}: only prompts that the search has scored can be kept: {counts_text}"
         )

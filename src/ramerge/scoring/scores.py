@@ -237,7 +237,10 @@ def read_scores(result: object) -> dict[str, Measure]:
         if isinstance(value, bool | int | float):
             figures[name] = Measure(_finite(name, value))
         elif not isinstance(value, Sequence) or isinstance(value, str):
-            raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+            raise ScoreFailedError(
+                f"{shown(name, 60)}: the score function returned {quoted(value)}; it must be a number or a list of "
+                "numbers"
+            )
         elif not value:
             raise ScoreFailedError(f"{shown(name, 60)}: has no items")
         else:

@@ -165,6 +165,8 @@ def score_of(options: dict[str, Any]) -> str | CustomScore:
         if wrong := [flag for flag, value in (("--serve", server), ("--reward", options["reward"])) if value]:
             raise EvaluationError(f"{flag}: is for tasks and prompts, and --score names a function" for flag in wrong)
         return spec
+    if spec.endswith(".py"):
+        raise EvaluationError(f"--score {spec}: names no function of the file; write {spec}:FUNCTION")
     if server is None:
         raise EvaluationError(
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "

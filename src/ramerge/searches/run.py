@@ -302,7 +302,7 @@ def _try_points(
         raise EvaluationError(
             [
                 f"{quantity(error.count, 'point')} in a row failed; the last: {error.trial.failure}; all are kept in "
-                f"{folder.root}, and the same command resumes with the next point (--most-failures 0 never stops)",
+                f"{folder.root}; run the same command again once the cause is mended (--most-failures 0 never stops)",
                 *folder.said_by_score(),
             ]
         ) from error

@@ -11,6 +11,7 @@ from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import enumerated, quantity, shown
 from ramerge.searches.evidence import Estimate
+from ramerge.searches.own_replies import MOST_CANDIDATES
 from ramerge.searches.results import BY_AGREEMENT, SUM_FIRST, TEMPER, SearchResult, counts
 from ramerge.searches.space import label, spelling
 
@@ -31,7 +32,7 @@ def summary(result: SearchResult, out: Path) -> list[str]:
             *_mass_table(result),
             *others,
             *failures(result),
-            f"{out}: checkpoint in best, recipe in recipe.yaml",
+            f"best merge: {out}/best, its recipe: {out}/recipe.yaml",
         ]
     states = counts(result.points)
     clauses = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
@@ -39,8 +40,8 @@ def summary(result: SearchResult, out: Path) -> list[str]:
     clauses += [f"{states['failed']:,} failed"] if states["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
     where = (
-        f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
-        "recipe in recipe.yaml"
+        f"{out}: {', '.join(clauses)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; best merge: "
+        f"{out}/best, its recipe: {out}/recipe.yaml"
     )
     return [*_ranking(result), *findings(result, out), *failures(result), where]
 
@@ -150,7 +151,10 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         which = f"right replies ({right})" if right else "replies, right or wrong"
         temper = float(result.score.get(TEMPER, 1.0))
         temper_note = f" (tempered by {temper:.3g}, as replies are long)" if temper > 1 else ""
-        own = "of its own replies, asked where mass does not separate merges; the best has the greatest mean of both"
+        own = (
+            f"of its own replies, asked of at most {MOST_CANDIDATES} merges that mass does not separate; the best has "
+            "the greatest mean of both"
+        )
         reply_note = f"; right: the share that is right {own}" if best.right else ""
         return [
             f"mass: how likely the merge is to give the agents' own {which}{temper_note}; higher is better. NLL: "
@@ -187,13 +191,15 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
     if len(result.objectives) > 1:
         return []
     if over is None:
+        if not by_mass:
+            return ["enough? agents were not scored; --score-agents compares the best merge with them"]
+        own = "the best merge itself replies to the held-out prompts, and is compared with its agents"
         how = (
-            "mass does not tell; with --reward and --generate, the best merge itself replies to the held-out prompts, "
-            "and is compared with its agents"
-            if by_mass
-            else "agents were not scored; --score-agents compares the best merge with them"
+            f"with --generate (and --reward), {own}"
+            if result.score.get("rewarded")
+            else f"where a reward function (--reward) finds right replies, {own} with --generate"
         )
-        return [f"enough? {how}"]
+        return [f"enough? mass only ranks merges; {how}"]
     lines = []
     if by_mass:
         right = result.winner.right
@@ -202,14 +208,17 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
     figures = _with_interval(over, sign=True, digits=3)
     if over.holds_0:
         # of a few prompts that are all right, the interval is a point
-        few = f" on {sum(count for _, count in result.score['right'].values())} prompts" if by_mass else ""
+        counts = [count for _, count in result.score["right"].values()] if by_mass else []
+        few = f" on {sum(counts)} prompts" if by_mass else ""
         more = "prompts (--prompt-count)" if by_mass else "items of the score"
         loss = max(-result.objectives[0].sign * bound for bound in (over.low or 0.0, over.high or 0.0))
         condition = f"If a loss of {loss:.3f} is small enough, evaluate" if loss > 0 else "Evaluate"
-        verdict = (
-            f"no difference from its agents is visible{few}: {figures}. {condition} the merge on your own tasks and "
-            f"ship it; more {more} show smaller differences"
+        advice = (
+            f"That is too few to tell: give more {more}"
+            if any(count < FEW for count in counts)
+            else f"{condition} the merge on your own tasks and ship it; more {more} show smaller differences"
         )
+        verdict = f"no difference from its agents is visible{few}: {figures}. {advice}"
     elif result.objectives[0].sign * over.value >= 0:
         verdict = f"better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
     else:

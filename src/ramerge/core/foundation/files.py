@@ -272,6 +272,8 @@ def check_file(path: Path) -> None:
         RecipeError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
         OutputError: the disk fails.
     """
+    if path.is_dir() and not path.is_symlink():
+        raise RecipeError(f"{path}: cannot be written: it is a folder; name a file in it")
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(any(path.parent.glob(name)) for name in _OF_CHECKPOINTS):

@@ -82,6 +82,9 @@ def _checked_address(text: str) -> str:
     name = f"{scheme}://{rest}"
     if query_mark:
         raise CheckpointError(f"{name}: a query has no meaning here; credentials come from the environment")
+    if rest.startswith("/"):
+        correction = f"{scheme}://{rest.lstrip('/')}"
+        raise CheckpointError(f"{name}: has too many slashes after {scheme}: and needs two: {correction}")
     if rest.strip("/") and not {"", ".", ".."}.isdisjoint(rest.rstrip("/").split("/")):
         raise CheckpointError(f"{name}: names of buckets and folders have no part that is empty, `.` or `..`")
     if not rest.isprintable():
