@@ -137,8 +137,7 @@ _MOSTLY_OWN = 0.5
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
-    """Return findings on sparsity, overlap and the cost of averaging. Losses of merges are those in the output's dtype.
-    """
+    """Return findings on sparsity, overlap and the cost of averaging. Losses of merges are in the output's dtype."""
     figures = _FindingFigures(model)
     if not model.elements or not figures.agents:
         return (

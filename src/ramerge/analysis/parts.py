@@ -1,5 +1,4 @@
-"""Figures of a part of a model: shares, overlaps, angles and losses of agents, computed from a `Tally`; also `Finding`.
-"""
+"""Figures of a part of a model: shares, overlaps, angles and losses of agents, from a `Tally`; also `Finding`."""
 
 from __future__ import annotations
 

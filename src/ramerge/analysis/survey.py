@@ -366,7 +366,9 @@ def _compaction_source(loop: Loop, array_names: Sequence[str]) -> list[str]:
     same_dtype = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*array_names, "merged"]
     compress = [f"compress({name}, of_{name}, (begin, count, mask))" for name in arrays]
-    vectorized_lines = [*compress, "count += ones(mask)", "begin += width", "continue"] if same_dtype and native.can_expand() else []
+    vectorized_lines = (
+        [*compress, "count += ones(mask)", "begin += width", "continue"] if same_dtype and native.can_expand() else []
+    )
     source = native.fill(
         _GATHER,
         differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same_dtype else "ALL",
@@ -379,8 +381,7 @@ def _compaction_source(loop: Loop, array_names: Sequence[str]) -> list[str]:
 
 
 def _widen(loop: Loop, target: str, thresholds: Sequence[str]) -> list[str]:
-    """Generate source for one gathered element: task vectors, who moved it, the merges, and the bins of its magnitudes.
-    """
+    """Generate source for one gathered element: task vectors, who moved it, merges, and bins of its magnitudes."""
     form, n, chunk = loop.out, len(loop.inputs) - 1, _CHUNK
     mantissa, least = _LAST_PLACE[target]
     lines = [

@@ -113,8 +113,7 @@ class TaskVectorStatistics(Statistic):
 
 @cache
 def _shapes(agents: int, epsilons: int) -> Shapes:
-    """Return the contents of a tally as one array, in order: the kernel's counts, counts by epsilon, limbs of its sums.
-    """
+    """The contents of a tally as one array, in order: the kernel's counts, counts by epsilon, limbs of its sums."""
     layout = kernel.TallyLayout(agents)
     return {
         **layout.counts,

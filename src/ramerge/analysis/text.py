@@ -1,5 +1,4 @@
-"""An analysis as text: a short table and three sentences for the terminal; the table's rows for agents, also for pages.
-"""
+"""An analysis as text: a short table and three sentences for the terminal; the table's rows, also for pages."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _TRUTH = "ground_truth"
 
 
 def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Mapping[str, object]) -> None:
-    """Refuse prompts without the ground truth that a reward function requires, before any agent generates."""
+    """Refuse prompts without the ground truth that the reward function requires, before any agent generates."""
     if not spec:
         return
     try:
@@ -38,20 +38,20 @@ def check_rewards(spec: str, prompts: Mapping[str, Sequence[Prompt]], files: Map
 
 
 def _lacks_truth(prompt: Prompt) -> bool:
-    """Whether a prompt has no ground truth, and replies to it have no reward yet."""
+    """Whether a prompt has no ground truth although some reply needs a reward."""
     has_rewards = bool(prompt.replies) and all(reply.reward is not None for reply in prompt.replies)
-    return prompt.about.get(_TRUTH) is None and not has_rewards
+    return prompt.reward_fields.get(_TRUTH) is None and not has_rewards
 
 
 def reward_of(spec: str) -> RewardFunction | None:
-    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None for no specification."""
+    """Load the function of `--reward FILE.py:FUNCTION`, in verl's form; None if `spec` is empty."""
     if not spec:
         return None
     function = _load_reward(spec)
 
     def reward(prompt: Prompt, text: str) -> float:
         try:
-            result = function(solution_str=text, **prompt.about)
+            result = function(solution_str=text, **prompt.reward_fields)
             value = result.get("score", result.get("reward")) if isinstance(result, Mapping) else result
             number = float(value)
             if not math.isfinite(number):

@@ -68,7 +68,7 @@ def tasks_of(prompts: Mapping[str, Sequence[Prompt]], student: Path) -> tuple[li
         TaskPrompt(
             name,
             prompt.messages if prompt.text is None else [{"role": "user", "content": prompt.text}],
-            prompt.about.get(_TRUTH),
+            prompt.reward_fields.get(_TRUTH),
         )
         for name, each in prompts.items()
         for prompt in each

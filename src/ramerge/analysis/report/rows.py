@@ -56,8 +56,7 @@ def overlap(analysis: Values) -> list[Row]:
 
 
 def cells(analysis: Values) -> list[Row]:
-    """Return rows for the heat map: figures by layer and role; `by_agent` and the counts hold a number for each agent.
-    """
+    """Rows for the heat map: figures by layer and role; `by_agent` and the counts hold a number for each agent."""
     whole = ("layer", "role", "tensors", "elements", "active", "unique")
     return [
         {
