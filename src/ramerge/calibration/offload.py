@@ -1,7 +1,7 @@
 """A model whose weights exceed the memory of a device: the rest stay in main memory. Imports torch.
 
-A module whose weights stay there gets a copy of them during its forward pass. The model's weights are replaced in place, so
-each pass copies the newest. Libraries that offload weights take the parameters out of the model, so that nothing is
+A module whose weights stay there gets a copy of them during its forward pass. Weights are replaced in place,
+so each pass copies the newest. Libraries that offload weights take the parameters out of the model, so that nothing is
 left to put weights into, or to recognize them by.
 """
 

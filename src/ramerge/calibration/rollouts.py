@@ -82,7 +82,7 @@ def _own(record: Record) -> Iterator[Rollout]:
 
 def _verl(record: Record) -> Iterator[Rollout]:
     reward_fields = _reward_fields(record.get("data_source"), record.get("gts"), record.get("extra_info"))
-    yield Rollout(record["input"], record["output"], record["score"], "decoded", about)
+    yield Rollout(record["input"], record["output"], record["score"], "decoded", reward_fields)
 
 
 def _trl(record: Record) -> Iterator[Rollout]:
@@ -100,7 +100,7 @@ def _skyrl(record: Record) -> Iterator[Rollout]:
         record.get("data_source"), _mapping(extras.get("reward_spec")).get("ground_truth"), extras.get("extra_info")
     )
     reward = sum(score) if isinstance(score, list) and all(isinstance(each, float | int) for each in score) else score
-    yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", about)
+    yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", reward_fields)
 
 
 def _slime(record: Record) -> Iterator[Rollout]:
@@ -118,7 +118,7 @@ def _slime(record: Record) -> Iterator[Rollout]:
         mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
         ids, start = _last_words(tokens, [0] * (len(tokens) - length) + mask)
     reward_fields = _reward_fields(None, record.get("label"), record.get("metadata"))
-    yield Rollout(record["prompt"], record["response"], reward, "rendered", about, ids, start)
+    yield Rollout(record["prompt"], record["response"], reward, "rendered", reward_fields, ids, start)
 
 
 def _prime_rl(record: Record) -> Iterator[Rollout]:
@@ -163,7 +163,9 @@ def _trace(record: Record) -> Iterator[Rollout]:
             raise ValueError("rewards must be numbers, or objects with score and weight")
         rewards.append(float(score * weight))
     reward_fields = _reward_fields(None, data.get("answer"), data)
-    yield Rollout(questions, turns[len(questions) :], sum(rewards) if rewards else None, "plain", about, ids, start)
+    yield Rollout(
+        questions, turns[len(questions) :], sum(rewards) if rewards else None, "plain", reward_fields, ids, start
+    )
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:

@@ -1,4 +1,4 @@
-"""From a merge to a folder that a trainer starts from: student, teachers, prompts and configuration."""
+"""Writes a folder that a trainer starts from: student, teachers, prompts and configuration of a merge."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from ramerge import InputError, Options, RecipeError, __version__
 from ramerge.distillation.merged import (
     check_agents,
-    check_tasks,
     check_tokens,
     notes_of_changes,
     open_merge,
+    refuse_single_run_soup,
     teachers_of,
 )
 from ramerge.distillation.prompts import hardest as hardest_of
@@ -131,7 +131,7 @@ def handoff(
     ]:
         failures.add(InputError(f"{name}: must be at least 1" for name in lowest))
     failures.raise_all()
-    check_tasks(student, teachers or {})
+    refuse_single_run_soup(student, teachers or {})
     agents = [*student.recipe.agents]
     files: dict[str, tuple[Path, ...]] = {name: (Path(path).expanduser(),) for name, path in (prompts or {}).items()}
     if not files.keys() >= {*agents}:

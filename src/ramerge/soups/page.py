@@ -8,7 +8,7 @@ import altair as alt
 
 from ramerge import __version__
 from ramerge.report.figures import BLUE, GRAY, VERMILION, Figure
-from ramerge.report.page import plain_page
+from ramerge.report.page import figures_page
 from ramerge.soups.straightness import RunStraightness, judgment, rows_of
 
 
@@ -19,7 +19,7 @@ def render(result: RunStraightness) -> str:
         [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]
         for name, each in (("whole model", result.model), *result.layers.items())
     ]
-    return plain_page(
+    return figures_page(
         Path(__file__).with_name("page.html"),
         [_line(result), _layers(result)],
         version=__version__,
