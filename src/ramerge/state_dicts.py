@@ -38,11 +38,11 @@ from ramerge.core.storage.memory import Extent, MemoryFolder
 
 _DEFAULTS = Options()
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
-"""Safetensors' names by those of NumPy and ml_dtypes, which are torch's."""
+"""Maps names of NumPy and ml_dtypes, which torch uses too, to safetensors' names."""
 _OF_FILES = ("config", "different_tokens", "outside_links")
-"""Keys of `allow` that state dicts cannot meet: they have no configuration, no tokenizer and no links."""
+"""Keys of `allow` that do not apply to state dicts: these have no configuration, no tokenizer and no links."""
 _KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "allow")
-"""Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
+"""Keys of recipes that apply to merges in memory, in addition to those that are arguments."""
 
 
 class MergedStateDict(Displayed, dict[str, Any]):
@@ -226,7 +226,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
 
 
 class _HeldTensor(NamedTuple):
-    """A tensor in memory: safetensors' dtype, shape, bytes, and its place: equal for names of one tensor."""
+    """A tensor in memory: safetensors' dtype, shape, bytes, and its place, equal for names of one tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -235,7 +235,7 @@ class _HeldTensor(NamedTuple):
 
 
 class _OnDevice:
-    """The bytes of a torch tensor that is not in this machine's memory, copied as they are read."""
+    """The bytes of a torch tensor on another device, copied as they are read."""
 
     def __init__(self, flat: Any) -> None:
         self._flat = flat
@@ -252,7 +252,7 @@ _EXAMPLES = {"agents": "{'code': ..., 'tool': ...}", "recipe": "{'dtype': 'float
 
 
 def _check_mapping(label: str, value: Any) -> None:
-    """Raise RecipeError for an argument of another form than its example."""
+    """Raise RecipeError for an argument whose form differs from its example."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise RecipeError(
             f"{label}: must be a mapping of names, such as {_EXAMPLES[label]}; it is a {type(value).__name__}"
@@ -267,7 +267,7 @@ def _mapping(model: Any, label: str) -> Mapping[str, Any]:
 
 
 def _entry(agent: Any) -> Mapping[str, Any]:
-    """An agent as in a recipe: its model, and its side inputs by key."""
+    """Return an agent as in a recipe: its model, and its side inputs by key."""
     model = agent.get("model") if isinstance(agent, Mapping) else None
     is_entry = isinstance(model, Mapping) or hasattr(model, "state_dict")
     if is_entry and (others := agent.keys() - {"model", *(side.key for side in SIDE_INPUTS)}):
@@ -351,7 +351,7 @@ def _of_torch(tensor: Any) -> _HeldTensor:
 
 
 def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
-    """Repeated names of tensors, with their first name."""
+    """Return the repeated names of tensors, each with the tensor's first name."""
     firsts: dict[Hashable, str] = {}
     first_names = {
         name: firsts.setdefault(tensor.place, name) for name, tensor in tensors.items() if tensor.place is not None
@@ -374,7 +374,9 @@ class _Folders:
         self._names, self._ties, self._config = own.keys(), ties, config or {}
 
     def model(self, label: str, tensors: Mapping[str, _HeldTensor]) -> str:
-        """The name of the folder of a model; it is quantized as the base is if it has all of the base's tensors."""
+        """Make the folder of a model; return its name. It is quantized like the base if it has all of the base's
+        tensors.
+        """
         # a tensor that the base has under an earlier name, too, is left out where the model has it there as well
         untied = {
             name: tensor
@@ -385,7 +387,7 @@ class _Folders:
         return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
 
     def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
-        """The names of the folders of an agent's side inputs, where there are some."""
+        """Make the folders of an agent's side inputs, if it has any; return their names by key."""
         addresses: dict[str, str] = {}
         if (importances := entry.get(IMPORTANCE.key)) is not None:
             tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
@@ -419,7 +421,7 @@ class _Folders:
 
 
 def _with_weights(value: Any) -> tuple[Any, Any]:
-    """Recorded rows and their weights."""
+    """Return recorded rows and their weights."""
     if isinstance(value, tuple | list):
         rows, weights = value
         return rows, weights
@@ -430,7 +432,7 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
 
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -> list[str]:
-    """Problems of tensors of a plan's output that have no place in `out`."""
+    """Return problems of output tensors that have no place in `out`."""
     tensors, missing, readonly_names, problems = _tensors(out, "out"), [], [], []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
     parts |= {again: parts[name] for again, name in ties.items() if name in parts and again in tensors}
@@ -457,7 +459,7 @@ def _misfits(plan: MergePlan, out: Mapping[str, Any], ties: Mapping[str, str]) -
 
 
 def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
-    """Problems of arrays that share some elements, but not all: one would be written over the other."""
+    """Return problems of arrays that share some, but not all elements: one would overwrite the other."""
     layouts = {name: _layout(array) for name, (array, _) in arrays.items() if 0 not in array.shape}
     problems, before = list[str](), list[tuple[int, str]]()  # the ends and names of those that may reach into the next
     for begin, end, name in sorted((*_bounds(layout), name) for name, layout in layouts.items()):
@@ -473,14 +475,14 @@ def _overlaps(arrays: Mapping[str, tuple[Any, Hashable]]) -> list[str]:
 
 
 def _bounds(layout: NDArray[Any]) -> tuple[int, int]:
-    """The addresses of the first byte of an array, and of the one after the last."""
+    """Return the address of the first byte of an array, and the address after its last byte."""
     reach = [stride * (size - 1) for stride, size in zip(layout.strides, layout.shape, strict=True)]
     begin = layout.__array_interface__["data"][0]
     return begin + sum(min(0, each) for each in reach), begin + sum(max(0, each) for each in reach) + layout.itemsize
 
 
 def _layout(array: Any) -> NDArray[Any]:
-    """An array with the same elements, wherever they are; they must not be read."""
+    """Return an array with the same layout and addresses, on any device; its elements must not be read."""
     if not _is_torch(array):
         plain: NDArray[Any] = array
         return plain
@@ -496,7 +498,7 @@ def _layout(array: Any) -> NDArray[Any]:
 
 
 def _repeats(array: Any) -> bool:
-    """Whether a view may have one place in memory for several elements, as an expanded tensor has."""
+    """Whether several elements of a view may share one place in memory, as in an expanded tensor."""
     strides, reach = (array.stride(), 1) if _is_torch(array) else (array.strides, array.itemsize)
     for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, array.shape, strict=True)):
         if size > 1 and stride < reach and 0 not in array.shape:
@@ -506,7 +508,7 @@ def _repeats(array: Any) -> bool:
 
 
 def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTensor]) -> None:
-    """Raise WeightsError where two different tensors would be written to one place."""
+    """Raise WeightsError if two different tensors would be written to one place."""
     problems = [
         f"out: {quoted(name)} and {quoted(first)} are one tensor, but the merged ones differ; give arrays of their own"
         for name, first in _ties(_tensors({name: target[name] for name in merged_tensors}, "out")).items()
@@ -517,7 +519,7 @@ def _check_ties(target: Mapping[str, Any], merged_tensors: Mapping[str, MergedTe
 
 
 def _like(tensor: MergedTensor, value: Any) -> Any:
-    """A merged tensor as an array of the kind of `value`, on its device."""
+    """Return a merged tensor as an array of the same kind as `value`, on its device."""
     if _is_torch(value):
         return tensor.torch().to(value.device)
     return tensor.data.view(_numpy_dtype(tensor.dtype, value)).reshape(tensor.shape)

@@ -138,7 +138,7 @@ def test_the_command_for_an_agent_that_is_an_adapter_stays_whole(desk: Desk, mer
     recipe.write_text(re.sub(r"\S*demo/tool", "../demo/base+../adapter", recipe.read_text()))
     job = ran(desk, handoff_words(desk, "merged", LINES, "trl", "student", overwrite=False))
     assert job.state == FAILED
-    assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress(job)
+    assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress_html(job)
 
 
 def test_a_handoff_reads_and_writes_below_the_roots(desk: Desk, merged: Path, tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ def _drop_rate(density: float) -> float:
 
 
 def _angle_parts(parameters: dict[str, object]) -> dict[str, object]:
-    """Return the parameters that choose the parts with their own angle in `nuslerp`; mergekit calls a row what is a
-    column here.
-    """
+    """Choose which parts have their own angle in `nuslerp`; mergekit's rows are ramerge's columns."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}
 

@@ -45,9 +45,7 @@ class Measure:
         return self if self.items is None else of_items(self.items[:count])
 
     def half(self, split: Split) -> Measure:
-        """Return the figure on half of the items: every second item, starting with the first for validation, the second
-        for the test.
-        """
+        """The figure on every second item: starting with the first for validation, with the second for the test."""
         if self.items is None:
             return self
         if len(self.items) < 2:
