@@ -39,7 +39,7 @@ class AtEpsilon:
 
 @dataclass(frozen=True)
 class Fate:
-    """What happens in a merge to the elements that an agent moved. Counts are in elements.
+    """The fate in a merge of the elements that an agent moved. Counts are in elements.
 
     Attributes:
         kept: moved by at least 99 % of the agent's update, in its direction.

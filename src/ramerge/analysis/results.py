@@ -22,7 +22,7 @@ _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 @dataclass(frozen=True, repr=False)
 class Analysis(Displayed):
-    """What RL changed in each agent of a base.
+    """The changes by RL in each agent of a base.
 
     Attributes:
         ramerge_version: the version of ramerge that made the analysis.

@@ -1,7 +1,7 @@
 """The process in which a user's score function runs: `python -m ramerge.searches.child FUNCTION DESCRIPTOR`.
 
-It reads a JSON line for each model from standard input, and writes lines to the descriptor. What the function prints
-goes to the log that standard output and error are.
+It reads a JSON line for each model from standard input, and writes JSON lines to the descriptor. Standard output and
+error, to which the function may print, are a log file.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def main(spec: str, descriptor: int) -> None:
 
 
 def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
-    """Scores of a user's function for a model, as JSON holds them; a generator gives them part by part."""
+    """Yield a user's scores for a model, as JSON values; a generator yields them part by part."""
     more = {"split": split} if takes_split(function) else {}
     result = function(model, **more)
     yield from map(plain, result if inspect.isgenerator(result) else [result])
 
 
 def takes_split(function: Callable[..., object]) -> bool:
-    """Whether a score function has a parameter `split`; one that does not say what it takes has none."""
+    """Whether a score function has a parameter `split`; false if its signature is unknown."""
     try:
         return "split" in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -69,7 +69,7 @@ def takes_split(function: Callable[..., object]) -> bool:
 
 
 def plain(value: object) -> object:
-    """Scores as JSON holds them: numbers of NumPy and torch become Python's, and other values their text."""
+    """Return scores as JSON values: numbers of NumPy and torch become Python's, and other values become text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, bool | int | float | str) or value is None:

@@ -10,7 +10,7 @@ from ramerge.searches.text import findings, ranking_rows
 
 
 def render(result: SearchResult, recipe: str) -> str:
-    """The page of a search, as the text of one HTML file.
+    """Return the page of a search, as one HTML file.
 
     Args:
         result: the search.
