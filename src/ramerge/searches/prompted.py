@@ -185,7 +185,7 @@ def _flat(values: Mapping[str, object], place: str) -> Iterator[tuple[str, objec
 
 
 def branches_after_sum(space: Space, recipe: Document) -> tuple[list[Point], list[Point]]:
-    """Return the points of the default space after a good sum, longer sums only, and after a poor sum, all others.
+    """Divide the points of the default space: longer sums, to try after a good sum, and all others, after a poor sum.
 
     A method that the recipe names is in both lists, with its parameters.
     """
