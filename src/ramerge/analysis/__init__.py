@@ -1,5 +1,4 @@
-"""Analyze what RL changed: sparsity, overlap and angles of task vectors, and what merges keep of them (sections 3.1 and
-3.2).
+"""Changes by RL: sparsity, overlap and angles of task vectors, and their fate in merges (sections 3.1 and 3.2).
 
 commands                 `ramerge analyze`, `recommend` and `report`
 command_output           prints and writes the results of these commands; checks of paths, also for `soups/commands`

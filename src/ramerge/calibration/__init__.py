@@ -4,8 +4,7 @@ commands           `ramerge calibrate`
 calibrate          the whole run for all agents, with a journal of replies; `gather_agents`, for `cache` and searches
 cache              calibrations in the user's cache: `ramerge.gather`, for `merge`, and `rank`, for `recommend`
 record             `CalibrationSettings`, which commands and searches share; what is in `calibration.json`
-estimate           the memory and work of a calibration; a model's bytes, and how many stay on the device, for
-`live_base`
+estimate           the memory and work of a calibration; a model's bytes, and those on the device, for `live_base`
 
 prompts            the user's prompts, with or without replies, from files that `ui/roots` checks; halves of them
 rollouts           the forms of records: ramerge's own, and those of rollouts that trainers dump; called by `prompts`

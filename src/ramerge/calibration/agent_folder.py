@@ -3,8 +3,8 @@
 OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
 OUT/NAME/inputs.safetensors   the recorded inputs
 OUT/NAME/inputs.json          which weights they belong to (`formats.recorded`)
-OUT/NAME/importance/          importances in a safetensors file: float32, with the names and shapes of the model's
-tensors OUT/NAME/calibration.json     the record: what was done, and the fingerprint of model, prompts and settings
+OUT/NAME/importance/          importances in a safetensors file: float32, with the model's names and shapes
+OUT/NAME/calibration.json     the record: what was done, and the fingerprint of model, prompts and settings
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ rebuild          rebuilds the agent's files from a delta; called by `run`
 record           `DeltaRecord`, which `run` returns, and README.md of a delta; the card of a merge comes from the engine
 
 kinds            `AsDelta` and `AsAdapter`, which `merge` finds by entry point as kinds of output
-delta_output     writes a merge as a delta: a sink compares merged blocks with the base's; then come the files; for
-`kinds` adapter_plan     plans a merge as an adapter: the tensors that get factors, checks, notes and memory; for
-`kinds` adapter_output   writes a merge as a LoRA adapter: a sink stores merged tensors; then come the files; for
-`kinds` factors          computes two factors of an update, concatenated or decomposed; called by `adapter_output`
+delta_output     writes a merge as a delta: a sink compares merged blocks with the base's; then the files; for `kinds`
+adapter_plan     plans a merge as an adapter: tensors that get factors, checks, notes and memory; for `kinds`
+adapter_output   writes a merge as a LoRA adapter: a sink stores merged tensors; then the files; for `kinds`
+factors          computes two factors of an update, concatenated or decomposed; called by `adapter_output`
 
 spool            stores blocks in any order, in a file with slots; for `make`, `delta_output` and `adapter_output`
 collect          copies blocks from a spool into the delta's files, in order; called by `make` and `delta_output`

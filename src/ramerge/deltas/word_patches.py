@@ -4,9 +4,8 @@ Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are com
 and a NaN from a NaN with another payload. Positions have two forms:
 
     bitmap   uint64, element i at bit i % 64 of word i // 64; on little-endian machines bit i % 8 of byte i // 8
-    gaps     uint8: for each position, its distance from the previous position + 1; 255 means "add 255, and continue
-        with the
-             next value"
+    gaps     uint8: for each position, its distance from the previous position + 1; 255 means "add 255, and go on
+             with the next value"
 
 Positions in gaps can only ascend. Most xors fit into fewer bytes than their words, so they are stored in the best
 number of byte planes; words that do not fit follow. All loops check that positions and values fit the words

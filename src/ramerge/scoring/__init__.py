@@ -1,7 +1,6 @@
 """Scoring, for other rooms and ramerge-eval: users' functions, servers, figures and their intervals.
 
-scores       `Scorer` and the figures that it returns, with their items; `Objective`, which combines them into one
-value;
+scores       `Scorer` and the figures that it returns, with their items; `Objective`, which combines them into a value;
              `CustomScore`, for scores in other packages
 functions    a Python function that a user names (`FILE.py:FUNCTION`): scores and rewards
 records      rows of a Parquet file: prompts, and items of benchmarks

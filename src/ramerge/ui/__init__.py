@@ -8,12 +8,12 @@ guard        controls access to the server: token, origin, size
 page         all tabs around one recipe, in this order; called by `serve`
 agents       the tab Agents: choice of base and agents, with their headers
 look         the tab Look: `ramerge analyze`, live, and the advice of `recommend`
-search       the upper part of the tab Choose: `ramerge search` by prompts, with its result; lines of prompts for
-`share` choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan merge
-the tab Merge: a list of merges; the job of a merge, for `share`; finished merges, for `compare` and `ask` compare
-the tab Compare: scores of the demo; `ramerge eval`, and its tables ask          the lower part of the tab Compare: a
-prompt for several models share        the tab Share: recipe, card, report and upload of a finished merge; `ramerge
-handoff`, for a trainer
+search       the upper part of the tab Choose: `ramerge search` by prompts, with its result; lines of prompts
+choose       the tab Choose: method and parameters as controls, the recipe as YAML, and its plan
+merge        the tab Merge: a list of merges; the job of a merge, for `share`; finished merges, for other tabs
+compare      the tab Compare: scores of the demo; `ramerge eval`, and its tables
+ask          the lower part of the tab Compare: a prompt for several models
+share        the tab Share: recipe, card, report and upload of a finished merge; `ramerge handoff`, for a trainer
 
 desk         what all tabs share: limits, plans, each visitor's jobs and folder; errors as text; HTML components;
              makes a `Desk` from arguments, for `commands`

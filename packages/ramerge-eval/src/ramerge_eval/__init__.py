@@ -1,5 +1,4 @@
-"""Scores of models on benchmarks: `ramerge eval` and `ramerge table`, through Inspect, which queries the models,
-retries and logs.
+"""Scores of models on benchmarks: `ramerge eval` and `ramerge table`, through Inspect.
 
 import ramerge, ramerge_eval
 
@@ -18,10 +17,10 @@ tasks/         benchmarks as task functions that Inspect finds by entry point
 data           reads or downloads files of benchmarks, and reports all problems
 time_limit     runs checkers of answers, and stops them when they take too long; called by tasks
 arithmetic     computes arithmetic in a model's output, instead of `eval`; called by `tasks/bfcl`
-sandbox/       runs programs that a model wrote, within limits: the provider `bubblewrap` for Inspect, for
-`tasks/coding` logs           logs of Inspect → `samples`, for tables, searches and soups; the description of a model
-that `run` has logged samples        scored samples of each model, task by task: the content of tables tables/
-samples → the paper's tables, and tables of what merges retain
+sandbox/       runs programs that a model wrote, within limits: the provider `bubblewrap`, for `tasks/coding`
+logs           logs of Inspect → `samples`, for tables, searches and soups; the description of a model in a log
+samples        scored samples of each model, task by task: the content of tables
+tables/        samples → the paper's tables, and tables of what merges retain
 """
 
 import lazy_loader

@@ -1,5 +1,4 @@
-"""One file per trainer: the files that it reads, and the command that starts it. `_scripts/` has files to copy
-unchanged.
+"""One file per trainer: the files that it reads, and the command that starts it. `_scripts/` is copied unchanged.
 
 trl       TRL: `DistillationTrainer` with all teachers in one process, and `AsyncDistillationTrainer` with servers
 verl      verl: `main_ppo` with `distillation.teacher_models`

@@ -2,9 +2,8 @@
 
 A program runs under bubblewrap: namespaces of its own, no network, a read-only root with little more than a Python
 interpreter, an empty /tmp of limited size, no rights, a filter of system calls. The kernel limits processor time,
-address space, processes and file sizes. Limits on all
-processes together, which the kernel cannot enforce, are watched from outside: wall time, and memory every `_TICK`
-seconds, so a program may exceed its memory for that long.
+address space, processes and file sizes. Limits on all processes together, which the kernel cannot enforce, are watched
+from outside: wall time, and memory every `_TICK` seconds, so a program may exceed its memory for that long.
 
 The watch is a thread of this process, so C code that holds the interpreter's lock for long suspends it. If memory runs
 out in the meantime, the kernel kills programs before this process (oom_score_adj), unless a program has reset that.

@@ -13,8 +13,7 @@ Each figure is a ratio of two sums over the problems:
 
 For BoN(n, m'), b is the program among the first n that passes most of the first m' generated tests; the first one, if
 several are equal. An answer without a program or test counts as a failing program or test; CURE leaves tests that it
-cannot read, and problems without any, out of its sums. A problem without requested tests has no weight in the last
-four.
+cannot read, and problems without any, out of its sums. A problem without requested tests has no weight in the last 4.
 """
 
 from __future__ import annotations

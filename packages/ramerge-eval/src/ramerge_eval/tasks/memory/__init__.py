@@ -21,9 +21,9 @@ Intended differences from the original:
 - The original uses 128 questions of HotpotQA that Qwen2.5-7B cannot answer without the context. To use them, pass
   `hotpotqa_questions` as data; see `corpus.load`.
 - Documents are drawn and shuffled from the seed for each sample. In the original, all samples of a length are shuffled
-alike.
+  alike.
 - SQuAD contexts are filled for each sample. In the original, all samples get the number of documents that fits the
-first question.
+  first question.
 - Too few distinct documents for a length are an error, because a repeated answer is easier to find.
   `repeat_documents` repeats all documents in turn, as RULER does.
 - F1 is not rounded for each sample.
