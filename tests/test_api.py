@@ -307,7 +307,7 @@ def test_wide_tables_stand_in_blocks() -> None:
 
 
 SETTINGS = {
-    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "ModelAccess"),
+    *("Agent", "Allow", "AsAdapter", "CalibrationSettings", "HandoffSettings", "ModelAccess"),
     *("ModelServer", "Options", "Ray", "Recipe", "Rename", "Rule", "SearchSettings", "Soup", "Upload"),
 }
 STREAMS = {"MergedTensor", "Progress", "SearchProgress", "TensorStream"}

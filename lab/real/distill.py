@@ -96,7 +96,7 @@ def hand_over(student: Path, seed: int, situation: str, work: Path, teachers: Ma
         place,
         prompts=files,
         teachers=teachers,
-        max_new=TOKENS,
+        settings=ramerge.HandoffSettings(max_new=TOKENS),
         options=ramerge.Options(overwrite=True),
     )
     config = yaml.safe_load((place / "config.yaml").read_text(encoding="utf-8"))

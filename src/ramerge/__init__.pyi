@@ -29,6 +29,7 @@ from .deltas.kinds import AsAdapter
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .distillation.handoff import Handoff, handoff
+from .distillation.settings import HandoffSettings
 from .scoring.access import ModelAccess
 from .scoring.serving import ModelServer
 from .searches.ranking import Ranking, rank
@@ -52,6 +53,7 @@ __all__ = [
     "EndpointError",
     "EvaluationError",
     "Handoff",
+    "HandoffSettings",
     "InputError",
     "MergedStateDict",
     "MergedTensor",

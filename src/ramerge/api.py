@@ -12,6 +12,7 @@ from typing import overload
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
 from ramerge.core.engine.fingerprint import stopped_at, would_resume
+from ramerge.core.engine.gathered_from import notes_of
 from ramerge.core.engine.outputs import CHECKPOINT, OutputKind, output_kind
 from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
@@ -340,6 +341,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
     for agent, folder in folders.items():
         new_document.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
         new_document.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
+        new_document.warnings += notes_of(folder)
     own = [agent for agent in document.prompts if ("agents", agent, side.key) not in new_document.flags]
     new_document.notes += [f"prompts of {agent} are not used: the recipe has its {side.plural}" for agent in own]
     return new_document

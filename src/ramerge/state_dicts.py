@@ -7,9 +7,11 @@ A state dict becomes a folder in memory (`storage.memory`) that holds its tensor
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -23,11 +25,11 @@ from ramerge.core.formats.encodings.decode import without_declaration
 from ramerge.core.formats.recorded import PLACES
 from ramerge.core.formats.safetensors import ONE_FILE
 from ramerge.core.foundation.dtypes import TORCH_NAMES
-from ramerge.core.foundation.errors import RecipeError, WeightsError
+from ramerge.core.foundation.errors import RamergeError, RecipeError, WeightsError
 from ramerge.core.foundation.settings import check_options
 from ramerge.core.foundation.text import Displayed, brief, brief_list, first_of, quoted
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
-from ramerge.core.options import Options
+from ramerge.core.options import Options, settings_of
 from ramerge.core.output.write import lay_out
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.checks import advice_on_auto
@@ -165,12 +167,15 @@ def merge_state_dicts(
 
     target = None if out is None else _mapping(out, "out")
     merged_tensors: dict[str, MergedTensor] = {}
-    record = merge_into(
-        lambda tensor: merged_tensors.update({tensor.name: tensor}),
-        Document(values, models=folders.folders),
-        options,
-        lambda plan: () if target is None else _misfits(plan, target, ties),
-    )
+    wording = _Wording(folders.arguments)
+    with wording.errors():
+        record = merge_into(
+            lambda tensor: merged_tensors.update({tensor.name: tensor}),
+            Document(values, models=folders.folders),
+            options,
+            lambda plan: () if target is None else _misfits(plan, target, ties),
+        )
+    record = replace(record, notes=(*map(wording.of, record.notes),), warnings=(*map(wording.of, record.warnings),))
     if target is not None:
         merged_tensors |= {
             again: merged_tensors[name] for again, name in ties.items() if name in merged_tensors and again in target
@@ -362,15 +367,20 @@ def _ties(tensors: Mapping[str, _HeldTensor]) -> dict[str, str]:
 class _Folders:
     """Folders in memory of the models to merge.
 
+    Attributes:
+        folders: by their addresses, which stand for them in the recipe.
+        arguments: the argument that each address stands for, such as `agents.code`.
+
     Args:
         own: the base's tensors; without a base, the first agent's.
-        tied: names of these that stand for a tensor under an earlier name, which are left out.
+        ties: names of these that stand for a tensor under an earlier name, which are left out.
     """
 
     def __init__(
         self, own: Mapping[str, _HeldTensor], ties: Mapping[str, str], config: Mapping[str, Any] | None
     ) -> None:
         self.folders: dict[str, Remote] = {}
+        self.arguments: dict[str, str] = {}
         self._names, self._ties, self._config = own.keys(), ties, config or {}
 
     def model(self, label: str, tensors: Mapping[str, _HeldTensor]) -> str:
@@ -417,7 +427,40 @@ class _Folders:
                 ) from error
             files[file] = [np.frombuffer(text.encode(), np.uint8)]
         self.folders[address] = Remote(MemoryFolder(address, files))
+        self.arguments[address] = "base" if label == "base" else f"agents.{label.replace('/', '.')}"
         return address
+
+
+class _Wording:
+    """Rewords messages of a merge of folders for `merge_state_dicts`: arguments instead of folders and flags.
+
+    Args:
+        arguments: by address of a folder.
+    """
+
+    def __init__(self, arguments: Mapping[str, str]) -> None:
+        self._words = {
+            **{address: arguments[address] for address in sorted(arguments, key=len, reverse=True)},
+            **{setting.flag: f"options.{key}" for key, _, setting in settings_of(Options)},
+        }
+        files = r"(?:/[\w.-]+\.(?:safetensors|json))?"
+        self._pattern = re.compile(rf"({'|'.join(map(re.escape, self._words))}){files}(?![\w/-])")
+        # a message about an agent names the agent and then the folder, or the folder and then the agent
+        agents = "|".join(re.escape(argument) for argument in arguments.values())
+        self._twice = re.compile(rf"\b({agents}): (?=\1[.:])|(?<=\bagents\.)(.+?): \2: ")
+
+    def of(self, text: str) -> str:
+        """Return a message with arguments in place of folders and flags."""
+        text = self._pattern.sub(lambda match: self._words[match[1]], text).replace(f" in {ONE_FILE}", "")
+        return self._twice.sub(lambda match: f"{match[2]}: " if match[2] else "", text)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """A context that rewords the messages of errors."""
+        try:
+            yield
+        except RamergeError as error:
+            raise type(error)(map(self.of, error.problems)) from error
 
 
 def _with_weights(value: Any) -> tuple[Any, Any]:

@@ -342,7 +342,7 @@ def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path, messag
     )
     assert [each.place for each in found.exchanges["a"]] == ["p1"]
     assert list(found.exchanges) == ["a"]
-    assert "b: none of its 1 replies earned 1" in found.notes[0]
+    assert "b: of 1 reply, none earned 1" in found.notes[0]
     assert list(replies_of(tmp_path, names, 0.5).exchanges) == names
     assert replies_of(kept(a=[exchange(1, None)], b=[exchange(1, None)]), names).notes[0] == UNREWARDED
     with messages.raises(ramerge.InputError):

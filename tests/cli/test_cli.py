@@ -242,7 +242,9 @@ def test_a_signal_says_what_it_leaves(number: signal.Signals, tmp_path: Path) ->
     done = ramerge("clean", tmp_path / "out")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / '.out.ramerge-partial'}: removed\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base"]
-    assert "no leftovers of interrupted runs" in ramerge("clean", tmp_path / "out").stdout
+    nothing = "no leftovers of interrupted runs"
+    assert ramerge("clean", tmp_path / "a").stdout == f"{tmp_path / 'a'}: {nothing}\n"
+    assert ramerge("clean", tmp_path / "out").stdout == f"{tmp_path / 'out'}: no such folder, and {nothing}\n"
 
 
 def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
@@ -505,6 +507,11 @@ def test_a_report_of_a_finished_merge(tmp_path: Path) -> None:
     assert "bytes_read" in page or "bytes read" in page
     assert list((tmp_path / "figures").glob("*.svg"))
     assert "is not what was merged" not in done.stdout
+    head = f"{tmp_path / 'out'}: merged by ram+. What training changed in its agents:"
+    assert done.stdout.startswith(f"{head}\n")
+    assert ramerge("merge", *flags(tmp_path, names), "--method", "swudi", tmp_path / "other").returncode == 0
+    other = ramerge("report", tmp_path / "other").stdout
+    assert "merged by swudi. What training changed in its agents; figures of a merge are those of ram, not" in other
     write_checkpoint(tmp_path / names[0], simple(9, moved=0.2))
     assert f"{names[0]} is not what was merged" in ramerge("report", tmp_path / "out").stdout
 

@@ -151,4 +151,6 @@ def test_what_exists_is_not_replaced(project: Path, tmp_path: Path, messages: Me
     assert done.returncode != 0
     messages.check(done.stderr)
     assert taken.read_text() == "mine"
+    done = command(*words, tmp_path / "new.yaml")
+    assert done.stdout.endswith(f"{tmp_path / 'new.yaml'}: recipe with all flags applied\n")
     assert "both print" in command(*words, "-", "--json").stderr

@@ -273,9 +273,28 @@ def test_error_restores_tensors_in_place() -> None:
     base, agents = family()
     agents["a0"]["model.layers.2.weight"][3] = np.nan
     before = bits(base)
-    with pytest.raises(ramerge.WeightsError, match=re.escape("memory:a0")):
+    with pytest.raises(ramerge.WeightsError, match=r"^agents\.a0: tensor 'model\.layers\.2\.weight' holds"):
         ramerge.merge_state_dicts(base, agents, out=base)
     assert bits(base) == before
+
+
+def test_errors_name_arguments_and_no_folders_or_flags() -> None:
+    base, agents = family()
+    with pytest.raises(ramerge.PlanError, match=r"^options\.max_memory: 1,000 bytes are too little"):
+        ramerge.merge_state_dicts(base, agents, options=ramerge.Options(max_memory=1000))
+    with pytest.raises(ramerge.RecipeError, match=r"^base: is missing, but ram\+ needs it; give its state dict$"):
+        ramerge.merge_state_dicts(None, agents)
+    ones = {name: np.ones(np.shape(tensor), np.float32) for name, tensor in base.items()}
+    entries = {name: {"model": agent, "importance": ones} for name, agent in agents.items()}
+    first = next(iter(ones))
+    entries["a0"]["importance"] = {**ones, first: np.ones(1, np.float32)}
+    with pytest.raises(ramerge.PlanError, match=rf"^agents\.a0\.importance: shapes differ: '{re.escape(first)}'"):
+        ramerge.merge_state_dicts(base, entries, "fisher")
+    with pytest.raises(ramerge.WeightsError, match=r"^agents\.a0: every merged tensor equals the base's") as error:
+        ramerge.merge_state_dicts(base, {**agents, "a0": base}, options=ramerge.Options(strict=True))
+    assert "memory:" not in str(error.value)
+    [note, *_] = ramerge.merge_state_dicts(base, {**agents, "a0": base}).record.warnings
+    assert note.startswith("agents.a0: every merged tensor equals")
 
 
 def test_misfits_of_out_are_reported_before_merging() -> None:

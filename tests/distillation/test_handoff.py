@@ -66,7 +66,9 @@ def test_the_dataset_has_the_teacher_of_each_prompt(trainer: str, merged: Path) 
 def test_the_command_says_how_to_start(merged: Path) -> None:
     words = [word for name, path in PROMPTS.items() for word in ("--prompts", f"{name}={path}")]
     output, _ = in_process("handoff", merged, "out", *words, "--for", "verl", "--max-new", 64)
-    assert "3 teachers, prompts: code 8, tool 8, memory 8" in output
+    assert "out: verl 0.10: 3 teachers\n" in output
+    for name, model in AGENTS.items():
+        assert f"{name}: 8 prompts of {name}.jsonl; teacher {model}\n" in output
     assert "next: python -m verl.trainer.main_ppo --config-dir out --config-name mopd" in output
     config = YAML(typ="safe").load(Path("out/mopd.yaml"))
     assert config["data"]["max_response_length"] == 64
@@ -94,6 +96,8 @@ def test_conversations_take_the_template_of_the_student(merged: Path) -> None:
     with pytest.raises(ramerge.InputError, match=r"several forms.*chat\.jsonl: line 1 \(code\): messages.*: text"):
         ramerge.handoff(merged, "new", prompts={**PROMPTS, "code": "chat.jsonl"})
     assert not Path("new").exists()
+    with pytest.raises(ramerge.RecipeError, match=r"^s3://bucket/merged: is remote, and a trainer reads the student"):
+        ramerge.handoff("s3://bucket/merged", "new", prompts=PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +139,32 @@ def test_the_hardest_prompts_are_kept() -> None:
         hardest(prompts, {"code": values["code"]}, 1)
 
 
+@pytest.mark.parametrize("trainer", [*TRAINERS])
+def test_prompts_are_held_out_to_score_the_student(trainer: str, merged: Path) -> None:
+    whole = ramerge.handoff(merged, "whole", trainer=trainer, prompts=PROMPTS)
+    result = ramerge.handoff(
+        merged, "out", trainer=trainer, prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=3)
+    )
+    assert result.prompts == dict.fromkeys(AGENTS, 5) and result.held_out == dict.fromkeys(AGENTS, 3)
+    assert {*result.files} == {*whole.files, "held_out.jsonl"} and not whole.held_out
+    text_of = TEXT_OF.get(trainer, lambda row: row["prompt"][0]["content"])
+    train, held_out = (
+        {text_of(json.loads(line)) for line in Path("out", name).read_text().splitlines()}
+        for name in ("prompts.jsonl", "held_out.jsonl")
+    )
+    assert len(train) == 15 and len(held_out) == 9 and not train & held_out
+    assert train | held_out == {text_of(row) for row in rows_of(Path("whole"))}
+    if trainer in ("verl", "nemo-rl"):
+        assert Path("out/mopd.yaml").read_text().count(f"{Path('out/held_out.jsonl').resolve()}\n") == 1
+    lines = Path("code.jsonl").read_text().splitlines(keepends=True)
+    Path("code.jsonl").write_text("".join(reversed(lines)))
+    again = ramerge.handoff(
+        merged, "again", trainer=trainer, prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=3)
+    )
+    assert again.held_out == result.held_out
+    assert {text_of(json.loads(line)) for line in Path("again/held_out.jsonl").read_text().splitlines()} == held_out
+
+
 @pytest.mark.needs("torch", "transformers", "optuna")
 def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     settings = ramerge.SearchSettings(
@@ -144,7 +174,9 @@ def test_prompts_and_their_scores_come_from_a_search(merged: Path) -> None:
     ramerge.search(recipe, "found", vary={"parameters.r": [0, 0.1]}, settings=settings)
     result = ramerge.handoff("found", "out")
     assert result.student == str(Path("found/best").resolve()) and result.prompts == dict.fromkeys(AGENTS, 8)
-    every = [ramerge.handoff("found", f"hard{count}", hardest=count) for count in (1, 2, 3)]
+    every = [
+        ramerge.handoff("found", f"hard{count}", settings=ramerge.HandoffSettings(hardest=count)) for count in (1, 2, 3)
+    ]
     assert [each.prompts["code"] for each in every] == [1, 2, 3]
     assert "only prompts that the search has scored can be kept: 3 of 8 of code" in every[0].notes[0]
     texts = [[row["prompt"][0]["content"] for row in rows_of(Path(f"hard{count}"))] for count in (1, 2, 3)]
@@ -208,10 +240,11 @@ def test_models_with_other_tokens_are_noted(merged: Path) -> None:
 
 def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> None:
     assert not any("after the merge" in note for note in ramerge.handoff(merged, "out", prompts=PROMPTS).notes)
-    shutil.copy("tool/model.safetensors", "coder/model.safetensors")
+    Path("coder/model.safetensors").touch()
     [note] = ramerge.handoff(merged, "new", prompts=PROMPTS).notes
     assert note.startswith("teacher code: ") and "was written after the merge" in note
-    assert not ramerge.handoff(merged, "other", prompts=PROMPTS, teachers={"code": "tool"}).notes
+    shutil.copytree("coder", "former")
+    assert not ramerge.handoff(merged, "other", prompts=PROMPTS, teachers={"code": "former"}).notes
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -224,6 +257,7 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
         ("merged out --prompts code=code.jsonl", "tool: has no prompts; give --prompts tool=FILE"),
         ("merged out ALL --prompts who=code.jsonl", "--prompts who: unknown agent 'who'"),
         ("merged out ALL --hardest 3", "--hardest: needs scores of prompts, which a search has"),
+        ("merged out ALL --hold-out 8", "--hold-out 8: code has 8 prompts, so none is left to train on"),
         ("merged out ALL --for axolotl", "unknown trainer 'axolotl'"),
         ("merged out ALL --for trl --for verl", "--for: is given 2 times; give it once"),
         ("merged merged ALL --overwrite", "merged: is one of the inputs"),
@@ -235,7 +269,11 @@ def test_an_agent_that_was_written_after_the_merge_is_noted(merged: Path) -> Non
         ("merged demo_reward.py ALL", "demo_reward.py: is a file"),
         ("coder out ALL", "coder: is not a finished merge: ramerge.json or ramerge.yaml is missing"),
         ("mergd out ALL", "mergd: no such folder; did you mean merged?"),
-        ("s3://bucket/merged out ALL", "is remote, and a trainer reads the student from a disk"),
+        ("s3://bucket/merged out ALL", "s3://bucket/merged is remote, and must be on this machine"),
+        ("merged out ALL --teacher code=tool", "tool has the weights of teacher code; give the checkpoint that was"),
+        ("merged out ALL --teacher tool=copy", "copy has the weights of teacher code"),
+        ("merged out ALL --teacher code=base", "base has the weights of the base"),
+        ("swept out ALL", "swept: is a sweep, which has several merges; name one of those in it: r=0, r=0.1"),
         ("unfinished out ALL", "unfinished: holds a search that has not ended"),
         ("soup out ALL", "soup: holds a soup of the checkpoints of one run"),
         ("as-delta out ALL", "as-delta: is a delta, which no trainer loads as the student"),
@@ -252,6 +290,10 @@ def test_refusals(words: str, message: str, merged: Path) -> None:
     Path("unfinished/asked.json").write_text("{}")
     Path("soup/soup.json").write_text("{}")
     Path("decoded.jsonl").write_text(json.dumps({"input": "user\n1+1=", "output": "2", "score": 1.0, "step": 1}) + "\n")
+    if "swept" in words:
+        ramerge.sweep("merged/ramerge.yaml", "swept", vary={"parameters.r": [0, 0.1]}, options=OPTIONS)
+    if "copy" in words:
+        shutil.copytree("coder", "copy")
     if "as-delta" in words:
         in_process("merge", "merged/ramerge.yaml", "as-delta", "--as-delta", "--quiet")
     if "uniform" in words:
@@ -269,14 +311,13 @@ def test_all_problems_are_named_together(merged: Path) -> None:
     shutil.rmtree("coder")
     Path("coder").write_text("a file")
     with pytest.raises(ramerge.RecipeError) as error:
-        ramerge.handoff("mergd", "out", trainer="axolotl", prompts=PROMPTS, max_new=0)
+        ramerge.handoff("mergd", "out", trainer="axolotl", prompts=PROMPTS)
     assert [problem.partition(":")[0] for problem in error.value.problems] == [
         "mergd",
         "unknown trainer 'axolotl'; known",
-        "max_new",
     ]
     with pytest.raises(ramerge.InputError) as error:
-        ramerge.handoff(merged, merged, prompts={"code": "missing.jsonl"}, hardest=3)
+        ramerge.handoff(merged, merged, prompts={"code": "missing.jsonl"}, settings=ramerge.HandoffSettings(hardest=3))
     starts = ("tool: has no prompts", "memory: has no prompts", "teacher code", "merged: is one of the inputs")
     starts += ("prompts of code: missing.jsonl", "--hardest: needs scores")
     assert len(error.value.problems) == len(starts)
@@ -298,10 +339,12 @@ def test_an_earlier_handoff_is_replaced_on_request(merged: Path) -> None:
 
 
 def test_numbers_are_checked(merged: Path) -> None:
-    with pytest.raises(ramerge.InputError, match="max_new: must be at least 1"):
-        ramerge.handoff(merged, "out", prompts=PROMPTS, max_new=0)
-    with pytest.raises(ramerge.InputError, match="hardest: must be at least 1"):
-        ramerge.handoff(merged, "out", prompts=PROMPTS, hardest=0)
+    with pytest.raises(ramerge.RecipeError, match="max_new: must be a whole number of at least 1, not 0"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(max_new=0))
+    with pytest.raises(ramerge.RecipeError, match="hardest: must be a whole number of at least 1, not 0"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(hardest=0))
+    with pytest.raises(ramerge.RecipeError, match="hold_out: must be a whole number of at least 0, not -1"):
+        ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(hold_out=-1))
 
 
 def test_a_plugin_adds_a_trainer(merged: Path, monkeypatch: pytest.MonkeyPatch) -> None:

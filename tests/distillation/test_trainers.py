@@ -21,7 +21,7 @@ KEYS: dict[str, Any] = json.loads(Path(__file__).with_name("trainer_keys.json").
 
 
 def handed(trainer: str, merged: Path) -> Path:
-    ramerge.handoff(merged, "out", trainer=trainer, prompts=PROMPTS, max_new=64)
+    ramerge.handoff(merged, "out", trainer=trainer, prompts=PROMPTS, settings=ramerge.HandoffSettings(max_new=64))
     return Path("out")
 
 

@@ -55,7 +55,7 @@ def test_two_steps_of_several_teachers(merged: Path) -> None:
 
 
 def test_each_completion_is_compared_with_the_teacher_of_its_prompt(merged: Path) -> None:
-    ramerge.handoff(merged, "out", prompts=PROMPTS, max_new=12)
+    ramerge.handoff(merged, "out", prompts=PROMPTS, settings=ramerge.HandoffSettings(max_new=12))
     losses = last_line(run(HERE / "trl_loss.py", "out"))
     assert losses["batch"] == pytest.approx(losses["own"], rel=1e-3)
     assert losses["mean"] == pytest.approx(losses["batch"], rel=1e-3)

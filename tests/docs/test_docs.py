@@ -390,7 +390,7 @@ def test_the_chart_shows_what_was_measured() -> None:
     assert drawn == words(chart.draw())
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     ours, theirs = ([word for word in drawn if word.endswith(unit)] for unit in (" s", " GB"))
-    assert f"in {ours[-2]} and {theirs[0]}; mergekit takes {ours[-1]} and {theirs[1]}" in text
+    assert f"RAM+ on three 0.5B agents: {ours[-2]}, {theirs[0]}; mergekit takes {ours[-1]} and {theirs[1]}" in text
     scores = words(score_chart.CHART.read_text(encoding="utf-8"))
     assert scores == words(score_chart.draw())
     assert f"![{score_chart.caption()}](docs/figures/scores.svg)" in " ".join(text.split())
@@ -409,17 +409,18 @@ def test_the_guide_to_prompts_says_what_was_measured() -> None:
     assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.0f} points behind" in text
     (adapters,) = (each.figures for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
     sizes = [reward_of(adapters[f"regmean 0.01{more}"]["rewards"]) for more in (", 4 prompts", "", ", 64 prompts")]
-    assert "answers {:.0f} % with 4 prompts a task, {:.0f} % with 16 and {:.0f} % with 64.".format(*sizes) in text
+    assert "scores {:.0f} % with 4 prompts per task, {:.0f} % with 16 and {:.0f} % with 64.".format(*sizes) in text
     others = ("prompts of another task", "general prompts")
     wrong = [reward_of(adapters[f"regmean 0.01, {each}"]["rewards"]) for each in others]
-    assert "it answers {:.0f} %, with general instructions {:.0f} %".format(*wrong) in text
+    assert "it scores {:.0f} %, with general instructions {:.0f} %".format(*wrong) in text
 
 
 def test_readme_says_what_was_measured() -> None:
-    from lab.prompted import kinds
+    from lab.prompted import CONFIRMING, kinds
 
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    behind = {which: max(each.choice(which)[1] for each in kinds()) for which in ("right", "all")}
+    trainings = [*kinds(), *kinds(CONFIRMING)]
+    behind = {which: max(each.choice(which)[1] for each in trainings) for which in ("right", "all")}
     assert (
         f"at most {behind['all']:.0f} points behind the best of up to 15 merges" in text
         and f"with rewards at most {behind['right']:.0f} (" in text

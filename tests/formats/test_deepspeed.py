@@ -56,7 +56,7 @@ def test_world_sizes(ranks: int, stage: int, tmp_path: Path) -> None:
     found = open_checkpoint(folder)
     check(found, ALL)
     assert found.config == trainers.CONFIG
-    assert any(f"ZeRO-{stage}, in partitions of {ranks} ranks" in note for note in found.notes)
+    assert any(f"ZeRO-{stage}, in partitions of {ranks} rank" in note for note in found.notes)
     check(open_checkpoint(folder / "global_step7"), ALL)
 
 

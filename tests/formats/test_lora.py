@@ -481,7 +481,7 @@ def some(*shape: int, dtype: str = "F32") -> Stored:
         (
             {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(2, 16)},
             {"trainable_token_indices": [1]},
-            "names 1 rows",
+            "names 1 row ",
         ),
         (
             {key("model.embed_tokens.token_adapter", "trainable_tokens_delta"): some(1, 16)},

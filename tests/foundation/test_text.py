@@ -24,6 +24,7 @@ from ramerge.core.foundation.text import (
     markdown,
     message,
     one_line,
+    quantity,
     quoted,
     unknown,
     without_secrets,
@@ -46,6 +47,8 @@ def test_numbers_and_lists_in_sentences() -> None:
         "2.00",
     ]
     assert [enumerated(names) for names in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+    assert [quantity(count, "tensor") for count in (0, 1, 1000)] == ["0 tensors", "1 tensor", "1,000 tensors"]
+    assert [quantity(count, "matrix is", "matrices are") for count in (1, 2)] == ["1 matrix is", "2 matrices are"]
 
 
 @pytest.mark.parametrize(

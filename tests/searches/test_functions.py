@@ -47,6 +47,22 @@ def test_a_file_that_does_not_load_is_named(tmp_path: Path, monkeypatch: pytest.
     assert len(events) >= 3  # at once, and every second
 
 
+def test_a_reward_function_is_no_score(tmp_path: Path) -> None:
+    path = tmp_path / "r.py"
+    path.write_text("def compute_score(data_source, solution_str, ground_truth, extra_info=None): return 1.0\n")
+    spec = f"{path}:compute_score"
+    with pytest.raises(EvaluationError) as error:
+        FunctionScorer(spec, tmp_path / "log", 60)
+    assert str(error.value).startswith(f"--score {spec}: is a reward function: it takes a reply (solution_str)")
+    assert f"`ramerge search --prompts NAME=FILE --reward {spec}` scores merges" in str(error.value)
+    with pytest.raises(EvaluationError, match=r"score: is a reward function.* --reward FILE.py:reward_of_mine`"):
+        functions.CallableScorer(reward_of_mine, tmp_path / "log")
+
+
+def reward_of_mine(solution_str: str, **more: object) -> float:
+    return float(bool(solution_str))
+
+
 def test_only_the_first_load_is_told(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text("import os\ndef score(model): os._exit(3)\n")
     events = list[int]()

@@ -221,13 +221,20 @@ def test_the_model_leaves_memory_before_a_server_starts(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--generate"], "--generate: needs --prompts, and --reward"),
         (["--score-agents"], "--score-agents: needs --score"),
-        (["--serve", "transformers"], "--serve: needs --prompts, and --reward"),
+        (["--generate"], "--generate: needs a function that says which of the merges' own replies are right: --rew"),
+        (
+            ["--serve", "transformers"],
+            "--serve: needs a function that says which of the merges' own",
+        ),
         (["--reward", "r.py:compute_score", "--serve", "vllm", "--no-generate"], "--serve and --no-generate: one of"),
         (
             ["--reward", "r.py:compute_score", "--generate", "--objective", "code", "--objective", "tool"],
             "--generate: needs a single --objective",
+        ),
+        (
+            ["--score", "r.py:compute_score", "--generate"],
+            "--generate: lets merges reply to prompts, but --score",
         ),
         (["--reward", "r.py:compute_score", "--serve", "vllm"], "there is no program 'vllm'"),
         (["--reward", "r.py:compute_score", "--endpoint", "http://localhost:8000/v1"], "--endpoint: serves one model"),

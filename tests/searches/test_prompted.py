@@ -234,6 +234,15 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(prompt_file
     assert "tool: has no inputs, but regmean needs it; pass prompts to record them (--prompts tool=FILE)" in done.stderr
 
 
+def test_a_merge_with_prompts_warns_of_what_their_calibration_notes(prompt_files: dict[str, str]) -> None:
+    lines = Path("code.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({**json.loads(lines[0]), "reply": " "})
+    Path("code.jsonl").write_text("\n".join(lines))
+    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": prompt_files}
+    for out in ("first", "from the cache"):
+        assert "code: 1 of 6 replies are empty" in ramerge.merge(recipe, out).warnings
+
+
 def test_prompts_choose_in_recommend_and_auto(prompt_files: dict[str, str]) -> None:
     recipe = {"base": "base", "agents": AGENTS, "prompts": prompt_files}
     found = ramerge.recommend(recipe)

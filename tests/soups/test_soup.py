@@ -150,6 +150,7 @@ def test_the_recipe_names_every_checkpoint(tmp_path: Path, monkeypatch: pytest.M
     flags = ["--strategy", "ema", "--set", "half_life=15", "--steps", "20:", "--write-recipe", "soup.yaml"]
     done = command("soup", "chain", "--base", "base", *flags)
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "soup.yaml: recipe with all flags applied\n"
     recipe = ramerge.read_recipe("soup.yaml")
     assert recipe.parameters == {"half_life": 15, "steps": {"step-20": 20, "step-30": 30, "step-40": 40}}
     assert recipe.agents["step-20"].delta == ("./chain/step_10", "./chain/step_20")

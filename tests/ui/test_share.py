@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -120,7 +121,8 @@ def ran(desk: Desk, words: list[str]) -> Job:
 def test_a_merge_is_handed_to_a_trainer(desk: Desk, merged: Path) -> None:
     words = handoff_words(desk, "merged", LINES, "verl", "student", overwrite=False)
     files = ["--prompts", "code=demo/code.jsonl", "--prompts", "tool=demo/tool.jsonl"]
-    assert words == ["handoff", "merged", "student", "--for", "verl", *files, "--json"]
+    usual = ["--hold-out", "0", "--max-new", "1024"]
+    assert words == ["handoff", "merged", "student", "--for", "verl", *files, *usual, "--json"]
     job = ran(desk, words)
     assert job.state == DONE, job.lines
     html, command = handoff_views(json.loads(job.output), "student")
@@ -141,10 +143,25 @@ def test_the_command_for_an_agent_that_is_an_adapter_stays_whole(desk: Desk, mer
     assert "TEACHER --method passthrough --set parameters.agent=tool" in views.progress_html(job)
 
 
+def test_teachers_held_out_prompts_and_the_length_of_replies_are_the_commands(desk: Desk, merged: Path) -> None:
+    shutil.copytree(desk.roots.home / "demo/tool", desk.roots.home / "copy")
+    words = handoff_words(
+        desk, "merged", LINES, "verl", "student", overwrite=False, teachers=" tool = copy\n", held_out=2, longest=64
+    )
+    job = ran(desk, words)
+    assert job.state == DONE, job.lines
+    record = json.loads(job.output)
+    assert record["teachers"]["tool"].endswith("/copy") and record["held_out"] == {"code": 2, "tool": 2}
+    assert "max_response_length: 64" in merged.with_name("student").joinpath("mopd.yaml").read_text()
+
+
 def test_a_handoff_reads_and_writes_below_the_roots(desk: Desk, merged: Path, tmp_path: Path) -> None:
-    def refused(name: str = "merged", lines: str = LINES, folder: str = "student") -> None:
+    def refused(name: str = "merged", lines: str = LINES, folder: str = "student", teachers: str = "") -> None:
         with pytest.raises(RecipeError):
-            handoff_words(desk, name, lines, "trl", folder, overwrite=False)
+            handoff_words(desk, name, lines, "trl", folder, overwrite=False, teachers=teachers)
+
+    for teacher in ("/etc", "..", ""):
+        refused(teachers=f"tool={teacher}")
 
     for name in ("", "..", "/etc", "nothing", "demo/base", "s3://bucket/merged"):
         refused(name=name)

@@ -88,7 +88,7 @@ def plan_analysis(
 
     The recipe, in ramerge's own form, is checked only here: keys that only its own method uses may be wrong or missing.
     """
-    unused = note_unused(document, _UNUSED, "analyze")
+    unused = note_unused(document, _UNUSED, "an analysis")
     document, left_out = _for_analysis(document)
     wrong = [value for value in epsilons if isinstance(value, bool) or not 0 <= value < float("inf")]
     if wrong:
@@ -231,7 +231,7 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     # refused later.
     if method is None or (method.needs_base and method.side is None and method.elementwise):
         return document, []
-    note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
+    note = f"what {name} leaves of the agents is not measured; figures of a merge are those of RAM"
     return for_method(document, "ram").replacing({"parameters": {"epsilon": epsilon}}), [note]
 
 

@@ -44,7 +44,7 @@ _FILES = (
 )
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray", "overwrite"))
 def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of it merges would keep.
+    """Show what RL changed: sparsity, overlap and angles of the agents, and what a merge would keep.
 
     With --base, you can give the folder of a single agent in place of a recipe.
     """
@@ -82,7 +82,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
 @options(_RECIPE, *MODELS, PROMPTS, DTYPE)
 @options(printing("the recommendation"), run_options(*LIMITS, "cache", "ray"))
 def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
-    """Name the method to try first, with the evidence in the weights, and a search that chooses better.
+    """Name the method to try first, show why, and print a search that chooses better.
 
     No method is best for all agents. With --prompts of each agent's task, a few merges are compared by the likelihood
     of the agents' own replies. Statistics and replies are kept in the user's cache.
@@ -128,7 +128,10 @@ def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     is_verbose = not quiet and not prints(all_flags)
-    with say_afterwards(summary(analysis) if is_verbose else []), shown(quiet=quiet) as listen:
+    is_other = analysis.method != record.method
+    whose = f"; figures of a merge are those of {analysis.method}, not of {record.method}" if is_other else ""
+    head = f"{out}: merged by {record.method}. What training changed in its agents{whose}:"
+    with say_afterwards([head, *summary(analysis)] if is_verbose else []), shown(quiet=quiet) as listen:
         lines = advice(analysis, document, options)
         text = recipe.read_text(encoding="utf-8")
         write_outputs(analysis, all_flags, listen, record=record.to_dict(), recipe=text, advice=lines)

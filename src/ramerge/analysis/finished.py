@@ -7,11 +7,9 @@ from pathlib import Path
 
 from ramerge import RecipeError, Record
 from ramerge.analysis.results import Analysis
-from ramerge.core.engine.record import read_sweep
 from ramerge.core.storage.own_files import COMPANIONS
 from ramerge.sdk.files import no_such_folder
-from ramerge.sdk.records import read_record
-from ramerge.sdk.text import brief
+from ramerge.sdk.records import read_record, refuse_sweep
 
 
 def open_merge(out: Path) -> tuple[Path, Record]:
@@ -21,9 +19,7 @@ def open_merge(out: Path) -> tuple[Path, Record]:
     recipe, record, recipe_of_adapter = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
     if not recipe.is_file() and recipe_of_adapter.is_file():
         recipe = recipe_of_adapter
-    if (out / "sweep.json").is_file():
-        points = read_sweep(out / "sweep.json").points
-        raise RecipeError(f"{out}: is a sweep; name one of the checkpoints in it: {brief(', '.join(points), 500)}")
+    refuse_sweep(out)
     if (out / "asked.json").is_file():
         if not (out / "best").is_dir():
             raise RecipeError(f"{out}: is a search or greedy soup that has not ended; the same command resumes it")

@@ -198,7 +198,7 @@ def of_recipe(analysis: Analysis, document: Document, options: Options, on_progr
 
 def notes_on_keys(document: Document) -> list[str]:
     """Return notes on the keys that the recipe states and a merge uses, but a recommendation ignores."""
-    return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "recommend")
+    return note_unused(document.without("method") if document.method == AUTO else document, _UNUSED, "a recommendation")
 
 
 def by_weights(analysis: Analysis, document: Document, start: Path | None = None) -> Recommendation:

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from ramerge.analysis.results import Analysis
 from ramerge.core.engine.columns import effective_means, erased_means
 from ramerge.sdk.commands import table
+from ramerge.sdk.text import quantity
 
 
 def summary(analysis: Analysis) -> list[str]:
@@ -27,7 +28,7 @@ def summary(analysis: Analysis) -> list[str]:
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
         f"dtypes: {', '.join(dtypes)}",
-        f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
+        f"{quantity(len(analysis.tensors), 'tensor')}, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
         f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
         *[f"note: {note}" for note in analysis.notes],
     ]

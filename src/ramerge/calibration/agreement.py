@@ -26,7 +26,7 @@ from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.scoring.intervals import interval, ratio
 from ramerge.sdk.options import check_options, check_settings
-from ramerge.sdk.text import Displayed, enumerated
+from ramerge.sdk.text import Displayed, enumerated, quantity
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
@@ -151,8 +151,8 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         for name, exchanges in held_out.items()
     }
     notes = tuple(
-        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it does not count in the choice; "
-        "give more prompts, or rollouts, or a lower --right-at"
+        f"{name}: of {quantity(len(held_out[name]), 'reply', 'replies')}, none earned {least:g}, so it does not count "
+        "in the choice; give more prompts, or rollouts, or a lower --right-at"
         for name, exchanges in right.items()
         if not exchanges
     )
@@ -202,9 +202,9 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
 def _likelihood(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
     if max(exchange.ids) >= live.vocabulary or len(exchange.ids) > (live.positions or len(exchange.ids)):
         raise InputError(
-            f"{exchange.place}: the reply of {name} does not fit the model: it has {len(exchange.ids):,} tokens, with "
-            "ids "
-            f"up to {max(exchange.ids):,}; run `ramerge calibrate` again with this base"
+            f"{exchange.place}: the reply of {name} does not fit the model: it has "
+            f"{quantity(len(exchange.ids), 'token')}, with ids up to {max(exchange.ids):,}; run `ramerge "
+            "calibrate` again with this base"
         )
     losses = live.negative_log_likelihoods(exchange.ids, exchange.start)
     total = float(losses.sum())

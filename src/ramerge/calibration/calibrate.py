@@ -33,7 +33,7 @@ from ramerge.core.recipe.checks import check_unchosen
 from ramerge.scoring.functions import digest, load
 from ramerge.sdk.files import check_state, lock
 from ramerge.sdk.options import check_options, check_settings
-from ramerge.sdk.outputs import claim_folder
+from ramerge.sdk.outputs import claim_folder, path_of
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener, StoppedError, silence
 from ramerge.sdk.recipes import AnyRecipe, models_only, open_recipe, reads_of
@@ -100,11 +100,12 @@ def calibrate(
     """
     check_options(options)
     check_settings("settings", settings, CalibrationSettings)
+    folder = path_of(out, "the folder of a calibration")
     models, prompts = _models_and_prompts(recipe, settings, options)
     for name in prompts:
-        claim_folder(Path(out) / name, reads_of(models.document), "the calibration")
+        claim_folder(folder / name, reads_of(models.document), "the calibration")
     with LiveBase(models, settings, options) as live:
-        return gather_agents(live, prompts, Path(out), settings, options, on_progress or silence)
+        return gather_agents(live, prompts, folder, settings, options, on_progress or silence)
 
 
 def estimate_calibration(

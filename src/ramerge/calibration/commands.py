@@ -53,7 +53,7 @@ def calibrate(
     from ramerge.sdk.text import dumped
 
     document, out = read_inputs(paths, flags)
-    warn(note_unused(document, UNUSED, "calibrate"))
+    warn(note_unused(document, UNUSED, "a calibration"))
     if dry_run:
         estimate = estimate_calibration(document, settings=calibration, options=options)
         if as_json:

@@ -21,6 +21,7 @@ from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.core.tensors.text_config import text_configs
 from ramerge.sdk.formats import read_json
 from ramerge.sdk.plans import MergePlan
+from ramerge.sdk.text import quantity
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +65,10 @@ class CalibrationEstimate:
             *([("importances", decimal(self.importance_bytes))] if self.importance_bytes else []),
             *([("inputs", f"at most {decimal(self.rows_bytes)} an agent")] if self.rows_bytes else []),
             *(
-                (f"agent {name}", f"{count:,} prompts, at most {self.tokens[name]:,} tokens with their replies")
+                (
+                    f"agent {name}",
+                    f"{quantity(count, 'prompt')}, at most {quantity(self.tokens[name], 'token')} with their replies",
+                )
                 for name, count in self.prompts.items()
             ),
         ]

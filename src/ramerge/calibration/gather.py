@@ -14,6 +14,7 @@ from ramerge.calibration.live import ADVICE, naming_memory
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.rewards import RewardFunction
 from ramerge.calibration.speaker import Speaker
+from ramerge.sdk.text import quantity
 
 
 def exchanges_of(
@@ -51,7 +52,8 @@ def exchanges_of(
             questions.append((prompt, *ids))
     if problems:
         raise InputError(
-            f"{places[0]}: {reason}" + (f" (and {len(places) - 1:,} more prompts likewise)" if len(places) > 1 else "")
+            f"{places[0]}: {reason}"
+            + (f" (and {quantity(len(places) - 1, 'more prompt')} likewise)" if len(places) > 1 else "")
             for reason, places in problems.items()
         )
     if first_replies := [exchanges_by_key[prompt.key] for prompt in prompts if prompt.key in exchanges_by_key]:

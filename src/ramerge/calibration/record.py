@@ -111,7 +111,7 @@ class CalibrationSettings:
         metadata=about(
             "--right-at",
             "prompts",
-            "Minimum reward of a right reply; default: the highest reward of any agent. Only right replies count.",
+            "Minimum reward that counts as right; default: the highest in the data. Only right replies count.",
             "REWARD",
             kind=float,
         ),

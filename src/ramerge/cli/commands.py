@@ -113,8 +113,8 @@ def plan(
 ) -> None:
     """Show what a merge would read, write and need, and every problem that would make it fail.
 
-    In place of a recipe, you can give the folder of a single model. Only headers are read, except for the method
-    auto and for prompts, which run the agents. Without the extra `remote`, Hub models are downloaded first.
+    In place of a recipe, you can give the folder of a single model. Only headers are read, but the method auto and
+    prompts run the agents. Without the extra `remote`, Hub models are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs
@@ -129,18 +129,17 @@ def plan(
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
         merge_plan = make(document, out, kind=kind, options=options, on_progress=listen)
-    if recipe_file is not None:
-        write_recipe(merge_plan.recipe, recipe_file)
+    written = write_recipe(merge_plan.recipe, recipe_file) if recipe_file is not None else []
     warn(doubts(merge_plan.details))
     if as_json:
         click.echo(dumped(merge_plan.to_dict()), nl=False)
     elif recipe_file != STANDARD_OUTPUT:
-        say(merge_plan.explain().split("\n"))
+        say([*merge_plan.explain().split("\n"), *written])
     if problems := objections(merge_plan.details):
         raise click.exceptions.Exit(fail(problems, 2))
 
 
-@command(short_help="Write a model of any format as safetensors.")
+@command(short_help="Convert a model of any format to safetensors.")
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, SET, printing("the record"), MERGE)
@@ -148,8 +147,8 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """Write MODEL as plain safetensors to OUT, in its own dtypes, in those of --base, or in --dtype.
 
     MODEL is a folder or Hub id in any format that ramerge reads: sharded (FSDP, torch.distributed), quantized, or an
-    adapter with its --base. With other models, the output takes tensor names, dtypes and files from --base. --set
-    sets further keys of a recipe, such as allow.extra_tensors=true or rename.
+    adapter with its --base. For a full model, --base gives the output's tensor names, dtypes and other files.
+    --set sets further keys of a recipe, such as allow.extra_tensors=true or rename.
     """
     from ramerge.cli.flags.read import read_model
 
@@ -190,6 +189,14 @@ def clean(outs: tuple[str, ...], options: Options) -> None:
     hidden folder is on this machine, and uploaded files are removed too.
     """
     from ramerge.api import clean as run
+    from ramerge.core.foundation.files import no_such_folder
+    from ramerge.core.storage.schemes import is_remote
 
+    nothing = "no leftovers of interrupted runs"
     for out in outs:
-        say(run(out, staging_dir=options.upload.staging_dir) or f"{out}: no leftovers of interrupted runs")
+        if lines := run(out, staging_dir=options.upload.staging_dir):
+            say(lines)
+        elif is_remote(out) or Path(out).expanduser().exists():
+            say(f"{out}: {nothing}")
+        else:
+            say(no_such_folder(Path(out), f", and {nothing}"))

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ramerge.cli.options import Session
+from ramerge.cli.options import WORDS, Session
 from ramerge.cli.terminal import complain, fail, say, warn
 from ramerge.core.foundation.errors import (
     ContinueNote,
@@ -145,7 +145,8 @@ def _run_command(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", _about_option(error) or error.format_message())
+            for text in _about_option(error) or [error.format_message()]:
+                complain("error", text)
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -157,26 +158,30 @@ def _run_command(session: Session) -> int:
         return fail(*_in_words(error))
 
 
-def _about_option(error: click.ClickException) -> str | None:
-    """Return advice on models given without options, and on options of another form; None for other errors."""
+def _about_option(error: click.ClickException) -> list[str]:
+    """Return advice on options that have another form, are missing, or that models need; empty for other errors."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     parameter_names = {each.name for each in context.command.params} if context else set()
     if "agents" in parameter_names and error.message.startswith("Got unexpected extra argument"):
-        return f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"
+        return [f"{error.message}; models are named by options: --base MODEL --agent NAME=MODEL"]
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Option):
+        return [f"{error.param.opts[0]} {error.param.metavar} is missing. {error.param.help}"]
     if not isinstance(error, click.NoSuchOption):
-        return None
+        return []
     from ramerge.core.methods.registry import all_parameters
     from ramerge.core.recipe.read import hint
 
     option = error.option_name
-    if (hint_text := hint(option)) is not None:
-        return hint_text
+    words = [word.partition("=")[0] for word in (context.meta.get(WORDS, ()) if context else ())]
+    hints = [text for word in dict.fromkeys([option, *words]) if (text := hint(word)) is not None]
+    if hint(option) is not None:
+        return hints
     name = option.lstrip("-").replace("-", "_")
     if name in ("o", "out", "output") and parameter_names & {"out", "outs", "paths", "words"}:
-        return f"no such option: {option}; the output folder is the last word, without an option"
+        return [f"no such option: {option}; the output folder is the last word, without an option"]
     if "settings" in parameter_names and name in all_parameters():
-        return f"no such option: {option}; use --set parameters.{name}=VALUE"
-    return None
+        return [f"no such option: {option}; use --set parameters.{name}=VALUE"]
+    return []
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:

@@ -21,6 +21,8 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 
+WORDS = "ramerge.words"
+"""The key of a command's arguments in the `meta` of its context."""
 _GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
 """The groups of options, in the order of `--help`; options without a group come last."""
 
@@ -74,9 +76,13 @@ class GroupedCommand(click.Command):
         self._params = params
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse an option with one value that is given twice: click would silently take the last."""
+        """Refuse an option that is given twice, or with its opposite: click would silently take the last."""
+        ctx.meta[WORDS] = tuple(args)  # for messages about some that are wrong
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
         for each in {*order}:
+            pair = [next((word for word in words if word in args), "") for words in (each.opts, each.secondary_opts)]
+            if all(pair):
+                raise click.UsageError(f"{' and '.join(pair)}: give one of them", ctx)
             if (
                 isinstance(each, click.Option)
                 and order.count(each) > 1
@@ -213,15 +219,24 @@ def _read_ray_init(texts: Iterable[str]) -> dict[str, object]:
 
 
 class _Path(click.Path):
-    """A path, or as text also a remote location. An empty path is refused, because it would mean the working folder."""
+    """A local path, or as text also a remote location.
+
+    An empty path is refused, because it would mean the working folder; so is a remote location as a `Path`, which would
+    make it local.
+    """
 
     def __init__(self, kind: type[Path] | type[str] = Path) -> None:
         super().__init__(path_type=kind)
 
     def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return (
-            super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
-        )
+        from ramerge.core.storage.schemes import is_remote
+
+        text = os.fspath(value)
+        if not text:
+            self.fail("is empty; name a path", param, ctx)
+        if self.type is Path and is_remote(text):
+            self.fail(f"{text} is remote, and must be on this machine", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 PATH = _Path()

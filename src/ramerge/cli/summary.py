@@ -9,6 +9,7 @@ from typing import Any
 from ramerge.cli.terminal import table
 from ramerge.core.engine.columns import columns_of, figure_text, meanings
 from ramerge.core.engine.record import Record
+from ramerge.core.foundation.text import quantity
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.explain import dtypes_of
 from ramerge.core.recipe.points import folders_of
@@ -68,7 +69,8 @@ def sweep_summary(records: Sequence[Record], out: str) -> list[str]:
     ]
     return [
         *table(head, rows),
-        f"{len(records)} checkpoints, the first in {out.rstrip('/')}/{names[0]}, in {records[0].seconds:.1f} s",
+        f"{quantity(len(records), 'checkpoint')}, the first in {out.rstrip('/')}/{names[0]}, "
+        f"in {records[0].seconds:.1f} s",
         "next: `ramerge eval --model NAME=FOLDER ...` scores them; `ramerge search` merges and scores point by point",
     ]
 

@@ -173,7 +173,7 @@ class Options:
         metadata=about(
             "--overwrite",
             "output",
-            "Replace OUT with all its files, once the new output is complete.",
+            "Replace an existing output once the new one is complete.",
         ),
     )
     threads: int | None = field(
@@ -192,7 +192,7 @@ class Options:
         metadata=about(
             "--cache/--no-cache",
             "run",
-            "Cache the counts of files that were read; on by default.",
+            "Cache statistics of input files; on by default.",
         ),
     )
     fresh: bool = field(

@@ -38,7 +38,7 @@ from ramerge.sdk.outputs import OpenOutput, lay_out, records_of
 from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.tensors import Files, Reader, Tensor
-from ramerge.sdk.text import dumped, quoted
+from ramerge.sdk.text import dumped, quantity, quoted
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22
@@ -312,7 +312,7 @@ class _Adapter:
         ranks = [each.rank for each in factors_by_module.values()]
         low, high = min(ranks, default=0), max(ranks, default=0)
         of = f"rank {low}" if low == high else f"ranks {low} to {high}"
-        text = f"written as a LoRA adapter of {of} on {len(factors_by_module):,} matrices"
+        text = f"written as a LoRA adapter of {of} on {quantity(len(factors_by_module), 'matrix', 'matrices')}"
         text += f" and {len(self._saved_modules):,} modules_to_save" if self._saved_modules else ""
         if all(each.is_exact for each in factors_by_module.values()):
             text += "; it is the exact sum, up to the rounding of its float32 factors"

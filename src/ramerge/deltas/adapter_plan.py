@@ -17,7 +17,7 @@ from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.plans import OpenedInputs, PlanFinding, TensorPlan
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import Stored, Tensor
-from ramerge.sdk.text import enumerated, quoted
+from ramerge.sdk.text import enumerated, quantity, quoted
 
 ENERGY = 0.99
 """The share of an update's energy to keep if its factors are unknown, unless a rank or a share is given."""
@@ -249,13 +249,17 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
         cut = [rank for rank in exact if settings.rank is not None and rank > settings.rank]
         how = f"of which {len(cut):,} are truncated to {settings.rank}" if cut else "exactly"
         how = f"truncated to an energy of {settings.energy:g}" if settings.energy is not None else how
-        notes.append(f"the factors of {len(exact):,} matrices are concatenated to rank {ranks}, {how}")
+        notes.append(
+            f"the factors of {quantity(len(exact), 'matrix', 'matrices')} are concatenated to rank {ranks}, {how}"
+        )
     if left:
         energy = settings.energy if settings.energy is not None else ENERGY
         size_of_factors = (
             f"of rank {settings.rank}" if settings.rank is not None else f"that keep {energy:g} of its energy"
         )
-        notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {size_of_factors}")
+        notes.append(
+            f"the updates of up to {quantity(left, 'matrix', 'matrices')} are decomposed into factors {size_of_factors}"
+        )
     planned_rank = planned_rank_for_vllm(settings, matrices, others)
     if notes and planned_rank is not None:
         notes.append(said_of_vllm(planned_rank))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ramerge.deltas.record import DeltaRecord
 
 
-@command(short_help="Store an agent as what it changed of its base.")
+@command(short_help="Store an agent as its difference from the base.")
 @OUT_ANYWHERE
 @options(BASE, AGENT)
 @option(

@@ -23,7 +23,7 @@ from ramerge.sdk.progress import silence
     "output",
     "--models",
     metavar="FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Only copy the tiny models to this folder, as base, coder (adds), tool (reverses) and memory (sorts).",
 )
 @option(
@@ -32,7 +32,7 @@ from ramerge.sdk.progress import silence
     "scored",
     metavar="NAME=FOLDER",
     multiple=True,
-    help="Only score this model on the three tasks; repeat for each.",
+    help="Only score this model; repeatable.",
 )
 @as_json("the rewards that --score finds, by model and task,")
 @DEBUG

@@ -8,24 +8,31 @@ from typing import TYPE_CHECKING
 import click
 
 from ramerge.cli.options import PROMPTS
-from ramerge.sdk.commands import OUT, PATH, command, named, option, options, printing, run_options, say, warn
+from ramerge.distillation.settings import HandoffSettings
+from ramerge.sdk.commands import (
+    OUT,
+    PATH,
+    command,
+    named,
+    option,
+    options,
+    options_of,
+    printing,
+    run_options,
+    say,
+    warn,
+)
+from ramerge.sdk.text import quantity
 
 if TYPE_CHECKING:
     from ramerge import Options
 
 
-@command(short_help="Write the files to distill the agents into a merge.")
+@command(short_help="Write trainer files to distill the agents into a merge.")
 @click.argument("merged", metavar="MERGED", type=PATH)
 @OUT
 @options(PROMPTS)
-@option(
-    "prompts",
-    "--hardest",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Keep the N hardest prompts of each agent: those where the merge is least likely to give the agent's reply. "
-    "MERGED must be a search with prompts.",
-)
+@options_of(HandoffSettings, "settings")
 @option(
     "models",
     "--teacher",
@@ -43,15 +50,6 @@ if TYPE_CHECKING:
     metavar="TRAINER",
     help="The trainer: trl, trl-async, verl, nemo-rl, slime, or a plug-in's.",
 )
-@option(
-    "output",
-    "--max-new",
-    type=click.IntRange(1),
-    default=1024,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of tokens in a reply.",
-)
 @options(printing("what was written"), run_options("overwrite"))
 def handoff(
     merged: Path,
@@ -59,17 +57,16 @@ def handoff(
     prompts: tuple[str, ...],
     teachers: tuple[str, ...],
     trainer: str,
-    hardest: int | None,
-    max_new: int,
+    settings: HandoffSettings,
     quiet: bool,
     as_json: bool,
     options: Options,
 ) -> None:
     """Write the files with which a trainer distills the agents of a merge into the merge.
 
-    MERGED is the folder of a merge, or of a search, for its best merge. The merge is a warm start for the student, and
-    each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a dataset with the
-    teacher of each prompt, and a configuration of the trainer. No weights are copied.
+    MERGED is the folder of a merge, or of a search (its best merge is used). The merge is a warm start for the
+    student, and each agent is the teacher for its own prompts (multi-teacher on-policy distillation). OUT gets a
+    dataset with the teacher of each prompt, and a configuration of the trainer. No weights are copied.
 
     \b
     ramerge handoff MERGED OUT --prompts code=code.jsonl --prompts tool=tool.jsonl
@@ -83,18 +80,17 @@ def handoff(
         trainer=trainer,
         prompts=named("--prompts", prompts, "NAME=PATH"),
         teachers=named("--teacher", teachers, "NAME=MODEL"),
-        hardest=hardest,
-        max_new=max_new,
+        settings=settings,
         options=options,
     )
     warn(record.notes)
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        counts = ", ".join(f"{name} {count:,}" for name, count in record.prompts.items())
         say(
             [
-                f"{out}: {record.trainer}: {len(record.teachers)} teachers, prompts: {counts}",
+                f"{out}: {record.trainer}: {quantity(len(record.teachers), 'teacher')}",
+                *record.lines(),
                 *([f"before: {record.needs}"] if record.needs else []),
                 f"next: {record.command}",
             ]

@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,17 @@ from ramerge.distillation.merged import (
     refuse_single_run_soup,
     teachers_of,
 )
-from ramerge.distillation.prompts import hardest as hardest_of
-from ramerge.distillation.prompts import likelihoods_of, read_files, tasks_of
+from ramerge.distillation.prompts import hardest, hold_out, likelihoods_of, read_files, tasks_of
+from ramerge.distillation.settings import HandoffSettings
 from ramerge.distillation.trainer import TRAINERS, Lesson
 from ramerge.sdk.files import check_state, write_texts
-from ramerge.sdk.options import check_options
+from ramerge.sdk.options import check_options, check_settings
 from ramerge.sdk.outputs import claim_folder, path_of
-from ramerge.sdk.text import Displayed, dumped, enumerated, unknown
+from ramerge.sdk.text import Displayed, dumped, enumerated, quantity, unknown
 
 RECORD = "handoff.json"
 SCHEMA = "ramerge.handoff/1"
-_OPTIONS = Options()
+_SETTINGS, _OPTIONS = HandoffSettings(), Options()
 
 
 @dataclass(frozen=True, repr=False)
@@ -41,6 +41,8 @@ class Handoff(Displayed):
         student: the folder of the merge, from which the distillation starts.
         teachers: name of each agent to its folder or hub id.
         prompts: how many prompts of each teacher the dataset has.
+        prompt_files: the files that these come from.
+        held_out: how many prompts of each teacher are held out to score the student with; empty if none are.
         files: names of the files in the folder.
         command: the command that starts the trainer.
         needs: what must be there before; empty if nothing but the trainer.
@@ -62,9 +64,19 @@ class Handoff(Displayed):
     command: str
     needs: str = ""
     notes: tuple[str, ...] = ()
+    prompt_files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    held_out: Mapping[str, int] = field(default_factory=dict)
 
     def _summary(self) -> Mapping[str, object]:
         return {"trainer": self.trainer, "student": self.student, "teachers": len(self.teachers), **self.prompts}
+
+    def lines(self) -> list[str]:
+        """A line for each teacher: its number of prompts, their files, and its location."""
+        return [
+            f"{name}: {quantity(count, 'prompt')} of {', '.join(self.prompt_files[name])}"
+            f"{f', {self.held_out[name]:,} more held out' if self.held_out else ''}; teacher {self.teachers[name]}"
+            for name, count in self.prompts.items()
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """The record as plain values."""
@@ -82,8 +94,7 @@ def handoff(
     trainer: str = "trl",
     prompts: Mapping[str, str | os.PathLike[str]] | None = None,
     teachers: Mapping[str, str | os.PathLike[str]] | None = None,
-    hardest: int | None = None,
-    max_new: int = 1024,
+    settings: HandoffSettings = _SETTINGS,
     options: Options = _OPTIONS,
 ) -> Handoff:
     """Write what a trainer needs to distill the agents of a merge (teachers) into the merge (student).
@@ -98,9 +109,7 @@ def handoff(
             merge names, or that its search has read.
         teachers: name of an agent to the checkpoint that stands in for it, where its own is an adapter, a delta or
             moved; by default those of the recipe.
-        hardest: keep this many prompts of each agent, those to which the merge is least likely to give the agent's
-            reply; for the folder of a search with prompts. By default all prompts.
-        max_new: tokens of a reply at most, at least 1.
+        settings: which prompts are taken, and how long replies are. By default all prompts.
         options: `overwrite` applies.
 
     Returns:
@@ -120,16 +129,13 @@ def handoff(
         ('mopd.yaml', 'prompts.jsonl', 'reward.py', 'handoff.json')
     """
     check_options(options)
+    check_settings("settings", settings, HandoffSettings)
     failures = _Failures()
-    source, folder = Path(merged).expanduser(), path_of(Path(out))
+    source, folder = Path(merged).expanduser(), path_of(os.fspath(out))
     with failures.caught():
-        student = open_merge(source)
+        student = open_merge(merged)
     if trainer not in TRAINERS:
         failures.add(RecipeError(unknown("trainer", trainer, [*TRAINERS])))
-    if lowest := [
-        name for name, count in (("max_new", max_new), ("hardest", hardest)) if count is not None and count < 1
-    ]:
-        failures.add(InputError(f"{name}: must be at least 1" for name in lowest))
     failures.raise_all()
     refuse_single_run_soup(student, teachers or {})
     agents = [*student.recipe.agents]
@@ -148,18 +154,24 @@ def handoff(
     with failures.caught():
         own_prompts = read_files(files)
     with failures.caught():
-        likelihoods = likelihoods_of(student.search) if hardest is not None else {}
+        likelihoods = likelihoods_of(student.search) if settings.hardest is not None else {}
     failures.raise_all()
+    own_prompts, held_out = hold_out(own_prompts, settings.hold_out) if settings.hold_out else (own_prompts, {})
     own = {name: place for name, place in names.items() if name not in (teachers or {})}
     notes = [*notes_of_changes(student, own), *check_tokens(student.recipe)]
-    if hardest is not None:
+    if settings.hardest is not None:
         counts = {name: len(each) for name, each in own_prompts.items()}
-        own_prompts = hardest_of(own_prompts, likelihoods, hardest)
+        own_prompts = hardest(own_prompts, likelihoods, settings.hardest)
         counts_text = enumerated([f"{len(likelihoods[name])} of {counts[name]} of {name}" for name in own_prompts])
-        notes.append(f"--hardest {hardest}: only prompts that the search has scored can be kept: {counts_text}")
+        notes.append(
+            f"--hardest {settings.hardest}: only prompts that the search has scored can be kept: {counts_text}"
+        )
     tasks, template = tasks_of(own_prompts, student.folder)
+    tasks_held_out, _ = tasks_of(held_out, student.folder) if held_out else ([], template)
     trainer_format = TRAINERS[trainer]
-    lesson = Lesson(student.folder.resolve(), names, tasks, template, max_new, folder.absolute())
+    lesson = Lesson(
+        student.folder.resolve(), names, tasks, template, settings.max_new, folder.absolute(), tasks_held_out
+    )
     contents = trainer_format.files(lesson)
     result = Handoff(
         trainer_format.title,
@@ -170,6 +182,8 @@ def handoff(
         trainer_format.command.format(out=shlex.quote(str(lesson.out))),
         trainer_format.needs,
         tuple(notes),
+        {name: tuple(map(str, paths)) for name, paths in files.items()},
+        {name: len(each) for name, each in held_out.items()},
     )
     # the record comes last: a folder with one is whole
     write_texts([*((folder / name, text) for name, text in contents.items()), (folder / RECORD, result.to_json())])

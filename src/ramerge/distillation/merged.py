@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from ramerge import Agent, InputError, Recipe, RecipeError
@@ -15,7 +19,7 @@ from ramerge.core.storage.own_files import DELTA_INDEX, RECORDS
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import check, read_document
-from ramerge.sdk.records import read_record
+from ramerge.sdk.records import read_record, refuse_sweep
 from ramerge.sdk.storage import is_hub_id, is_remote
 
 RECIPE = "ramerge.yaml"
@@ -51,17 +55,19 @@ class Merge:
         return files
 
 
-def open_merge(path: Path) -> Merge:
+def open_merge(merged: str | os.PathLike[str]) -> Merge:
     """Open the merge in the folder of a merge or of a search.
 
     Raises:
-        RecipeError: the folder is remote, missing, or has no record; or it holds a delta or an adapter, which trainers
-            cannot load; with the command that makes a checkpoint.
+        RecipeError: the folder is remote, missing, a sweep, or has no record; or it holds a delta or an adapter, which
+            trainers cannot load; with the command that makes a checkpoint.
     """
-    if is_remote(str(path)):
-        raise RecipeError(f"{path}: is remote, and a trainer reads the student from a disk; download it first")
+    if is_remote(text := os.fspath(merged)):
+        raise RecipeError(f"{text}: is remote, and a trainer reads the student from a disk; download it first")
+    path = Path(merged).expanduser()
     if not path.is_dir():
         raise RecipeError(no_such_folder(path))
+    refuse_sweep(path)
     if (path / "soup.json").is_file():
         raise RecipeError(f"{path}: {_SOUP}, or give its best/ to your trainer as it is")
     folder = path / _BEST if (path / _SEARCH).is_file() else path
@@ -121,9 +127,34 @@ def teachers_of(merge: Merge, others: Mapping[str, str]) -> dict[str, str]:
                 teachers[name] = _teacher(name, agent, merge)
         except ValueError as error:
             problems.append(str(error))
+    problems += _repeated(teachers, merge.recipe)
     if problems:
         raise RecipeError(problems)
     return teachers
+
+
+def _repeated(teachers: Mapping[str, str], recipe: Recipe) -> list[str]:
+    """Return problems of teachers that are the same model, or the base."""
+    base: dict[str, str] = {}
+    if recipe.base is not None:
+        with suppress(ValueError):  # it need not be there any more
+            base = {"the base": _loadable("base", recipe.base, recipe.folder)}
+    return [
+        f"teacher {name}: {model} has the weights of {first if first in base else f'teacher {first}'}; give the "
+        f"checkpoint that was trained for its task: --teacher {name}=MODEL"
+        for (first, other), (name, model) in combinations([*base.items(), *teachers.items()], 2)
+        if other == model or _holds_equal_weights(Path(other), Path(model))
+    ]
+
+
+def _holds_equal_weights(folder: Path, other: Path) -> bool:
+    """Whether two folders have identical weight files. Files are read only up to the first difference."""
+    files, others = ([*sorted(path for each in _WEIGHTS for path in place.glob(each))] for place in (folder, other))
+    return (
+        bool(files)
+        and [path.name for path in files] == [path.name for path in others]
+        and all(filecmp.cmp(*pair, shallow=False) for pair in zip(files, others, strict=True))
+    )
 
 
 def _teacher(name: str, agent: Agent, merge: Merge) -> str:

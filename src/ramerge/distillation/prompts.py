@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from ramerge import InputError, RecipeError
 from ramerge.calibration.agreement import replies_of
 from ramerge.calibration.prompts import Prompt, read_prompts
 from ramerge.distillation.trainer import TaskPrompt
-from ramerge.sdk.text import JsonLimits, read_object
+from ramerge.sdk.text import JsonLimits, quantity, read_object
 from ramerge.searches.folder import Folder
 from ramerge.searches.mass import nll_by_prompt
 from ramerge.searches.prompted import CALIBRATION
@@ -110,6 +111,31 @@ def _beginning(student: Path) -> str:
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""
+
+
+def hold_out(
+    prompts: Mapping[str, Sequence[Prompt]], count: int
+) -> tuple[dict[str, list[Prompt]], dict[str, list[Prompt]]]:
+    """Divide the prompts of each agent into prompts to train on, and `count` prompts to score the student with.
+
+    Which prompts are held out depends on the prompts, and not on their order.
+
+    Raises:
+        InputError: an agent has no prompt left to train on.
+    """
+    if few := {name: each for name, each in prompts.items() if len(each) <= count}:
+        raise InputError(
+            f"--hold-out {count}: {name} has {quantity(len(each), 'prompt')}, so none is left to train on; hold out "
+            "fewer, or give more"
+            for name, each in few.items()
+        )
+    held_out = {name: sorted(each, key=_digest)[:count] for name, each in prompts.items()}
+    keys = {name: {prompt.key for prompt in each} for name, each in held_out.items()}
+    return {name: [each for each in prompts[name] if each.key not in keys[name]] for name in prompts}, held_out
+
+
+def _digest(prompt: Prompt) -> bytes:
+    return sha256(prompt.key.encode()).digest()
 
 
 def hardest(

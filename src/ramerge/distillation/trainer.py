@@ -13,6 +13,8 @@ from ruamel.yaml import YAML
 
 from ramerge.sdk.registry import Registry
 
+_PROMPTS, _HELD_OUT = "prompts.jsonl", "held_out.jsonl"
+
 
 @dataclass(frozen=True)
 class TaskPrompt:
@@ -37,10 +39,11 @@ class Lesson:
     Attributes:
         student: the folder of the merge, absolute.
         teachers: name of each agent to its absolute folder or hub id.
-        tasks: all prompts.
+        tasks: prompts to train on.
         template: the chat template that writes the messages as they are; None for the tokenizer's own.
         max_new: the most tokens of a reply.
         out: the folder that will hold the files, absolute.
+        held_out: prompts to score the student with, which it is not trained on.
     """
 
     student: Path
@@ -49,10 +52,25 @@ class Lesson:
     template: str | None
     max_new: int
     out: Path
+    held_out: Sequence[TaskPrompt] = ()
 
     def place(self, name: str) -> str:
         """Return the absolute path of a file in the folder."""
         return str(self.out / name)
+
+    @property
+    def validation(self) -> str:
+        """The absolute path of the prompts for trainers that validate: the held-out prompts, or else all."""
+        return self.place(_HELD_OUT if self.held_out else _PROMPTS)
+
+    def datasets(self, rows: Callable[[Sequence[TaskPrompt]], str]) -> dict[str, str]:
+        """Return the files of prompts: `prompts.jsonl`, and if some are held out, `held_out.jsonl`.
+
+        Args:
+            rows: writes prompts in the trainer's form.
+        """
+        files = {_PROMPTS: self.tasks, _HELD_OUT: self.held_out}
+        return {name: rows(tasks) for name, tasks in files.items() if tasks}
 
 
 @dataclass(frozen=True)

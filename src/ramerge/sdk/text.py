@@ -1,8 +1,10 @@
 """Text from files and users: check it against limits, and make it safe to show.
 
->>> from ramerge.sdk.text import enumerated, page_styles, quoted
+>>> from ramerge.sdk.text import enumerated, page_styles, quantity, quoted
 >>> enumerated(["code", "tool", "memory"]), quoted("my model")
 ('code, tool and memory', "'my model'")
+>>> quantity(1, "tensor"), quantity(2, "matrix", "matrices")
+('1 tensor', '2 matrices')
 >>> "prefers-color-scheme" in page_styles()
 True
 """
@@ -19,6 +21,7 @@ from ramerge.core.foundation.text import (
     is_unicode,
     markdown,
     one_line,
+    quantity,
     quoted,
     shown,
     unknown,
@@ -37,6 +40,7 @@ __all__ = [
     "one_line",
     "page_styles",
     "parse",
+    "quantity",
     "quoted",
     "read_object",
     "reason",

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 
 from ramerge.report.figures import AGENT_COLORS, GRAY, Figure
+from ramerge.sdk.text import quantity
 from ramerge.searches.results import SearchResult, TriedPoint
 from ramerge.searches.space import label, spelling
 
@@ -62,7 +63,7 @@ def _ranking(result: SearchResult) -> Figure:
         title="All points, the best first",
         caption="Each point's value on the items of the choice, with its 95 % bootstrap interval. Points share their "
         "items, so intervals that overlap may still differ: the table holds the paired differences.",
-        text=f"The best of {len(rows)} points is point {best.number} with {best.objectives[0].value:.4f}.",
+        text=f"The best of {quantity(len(rows), 'point')} is point {best.number} with {best.objectives[0].value:.4f}.",
         chart=chart,
         rows=rows,
     )
@@ -87,7 +88,7 @@ def _course(result: SearchResult) -> Figure:
         name="course",
         title="The search, point by point",
         caption="Values in the order in which points were tried. The line is the best so far.",
-        text=f"{len(rows)} points were scored, one after another.",
+        text=f"{quantity(len(rows), 'point was', 'points were')} scored, one after another.",
         chart=chart,
         rows=rows,
     )

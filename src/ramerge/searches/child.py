@@ -15,7 +15,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ramerge.scoring.functions import digest, in_words, load
+from ramerge.scoring.functions import NoFunctionError, digest, in_words, load
+
+_REPLY = "solution_str"
+"""The parameter that receives the reply in a reward function of verl's form."""
 
 
 def main(spec: str, descriptor: int) -> None:
@@ -28,6 +31,7 @@ def main(spec: str, descriptor: int) -> None:
 
         try:
             module, function = load(spec)
+            refuse_reward(function, spec)
         except BaseException as error:
             traceback.print_exc()
             say(error=in_words(error))
@@ -62,8 +66,25 @@ def scores_in_parts(function: Callable[..., object], model: Path, split: str) ->
 
 def takes_split(function: Callable[..., object]) -> bool:
     """Whether a score function has a parameter `split`; false if its signature is unknown."""
+    return _takes(function, "split")
+
+
+def refuse_reward(function: Callable[..., object], spec: str) -> None:
+    """Refuse a reward function in verl's form where a score function is expected.
+
+    Raises:
+        NoFunctionError: the function is a reward function; with the options that take it.
+    """
+    if _takes(function, _REPLY):
+        raise NoFunctionError(
+            f"is a reward function: it takes a reply ({_REPLY}), and a score function takes the folder of a model; "
+            f"`ramerge search --prompts NAME=FILE --reward {spec}` scores merges by their replies to prompts"
+        )
+
+
+def _takes(function: Callable[..., object], parameter: str) -> bool:
     try:
-        return "split" in inspect.signature(function).parameters
+        return parameter in inspect.signature(function).parameters
     except (TypeError, ValueError):
         return False
 

@@ -32,6 +32,7 @@ from ramerge.scoring.scores import (
     join,
 )
 from ramerge.sdk.records import read_record
+from ramerge.sdk.text import quantity
 from ramerge.searches import evidence
 from ramerge.searches.folder import Folder
 from ramerge.searches.space import Point
@@ -284,7 +285,7 @@ class TooManyFailuresError(EvaluationError):
     """
 
     def __init__(self, trial: Trial, count: int) -> None:
-        super().__init__(f"{count} candidates in a row failed; the last: {trial.failure}")
+        super().__init__(f"{quantity(count, 'candidate')} in a row failed; the last: {trial.failure}")
         self.trial: Trial = trial
         self.count: int = count
 

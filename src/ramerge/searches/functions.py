@@ -26,10 +26,10 @@ from typing import Any
 from ramerge import EvaluationError
 from ramerge.core.foundation.signals import raise_dropped
 from ramerge.scoring.children import start, stop
-from ramerge.scoring.functions import in_words
+from ramerge.scoring.functions import NoFunctionError, in_words
 from ramerge.scoring.scores import ScoreFailedError, Scorer, Scores, Split, read_scores
 from ramerge.sdk.text import shown
-from ramerge.searches.child import scores_in_parts, takes_split
+from ramerge.searches.child import refuse_reward, scores_in_parts, takes_split
 
 _MOST_BYTES = 1 << 26
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -104,10 +104,17 @@ class CallableScorer(Scorer):
     Args:
         function: the function.
         log: receives the tracebacks of its errors.
+
+    Raises:
+        EvaluationError: the function is a reward function.
     """
 
     def __init__(self, function: Callable[..., object], log: Path) -> None:
         self._function, self._log = function, log
+        try:
+            refuse_reward(function, f"FILE.py:{getattr(function, '__name__', 'FUNCTION')}")
+        except NoFunctionError as error:
+            raise EvaluationError(f"score: {error}") from error
         self.splits: bool = takes_split(function)
         self.in_parts: bool = inspect.isgeneratorfunction(function)
 

@@ -130,8 +130,9 @@ class OwnReplies:
         folder = self.folder.root / _FOLDER
         if not any(folder.glob("*/*.jsonl")):
             return ()
-        why = "--no-generate" if self.generate is False else "no --generate, or another --serve"
-        return (f"the choice is by mass alone ({why}): own replies of an earlier run, in {folder}, do not count",)
+        why = "a tied candidate has none, as with a larger --trials or another --serve; --generate asks for them"
+        why = "--no-generate" if self.generate is False else why
+        return (f"the choice is by mass alone: own replies of an earlier run, in {folder}, do not count ({why})",)
 
     def _held_out(self, agent: str) -> list[Prompt]:
         """Return the prompts of an agent that no statistic uses, without the replies that came with them."""

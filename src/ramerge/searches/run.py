@@ -26,7 +26,7 @@ from ramerge.scoring.scores import (
 from ramerge.sdk.options import missing
 from ramerge.sdk.recipes import Document
 from ramerge.sdk.tensors import state_of
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import dumped, quantity
 from ramerge.searches import evidence
 from ramerge.searches.contest import (
     ChangedInputsError,
@@ -302,7 +302,7 @@ def _try_points(
     except TooManyFailuresError as error:
         raise EvaluationError(
             [
-                f"{error.count} points in a row failed; the last: {error.trial.failure}; all are kept in "
+                f"{quantity(error.count, 'point')} in a row failed; the last: {error.trial.failure}; all are kept in "
                 f"{folder.root}, and the same command resumes with the next point (--most-failures 0 never stops)",
                 *folder.said_by_score(),
             ]

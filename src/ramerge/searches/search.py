@@ -172,8 +172,13 @@ def _check_comparison(settings: SearchSettings, *, by_mass: bool) -> None:
     if not settings.generate and settings.server is None:
         return
     word = "--generate" if settings.generate else "--serve"
-    if not by_mass or not settings.calibration.reward:
-        raise EvaluationError(f"{word}: needs --prompts, and --reward to score the merges' own replies")
+    if not by_mass:
+        raise EvaluationError(f"{word}: lets merges reply to prompts, but --score chooses; leave out one of the two")
+    if not settings.calibration.reward:
+        raise EvaluationError(
+            f"{word}: needs a function that says which of the merges' own replies are right: --reward "
+            f"FILE.py:compute_score; without one, leave out {word}, and mass alone decides"
+        )
     if len(settings.objectives) > 1:
         raise EvaluationError(f"{word}: needs a single --objective")
     if settings.server is not None and settings.generate is False:

@@ -53,8 +53,8 @@ class SearchSettings:
             "--objective",
             "search",
             "The score to maximize, or with =min to minimize; default: mean (of all scores). worst: the lowest score; "
-            "worst:NAME=SCORE,...: the worst retention, given the agents' own scores. Several objectives give a Pareto "
-            "front.",
+            "worst:NAME=SCORE,...: the lowest ratio of a score to that of its agent. Several objectives give a "
+            "Pareto front.",
             "NAME[=min]",
             repeats=True,
         ),

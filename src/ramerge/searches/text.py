@@ -9,7 +9,7 @@ from statistics import fmean
 
 from ramerge.calibration.agreement import FEW
 from ramerge.sdk.commands import table
-from ramerge.sdk.text import enumerated, shown
+from ramerge.sdk.text import enumerated, quantity, shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SUM_FIRST, TEMPER, SearchResult, counts
 from ramerge.searches.space import label, spelling
@@ -101,7 +101,10 @@ def _ranking(result: SearchResult) -> list[str]:
     """Return the table of points for the terminal, best first."""
     head, rows = ranking_rows(result)
     more = len(rows) - _MOST_ROWS
-    return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+    return [
+        *table(head, rows[:_MOST_ROWS]),
+        *([f"and {quantity(more, 'more point')}, in search.json"] if more > 0 else []),
+    ]
 
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
@@ -140,7 +143,7 @@ def findings(result: SearchResult, out: Path = _SEARCH) -> list[str]:
         others = f"{len(result.level)} other{' is' if len(result.level) == 1 else 's are'} statistically tied with it"
         ties = f"; {others}" if result.level else ""
         if len(result.objectives) > 1:
-            ties = f", the most balanced of the {_count(len(result.front), 'candidate')} on the Pareto front"
+            ties = f", the most balanced of the {quantity(len(result.front), 'candidate')} on the Pareto front"
         right = ", ".join(
             f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
         )
@@ -201,9 +204,11 @@ def _enough(result: SearchResult, out: Path) -> list[str]:
         # of a few prompts that are all right, the interval is a point
         few = f" on {sum(count for _, count in result.score['right'].values())} prompts" if by_mass else ""
         more = "prompts (--prompt-count)" if by_mass else "items of the score"
+        loss = max(-result.objectives[0].sign * bound for bound in (over.low or 0.0, over.high or 0.0))
+        condition = f"If a loss of {loss:.3f} is small enough, evaluate" if loss > 0 else "Evaluate"
         verdict = (
-            f"no difference from its agents is visible{few}: {figures}. Evaluate the merge on your own tasks and ship "
-            f"it; more {more} show smaller differences"
+            f"no difference from its agents is visible{few}: {figures}. {condition} the merge on your own tasks and "
+            f"ship it; more {more} show smaller differences"
         )
     elif result.objectives[0].sign * over.value >= 0:
         verdict = f"better than its agents: {figures}. Evaluate the merge on your own tasks and ship it"
@@ -261,11 +266,7 @@ def failures(result: SearchResult) -> list[str]:
 
 
 def _points(count: int) -> str:
-    return _count(count, "point")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return quantity(count, "point")
 
 
 def _interval(estimate: Estimate) -> str:

@@ -15,7 +15,7 @@ from ramerge import EvaluationError
 from ramerge.scoring.scores import LARGEST, Measure, Scores, of_items
 from ramerge.sdk.files import write_file
 from ramerge.sdk.records import to_model
-from ramerge.sdk.text import JsonLimits, dumped, read_object, reason
+from ramerge.sdk.text import JsonLimits, dumped, quantity, read_object, reason
 from ramerge.searches.space import Point
 
 State = Literal["complete", "pruned", "failed"]
@@ -104,8 +104,9 @@ class TrialFiles:
     def _trial(self, number: int) -> Trial:
         content = validate(self._path(number), read(self._path(number)), _TrialFile)
         if (content["state"] == "failed") == bool(content["scores"]):
+            count = quantity(len(content["scores"]), "score")
             raise EvaluationError(
-                f"{self._path(number)}: has {content['state']} as its state and {len(content['scores'])} scores; "
+                f"{self._path(number)}: has {content['state']} as its state and {count}; "
                 "remove the file, and the point is scored again"
             )
         seconds = content["seconds"]

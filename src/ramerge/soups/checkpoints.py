@@ -24,7 +24,7 @@ from ramerge.core.storage.schemes import on_hub
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.methods import MANY, METHODS
 from ramerge.sdk.storage import is_hub_id, is_remote
-from ramerge.sdk.text import JsonLimits, read_object, reason
+from ramerge.sdk.text import JsonLimits, quantity, read_object, reason
 
 _LABEL = re.compile(r"[A-Za-z_][\w-]*")
 _NUMBER = re.compile(r"\d+")
@@ -93,7 +93,8 @@ def choose(
     ]
     if last is not None:
         if inside and len(inside) < last:
-            _warn(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
+            are = quantity(len(inside), "checkpoint is", "checkpoints are")
+            _warn(f"--last {last}: only {are} there, and all of them are taken")
         inside = inside[-last:]
     if not inside:
         steps = f"{checkpoints[0].step} to {checkpoints[-1].step}"

@@ -43,7 +43,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     type=click.Choice(STRATEGIES),
     default="uniform",
     show_default=True,
-    help="How to weight the checkpoints; all but greedy are also methods.",
+    help="How to weight the checkpoints.",
 )
 @option(
     "method",
@@ -144,7 +144,7 @@ def soup(
         _find_greedy(request, Path(out), flags, options, quiet=quiet, as_json=as_json)
         return
     if recipe_file is not None:
-        write_recipe(check(document), recipe_file)
+        say(write_recipe(check(document), recipe_file))
         return
     assert out is not None  # else nothing is merged
     carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)

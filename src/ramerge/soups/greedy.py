@@ -19,7 +19,7 @@ from ramerge.sdk.outputs import claim_folder
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, reads_of
 from ramerge.sdk.tensors import state_of
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import dumped, quantity
 from ramerge.searches.contest import Contest, Standing, TooManyFailuresError, write_best
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer
@@ -116,8 +116,8 @@ def greedy_soup(
         except TooManyFailuresError as error:
             raise EvaluationError(
                 [
-                    f"stopped after {error.count} failures in a row (--most-failures 0 never stops); the last, "
-                    f"{' + '.join(error.trial.point[_SOUP])}: {error.trial.failure}",
+                    f"stopped after {quantity(error.count, 'failure')} in a row (--most-failures 0 never stops); the "
+                    f"last, {' + '.join(error.trial.point[_SOUP])}: {error.trial.failure}",
                     *folder.said_by_score(),
                 ]
             ) from error

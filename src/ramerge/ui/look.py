@@ -15,6 +15,7 @@ from ramerge.analysis.report.rows import Values
 from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.analysis.text import percent
 from ramerge.sdk.recipes import Document, words_of
+from ramerge.sdk.text import quantity
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import checked_draft, portable_draft, with_keys
@@ -172,6 +173,10 @@ def _search_results(values: Values | None, words: str) -> str:
         )
         for one in fitting[:_MOST_TENSORS]
     ]
-    more = f"{len(fitting) - _MOST_TENSORS:,} more tensors: search for some" if len(fitting) > _MOST_TENSORS else ""
+    more = (
+        f"{quantity(len(fitting) - _MOST_TENSORS, 'more tensor')}: search for some"
+        if len(fitting) > _MOST_TENSORS
+        else ""
+    )
     head = ("tensor", "role", "shape", *(f"density {name}" for name in names))
     return views.block(views.table("Tensors", head, rows), views.listing([more] if more else []))

@@ -134,7 +134,7 @@ class Roots:
         for model in names_in(document):
             for part in parts_of(model, document.folder):
                 try:
-                    self._check_model(str(part.path or part.written))
+                    self.check_model(str(part.path or part.written))
                 except RamergeError as error:
                     problems += error.problems
         for path in document.prompts.values():
@@ -148,7 +148,8 @@ class Roots:
         if problems:
             raise RecipeError(dict.fromkeys(problems))
 
-    def _check_model(self, name: str) -> None:
+    def check_model(self, name: str) -> None:
+        """Refuse a model that this page may not read."""
         if is_remote(name):
             if not self.remote and on_hub(name) is None:
                 raise RecipeError(f"{quoted(name)}: buckets are not read by this page")

@@ -18,6 +18,7 @@ from ramerge.core.recipe.paths import portable
 from ramerge.distillation.trainer import TRAINERS
 from ramerge.sdk.recipes import check
 from ramerge.sdk.storage import is_remote
+from ramerge.sdk.text import quantity
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, act, html, problem_place, run_buttons, text_place, while_running
 from ramerge.ui.draft import agents_in, read_draft
@@ -27,6 +28,8 @@ from ramerge.ui.merge import DELTA, MODEL, merge_job
 from ramerge.ui.search import prompt_lines, prompts_in
 
 _MOST_BYTES = 1 << 20
+_LONGEST = 1024
+"""The most tokens of a reply: the default of the command."""
 _ABOUT = (
     "If the merge is not good enough, a trainer distills the agents into it: each is the teacher for the prompts of "
     "its task. Here you get the trainer's files, with the merge as the student. No weights are copied."
@@ -139,6 +142,13 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
             trainer = gr.Dropdown(trainers, value="trl", label=views.LABELS["--for"], info="--for")
             folder = gr.Textbox("student", label="Folder of the files", info="the name of a new folder", max_lines=1)
             overwrite = gr.Checkbox(False, label=views.LABELS["--overwrite"], info="--overwrite")
+        with gr.Row():
+            info = "--teacher: a line NAME=MODEL for an agent that is an adapter, a delta or missing"
+            teachers = gr.Textbox("", lines=1, label=views.LABELS["--teacher"], info=info, placeholder="none")
+            info = "--hold-out: of each agent, to score the student with"
+            held_out = gr.Number(0, precision=0, minimum=0, label=views.LABELS["--hold-out"], info=info)
+            info = "--max-new: at most"
+            longest = gr.Number(_LONGEST, precision=0, minimum=1, label=views.LABELS["--max-new"], info=info)
         start, stop = run_buttons("Write the files for the trainer")
         problems = problem_place()
         command = text_place("Command line")
@@ -161,14 +171,16 @@ def _distillation(desk: Desk, tab: gr.Tab, out: gr.Textbox, searched: gr.Textbox
         for _ in work.follow():
             yield views.progress_html(work), "", "", work.while_active
         if work.state == DONE:
-            yield views.progress_html(work), *handoff_views(json.loads(work.output), settings[-2]), None
+            yield views.progress_html(work), *handoff_views(json.loads(work.output), settings[3]), None
 
     last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
-    inputs, shown_first = [out, prompts, trainer, folder, overwrite], [problems, command]
+    inputs = [out, prompts, trainer, folder, overwrite, teachers, held_out, longest]
+    shown_first = [problems, command]
     preview = partial(_preview, desk)
     filled = gr.on([tab.select, out.blur], fill, [out, searched, prompts], prompts, **last)
     filled.then(preview, inputs, shown_first, **PRIVATE)
-    gr.on([prompts.blur, folder.blur, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
+    blurs = [box.blur for box in (prompts, folder, teachers, held_out, longest)]
+    gr.on([*blurs, trainer.input, overwrite.input], preview, inputs, shown_first, **last)
     act(start.click, write, inputs, [state, files_place, next_command, job], problems, concurrency_limit=None)
     while_running(job, stop)
 
@@ -184,13 +196,32 @@ def _preview(desk: Desk, name: str, lines: str, *settings: Any) -> tuple[object,
         return views.problems(error.problems), ""
 
 
-def handoff_words(desk: Desk, name: str, lines: str, trainer: str, folder: str, overwrite: bool) -> list[str]:
-    """The arguments of the command that hands a finished merge to a trainer, with prompts as lines of NAME=FILE."""
+def handoff_words(
+    desk: Desk,
+    name: str,
+    lines: str,
+    trainer: str,
+    folder: str,
+    overwrite: bool,
+    teachers: str = "",
+    held_out: float = 0,
+    longest: float = _LONGEST,
+) -> list[str]:
+    """Return the arguments of the command that hands a finished merge to a trainer.
+
+    Args:
+        lines: prompts, as lines of NAME=FILE.
+        teachers: teachers that replace agents, as lines of NAME=MODEL.
+    """
     merged = desk.roots.output(name)
     agents = read_draft(_recipe_of(desk, merged)[0], desk.roots).agents
     prompts = desk.roots.prompts(dict.fromkeys(agents, "") | prompts_in(lines))
     words = ["handoff", merged, replace(desk.roots, remote=False).output(folder), "--for", trainer]
     words += [word for agent, path in prompts.items() for word in ("--prompts", f"{agent}={path}")]
+    for agent, model in prompts_in(teachers).items():
+        desk.roots.check_model(model)
+        words += ["--teacher", f"{agent}={model}"]
+    words += ["--hold-out", str(int(held_out or 0)), "--max-new", str(int(longest or 0))]
     return [*words, *["--overwrite"] * overwrite, "--json"]
 
 
@@ -199,5 +230,8 @@ def handoff_views(record: Mapping[str, Any], folder: str) -> tuple[str, str]:
     counts = ", ".join(f"{name} {count:,}" for name, count in record["prompts"].items())
     files = ", ".join(f"{folder}/{name}" for name in record["files"])
     needs = [f"before: {record['needs']}"] if record["needs"] else []
-    sentences = [f"{record['trainer']}: {len(record['teachers'])} teachers, prompts: {counts}", f"files: {files}"]
+    sentences = [
+        f"{record['trainer']}: {quantity(len(record['teachers']), 'teacher')}, prompts: {counts}",
+        f"files: {files}",
+    ]
     return views.block(views.listing([*sentences, *needs])), views.copyable("Start the trainer", record["command"])

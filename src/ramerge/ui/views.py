@@ -111,6 +111,8 @@ LABELS = {
     "--serve": "Models run on",
     "--endpoint": "Endpoint",
     "--for": "Trainer",
+    "--teacher": "Teachers",
+    "--hold-out": "Prompts held out",
 }
 """Labels of the page's controls for flags of commands."""
 

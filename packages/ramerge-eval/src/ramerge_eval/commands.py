@@ -192,7 +192,7 @@ def _scores(model: Model) -> dict[str, object]:
     "--table",
     "layout",
     default="main",
-    help="main (default), all, merging (retention, worst task, composite), or the paper's table1, table3 to table10.",
+    help="main (default), all, merging (ratios of merge to agent scores), or the paper's table1, table3 to table10.",
 )
 @option("output", "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True)
 @option(

@@ -13,7 +13,7 @@ from ramerge.analysis.report.rows import Values
 from ramerge.analysis.survey import FATES
 from ramerge.analysis.tensor_roles import ROLES
 from ramerge.report.figures import AGENT_COLORS, BLUE, GREEN, INK, SKY, VERMILION, Figure
-from ramerge.sdk.text import enumerated
+from ramerge.sdk.text import enumerated, quantity
 
 _DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]]
 
@@ -146,7 +146,8 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
         caption="Figures by layer and role: density, the unique share of what was moved, whether agents that moved the "
         "same elements agree in sign, what rounding erases, and effective lambda. Tensors of no layer stand under "
         f"“{OUTSIDE}”. Point at a cell for exact figures.",
-        text=f"Heat map of {len(layers)} layers and {len(roles)} roles. The table of tensors below holds its figures.",
+        text=f"Heat map of {quantity(len(layers), 'layer')} and {quantity(len(roles), 'role')}. The table of tensors "
+        "below holds its figures.",
         chart=chart,
         rows=table,
     )

@@ -22,8 +22,11 @@ _KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rena
 """Keys that work with any method."""
 
 
-def write_recipe(recipe: Recipe, path: Path) -> None:
+def write_recipe(recipe: Recipe, path: Path) -> list[str]:
     """Write a recipe in ramerge's own form, with all values that flags gave. `-` prints it.
+
+    Returns:
+        A line that says so; none if the recipe was printed.
 
     Raises:
         RecipeError: the file exists.
@@ -34,6 +37,7 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
         raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
     claim_files(reads_of(recipe.document), {"--write-recipe": path})
     write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
+    return [] if prints else [f"{path}: recipe with all flags applied"]
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:

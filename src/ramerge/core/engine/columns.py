@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ramerge.core.engine.record import AgentStatistics, Record
+from ramerge.core.foundation.text import quantity
 from ramerge.core.methods.base import Column
 from ramerge.core.methods.registry import METHODS
 
@@ -49,7 +50,9 @@ def meanings(columns: Sequence[Column], record: Record) -> list[str]:
     """Legend of the columns, and where to find figures that each part of the model has separately."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
-        texts.append(f"by part: {len(record.parts):,} parts have figures under parts in ramerge.json")
+        texts.append(
+            f"by part: {quantity(len(record.parts), 'part has', 'parts have')} figures under parts in ramerge.json"
+        )
     return texts
 
 

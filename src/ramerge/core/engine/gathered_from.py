@@ -1,14 +1,19 @@
-"""Whether recorded inputs and importances come from the models that are merged: digests of samples of the weights."""
+"""Whether recorded inputs and importances come from the models that are merged: digests of samples of the weights.
+
+Also what `ramerge calibrate` has noted of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
-from ramerge.core.formats.recorded import MODEL, PLACES, read_digests
+from ramerge.core.formats.files import read_json
+from ramerge.core.formats.recorded import CALIBRATION, MODEL, PLACES, read_digests
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.planning.findings import key_of
@@ -46,6 +51,16 @@ def _digest(tensor: Tensor, reader: Reader) -> str:
         reader.read(tensor, start, start + count, sample)
         digest.update(sample.tobytes())
     return digest.hexdigest()[:32]
+
+
+def notes_of(folder: Path) -> list[str]:
+    """What `ramerge calibrate` has noted of an agent, such as replies that did not end, from the folder of the agent.
+
+    Raises:
+        CheckpointError: its record cannot be read.
+    """
+    notes = read_json(folder / CALIBRATION).get("notes")
+    return [*map(str, notes)] if isinstance(notes, list) else []
 
 
 def refuse_other_models(plan: MergePlan) -> None:

@@ -11,10 +11,12 @@ from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, overlo
 
 from pydantic import BeforeValidator
 
+from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.extras import data_frame
 from ramerge.core.foundation.jsontext import RECORD, dumped
-from ramerge.core.foundation.text import Displayed, enumerated
+from ramerge.core.foundation.text import Displayed, brief, enumerated
 from ramerge.core.foundation.typedjson import read_model
+from ramerge.core.storage.own_files import SWEEP
 
 Figure: TypeAlias = int | float | str | bool | None
 T = TypeVar("T")
@@ -284,6 +286,17 @@ def read_sweep(path: Path) -> Sweep:
         RecipeError: it cannot be read, or is no record of a sweep.
     """
     return read_model(path, Sweep, RECORD, "record of a sweep")
+
+
+def refuse_sweep(out: Path) -> None:
+    """Refuse the folder of a sweep where that of one merge is expected.
+
+    Raises:
+        RecipeError: it is one; with the merges in it.
+    """
+    if (path := out / SWEEP).is_file():
+        points = brief(", ".join(read_sweep(path).points), 500)
+        raise RecipeError(f"{out}: is a sweep, which has several merges; name one of those in it: {points}")
 
 
 def _finite(values: Mapping[str, object]) -> dict[str, object]:

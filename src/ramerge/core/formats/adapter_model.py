@@ -19,7 +19,7 @@ from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Proje
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.peft import CONFIG, AdapterSettings
 from ramerge.core.formats.views import unwrapped
-from ramerge.core.foundation.text import few_quoted, quoted
+from ramerge.core.foundation.text import few_quoted, quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding, untied
@@ -107,7 +107,7 @@ class AdaptedModel:
             if self.additions
             else ""
         )
-        return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
+        return f"{quantity(self.products, 'tensor')} changed by {kind}{of_rank}, computed in float32{more}"
 
     @property
     def vocabulary(self) -> int | None:
@@ -340,7 +340,7 @@ class AdaptedModel:
         if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
             raise ValueError(
                 f"the values of tokens have the shape {list(values.shape)}, but trainable_token_indices names "
-                f"{len(set(rows))} rows of {list(tensor.shape)}"
+                f"{quantity(len(set(rows)), 'row')} of {list(tensor.shape)}"
             )
         if rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
             raise ValueError(f"trainable_token_indices names rows that {list(tensor.shape)} does not have")
@@ -612,7 +612,8 @@ class AdaptedModel:
         if len(parameters) < len(group):
             names = ", ".join(parameter.name for parameter in parameters) or "none"
             raise ValueError(
-                f"changes {len(group)} parameters, but of those that target_parameters names the base has {names}"
+                f"changes {quantity(len(group), 'parameter')}, but of those that target_parameters names the base "
+                f"has {names}"
             )
         orders = [
             list(zip(group, order, strict=True))

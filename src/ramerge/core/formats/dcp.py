@@ -21,7 +21,7 @@ from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, 
 from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collect
 from ramerge.core.foundation.jsontext import JsonLimits, parse
-from ramerge.core.foundation.text import few_quoted, quoted
+from ramerge.core.foundation.text import few_quoted, quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Contents
@@ -262,7 +262,7 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Sha
     absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbers) + 1) if n not in parts]
     model.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
     if len(absent) > _MOST_ABSENT:
-        model.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
+        model.problems.append(f"{folder}: lacks {quantity(len(absent) - _MOST_ABSENT, 'more file')}")
     if len(totals := sorted({of for *_, of in numbers})) > 1:
         several = " and ".join(map(str, totals))
         model.problems.append(

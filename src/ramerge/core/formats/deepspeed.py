@@ -24,7 +24,7 @@ from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
 from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
 from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.core.foundation.errors import CheckpointError, collect
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
@@ -75,7 +75,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             f"--safe_serialization, which keeps float32; then copy config.json and the tokenizer to {out}"
         ) from error
     untied, ties = without_ties(tensors.values(), about.config)
-    note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {len(parts)} ranks"
+    note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {quantity(len(parts), 'rank')}"
     return Contents(untied, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
 
@@ -180,13 +180,13 @@ def _step_of(state: Mapping[object, object]) -> float | None:
 def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
     first = parts[0]
     problems = [
-        f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that "
-        "are missing, or remove those that are left from an earlier run"
+        f"{part.path}: is one of {part.ranks} partitions, but there are files of {quantity(len(parts), 'rank')}; copy "
+        "those that are missing, or remove those that are left from an earlier run"
         for part in parts
         if part.ranks != len(parts)
     ]
     problems += [
-        f"{part.path}: is of ZeRO-{part.stage} with {len(part.groups)} groups, but {first.path.name} of "
+        f"{part.path}: is of ZeRO-{part.stage} with {quantity(len(part.groups), 'group')}, but {first.path.name} of "
         f"ZeRO-{first.stage} with {len(first.groups)}; the files are of different runs"
         for part in parts
         if (part.stage, len(part.groups), part.paddings) != (first.stage, len(first.groups), first.paddings)
@@ -199,8 +199,8 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
         )
     if first.stage == 3 and len(model) != len(parts):
         problems.append(
-            f"{first.path.parent}: holds {len(parts)} files *_optim_states.pt, but {len(model)} files "
-            "*_model_states.pt; copy those that are missing"
+            f"{first.path.parent}: holds {quantity(len(parts), 'file')} *_optim_states.pt, but "
+            f"{quantity(len(model), 'file')} *_model_states.pt; copy those that are missing"
         )
     if problems:
         raise CheckpointError(problems)

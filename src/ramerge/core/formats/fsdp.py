@@ -18,7 +18,7 @@ from ramerge.core.formats.torchfile.instructions import RefusedError
 from ramerge.core.formats.torchfile.load import View, load_file, uncollected
 from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collect
-from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.text import quantity, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Contents
@@ -49,7 +49,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
     opening.check_files(folder, names, in_index=False)
     model = ShardedModel(folder, identify(folder / name for name in names))
-    model.notes = (f"{folder}: shards of {len(files)} ranks",)
+    model.notes = (f"{folder}: shards of {quantity(len(files), 'rank')}",)
     model.problems += _other_steps(folder, len(files))
     parts_by_name: dict[str, _ParameterParts] = {}
     with uncollected():

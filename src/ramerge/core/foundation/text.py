@@ -91,6 +91,17 @@ def enumerated(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
+def quantity(count: int, noun: str, plural: str = "") -> str:
+    """`1 tensor` or `2 tensors`.
+
+    Args:
+        count: how many there are.
+        noun: the noun for one, perhaps with a verb: `tensor is`.
+        plural: that for several; by default the noun with an s.
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def few_quoted(names: Sequence[str], count: int | None = None) -> str:
     """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
     return brief_list([*map(quoted, names[:MOST_NAMES])], len(names) if count is None else count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -84,8 +85,9 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     Raises:
         RecipeError: it is not a possible path, or is remote.
     """
-    if is_remote(os.fspath(path)):
-        raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
+    if is_remote(text := os.fspath(path)):
+        text = re.sub(":/(?!/)", "://", text, count=1)  # of which `Path` makes one slash
+        raise RecipeError(f"{text}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
         location = Path(path).expanduser()
         if not is_unicode(str(location)):

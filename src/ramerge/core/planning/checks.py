@@ -22,7 +22,7 @@ from ramerge.core.formats.sidecars import (
 )
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, widest
 from ramerge.core.foundation.errors import CheckpointError, readable
-from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quoted
+from ramerge.core.foundation.text import brief, brief_list, enumerated, one_line, quantity, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.methods.moved import WHERE_TO_BEGIN
@@ -288,9 +288,9 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
     each = brief_list([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
     origin = recipe.document.rules_from
     if origin and counts:
-        yield note(f"{origin} set parameters of {sum(counts):,} tensors ({each})")
+        yield note(f"{origin} set parameters of {quantity(sum(counts), 'tensor')} ({each})")
     elif len(counts) > _MOST_RULES:
-        yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
+        yield note(f"{len(counts)} rules catch {quantity(sum(counts), 'tensor')} ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
         if count:
             if len(counts) <= _MOST_RULES and not origin:
@@ -499,7 +499,7 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
         if narrow_dtype and tensor.base.is_float and tensor.dtype != narrow_dtype and tensor.rule not in rules
     }
     if exceptions:
-        are = "1 tensor is" if len(exceptions) == 1 else f"{len(exceptions):,} tensors are"
+        are = quantity(len(exceptions), "tensor is", "tensors are")
         yield note(
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
             f"not narrowed: {brief_list([f'{name} ({dtype})' for name, dtype in exceptions.items()])}; a rule with "
@@ -538,7 +538,7 @@ def note_ruled_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator
         if widest({tensor.dtype, usual}) == tensor.dtype != usual
     }
     if wider:
-        are = "1 tensor is" if len(wider) == 1 else f"{len(wider):,} tensors are"
+        are = quantity(len(wider), "tensor is", "tensors are")
         yield note(
             f"rules: {are} stored wider than most weights, which are {full_name(usual)}: "
             f"{brief_list([f'{name} ({dtype})' for name, dtype in wider.items()])}; transformers loads all weights in "

@@ -18,7 +18,7 @@ from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
-from ramerge.core.foundation.text import brief, quoted
+from ramerge.core.foundation.text import brief, quantity, quoted
 from ramerge.core.planning import derived
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.tensor import Tensor
@@ -294,7 +294,7 @@ def contradictions(model: Checkpoint) -> list[str]:
     # the weights may have some more that predict further tokens
     layer_count, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
     if layer_count and layers and not layer_count <= len(layers) <= layer_count + further:
-        misfits.append(f"num_hidden_layers is {layer_count:,}, but the weights have {len(layers):,} layers")
+        misfits.append(f"num_hidden_layers is {layer_count:,}, but the weights have {quantity(len(layers), 'layer')}")
     return misfits
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.text import brief, enumerated, without_secrets
+from ramerge.core.foundation.text import brief, enumerated, quantity, without_secrets
 from ramerge.core.methods.moved import GUIDE, GUIDE_TO_ADAPTERS, RELATIVE, WHERE_TO_BEGIN, absolute
 from ramerge.core.planning.model import MergePlan, matrices_of
 from ramerge.core.recipe.document import DEFAULT_METHOD
@@ -23,7 +23,7 @@ def dtypes_of(inputs: Mapping[str, str], output: str) -> str:
     """The dtypes of all inputs and of the output; of many inputs, how many have which."""
     if len(inputs) > _FEW:
         counts = Counter(inputs.values()).items()
-        return ", ".join([*[f"{count} inputs {dtype}" for dtype, count in counts], f"output {output}"])
+        return ", ".join([*[f"{quantity(count, 'input')} {dtype}" for dtype, count in counts], f"output {output}"])
     return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 
@@ -59,11 +59,11 @@ def explain(plan: MergePlan) -> list[str]:
             *([("whole matrices", matrices)] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            ("read", f"{_bytes(values['bytes_read'])} in {_quantity(values['passes'], 'pass', 'es')}"),
+            ("read", f"{_bytes(values['bytes_read'])} in {quantity(values['passes'], 'pass', 'passes')}"),
             ("write", plan.output.kind.written(plan, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
-            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_quantity(values['workers'], 'thread')}"),
+            ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {quantity(values['workers'], 'thread')}"),
         ]
     if plan.output.disk_free is not None:
         rows += [("output", str(plan.output.target)), ("free disk", _bytes(plan.output.disk_free))]
@@ -74,10 +74,6 @@ def explain(plan: MergePlan) -> list[str]:
     do, work = ("merge", "merge") if plan.method.combines else ("convert", "conversion")
     lines.append(f"problems: {len(problems)}" if problems else f"ready to {do}; the {work} checks the weights")
     return lines
-
-
-def _quantity(count: int, what: str, ending: str = "s") -> str:
-    return f"{count} {what}{'' if count == 1 else ending}"
 
 
 def _bytes(size: int) -> str:

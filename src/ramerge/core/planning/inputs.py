@@ -15,7 +15,7 @@ from ramerge.core.formats.open import not_a_directory, open_stack
 from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import brief_list, enumerated
+from ramerge.core.foundation.text import brief_list, enumerated, quantity
 from ramerge.core.methods.base import IMPORTANCE
 from ramerge.core.options import Options
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, split, warning
@@ -340,7 +340,8 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding
         if dtype not in INTEGERS | FLOATS:
             kind = "float8, but config.json does not say how its scales are stored"
             why = kind if dtype.startswith("F8") else "not a type of weights"
-            what = f"{len(tensors)} tensors of dtype {dtype}, such as {tensors[0].name!r} in {tensors[0].path.name}"
+            count, example = quantity(len(tensors), "tensor"), tensors[0]
+            what = f"{count} of dtype {dtype}, such as {example.name!r} in {example.path.name}"
             yield problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 

@@ -9,7 +9,7 @@ from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.recorded import expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import brief_list
+from ramerge.core.foundation.text import brief_list, quantity
 from ramerge.core.planning.findings import PlanFinding, note, problem, problems_of, warning
 from ramerge.core.planning.model import InputRecord, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
@@ -64,7 +64,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
         ("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them"),
     ):
         if tensors and is_allowed:
-            findings.append(note(f"{name}: {what} {len(tensors)} tensors ({policy})"))
+            findings.append(note(f"{name}: {what} {quantity(len(tensors), 'tensor')} ({policy})"))
         elif tensors:
             names = brief_list([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
             if agent.format == ADAPTER and tensors is extra:
@@ -205,7 +205,7 @@ def _compare(
     if empty:
         findings.append(problem(f"{agent.directory}: is empty in {brief_list(empty)}; {UNGATHERED}", name))
     elif shapes and allow.different_shapes:
-        findings.append(note(f"{name}: {len(shapes)} tensors of another shape ({policy})"))
+        findings.append(note(f"{name}: {quantity(len(shapes), 'tensor')} of another shape ({policy})"))
     elif shapes and agent.vocabulary is not None and 0 not in rows:
         both = f"{base.directory}+{agent.directory}"
         advice = f"in a merge, {_KEEP}; to convert it, write {both} as the model, without a base"

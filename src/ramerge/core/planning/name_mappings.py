@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from time import monotonic
 
-from ramerge.core.foundation.text import brief_list, quoted
+from ramerge.core.foundation.text import brief_list, quantity, quoted
 from ramerge.core.planning.absences import is_buffer, known_absences
 from ramerge.core.planning.findings import PlanFinding, note, problem
 from ramerge.core.recipe.document import Key
@@ -438,7 +438,8 @@ def _turn(base: Checkpoint, fit: _Fit) -> None:
         other = fit.tensors[name]
         fit.tensors[name] = Tensor(name, other.dtype, stacks[name].shape, Transposed(other))
     if transposed_names:
-        fit.notes.append(f"{len(transposed_names):,} tensors of experts are stored with rows and columns exchanged")
+        are = quantity(len(transposed_names), "tensor of experts is", "tensors of experts are")
+        fit.notes.append(f"{are} stored with rows and columns exchanged")
 
 
 def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
@@ -462,7 +463,7 @@ def _move(base: Checkpoint, agent: Checkpoint, fit: _Fit) -> None:
         fit.tensors[new] = replace(fit.tensors.pop(old), name=new)
     if names:
         examples = ", ".join(_prefix_change(old, new) for old, new in itertools.islice(prefixes.items(), 3))
-        fit.notes.append(f"{len(names):,} tensors under other prefixes: {examples}")
+        fit.notes.append(f"{quantity(len(names), 'tensor')} under other prefixes: {examples}")
 
 
 def _prefix_change(old: str, new: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quantity
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.model import Soup
@@ -41,7 +42,7 @@ def soup_of(soup: Soup, checkpoints: Mapping[str, Checkpoint]) -> Checkpoint:
         tensors=tensors,
         files={path: identity for model in models for path, identity in model.files.items()},
         format="soup",
-        title=f"{soup.method} of {len(models)} checkpoints: {last.title}",
+        title=f"{soup.method} of {quantity(len(models), 'checkpoint')}: {last.title}",
         shards={},
         notes=(),
         warnings=(),

@@ -86,7 +86,8 @@ def _method_problems(document: Document) -> list[str]:
             return problems
     method = METHODS[name]
     if method.needs_base and document.stated("base") is None:
-        problems.append(document.where(("base",), f"is missing, but {name} needs it; {ADD_BASE}"))
+        advice = "give its state dict" if document.models else ADD_BASE
+        problems.append(document.where(("base",), f"is missing, but {name} needs it; {advice}"))
     if isinstance(preset, str) and preset not in method.presets:
         problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
         preset = None
@@ -218,11 +219,12 @@ def check_conversion(keys: Iterable[object], label: str, *, has_base: bool) -> N
         raise RecipeError(f"{label}{key}: {reasons[str(key).partition('.')[0]]}" for key in wrong)
 
 
-def note_unused(document: Document, keys: Iterable[str], command: str) -> list[str]:
-    """A note on keys of a recipe without effect in a command; none if it states none of them.
+def note_unused(document: Document, keys: Iterable[str], work: str) -> list[str]:
+    """A note on keys of a recipe without effect in some work; none if it states none of them.
 
     Args:
         keys: keys of a recipe, such as `dtype` or `allow.other_base`, or side inputs of its agents.
+        work: what they have no effect in, such as `an analysis`.
     """
     agents = [agent for agent in document.agents.values() if isinstance(agent, Mapping)]
     extras = []
@@ -237,7 +239,7 @@ def note_unused(document: Document, keys: Iterable[str], command: str) -> list[s
         elif value is not None or any(agent.get(key) is not None for agent in agents):
             extras.append(key)
     has = "has" if len(extras) == 1 else "have"
-    return [f"{command}: {enumerated(extras)} in the recipe {has} no effect here, only in a merge"] if extras else []
+    return [f"{enumerated(extras)} in the recipe {has} no effect in {work}, only in a merge"] if extras else []
 
 
 def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.text import quantity
 from ramerge.core.tensors.arena import Bytes, room
 from ramerge.core.tensors.reader import Reader
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
@@ -314,7 +315,7 @@ def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequen
     """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if there is none."""
     for offsets, sizes in boxes:
         if len(offsets) != len(shape) or len(sizes) != len(shape):
-            return f"a piece has {len(sizes)} dimensions, the tensor {len(shape)}"
+            return f"a piece has {quantity(len(sizes), 'dimension')}, the tensor {len(shape)}"
         if any(o < 0 or s < 0 or o + s > extent for o, s, extent in zip(offsets, sizes, shape, strict=True)):
             return f"the piece of {list(sizes)} at {list(offsets)} lies outside of {list(shape)}"
     full = [(tuple(offsets), tuple(sizes)) for offsets, sizes in boxes if 0 not in sizes]

@@ -24,7 +24,7 @@ from ramerge.deltas.trainers.unpack import format_of
 from ramerge.sdk.formats import Opening, read_json
 from ramerge.sdk.storage import Location
 from ramerge.sdk.tensors import identify
-from ramerge.sdk.text import quoted
+from ramerge.sdk.text import quantity, quoted
 
 MANIFEST = "manifest.json"
 _CHECKSUMS = ("xxh3-128", "sha256")
@@ -77,7 +77,7 @@ def read(folder: Path, opening: Opening) -> Link:
             problems.append(f"{path}: tensor {place}: {error}")
     payload_places = {(payload.frame.path.name, payload.frame.offset) for payload in payloads.values()}
     if not problems and (len(payload_places) < len(records) or len(records) < len(entries)):
-        problems.append(f"{path}: has {len(records):,} tensors, but the files hold {len(entries):,}")
+        problems.append(f"{path}: has {quantity(len(records), 'tensor')}, but the files hold {len(entries):,}")
     if problems:
         raise CheckpointError(problems)
     return DeltaOfPayloads(folder, version, before, files, payloads, kinds)

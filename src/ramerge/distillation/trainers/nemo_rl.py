@@ -6,10 +6,10 @@ from NeMo Gym: `resources_servers/string_match`, `responses_api_agents/simple_ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
-from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines, script
+from ramerge.distillation.trainer import Lesson, TaskPrompt, Trainer, as_yaml, json_lines, script
 
 _RECIPE = "examples/configs/recipes/llm/mopd-qwen3-1.7b-3n8g-megatron-pack.yaml"
 _SERVER = "string_match"
@@ -20,7 +20,7 @@ def _name(teacher: str) -> str:
     return f"ramerge_{teacher}"
 
 
-def _rows(lesson: Lesson) -> str:
+def _rows(tasks: Sequence[TaskPrompt]) -> str:
     return json_lines(
         {
             "responses_create_params": {"input": task.messages},
@@ -28,12 +28,11 @@ def _rows(lesson: Lesson) -> str:
             "extraction_mode": "full_response",
             "agent_ref": {"type": "responses_api_agents", "name": _name(task.teacher)},
         }
-        for task in lesson.tasks
+        for task in tasks
     )
 
 
 def _files(lesson: Lesson) -> Mapping[str, str]:
-    prompts = lesson.place("prompts.jsonl")
     tokenizer = {"tokenizer": {"chat_template": lesson.template}} if lesson.template is not None else {}
     config = {
         "defaults": f"${{oc.env:NEMO_RL}}/{_RECIPE}",
@@ -44,7 +43,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         },
         "grpo": {"adv_estimator": {"name": "opd"}, "max_num_steps": 100},
         "checkpointing": {"enabled": True, "checkpoint_dir": lesson.place("trained"), "save_period": 20},
-        "data": {"train": {"data_path": prompts}, "validation": {"data_path": prompts}},
+        "data": {"train": {"data_path": lesson.place("prompts.jsonl")}, "validation": {"data_path": lesson.validation}},
         "env": _environment(lesson),
         "cluster": {"gpus_per_node": 8, "num_nodes": 2 + len(lesson.teachers)},
         "on_policy_distillation": _teachers(lesson),
@@ -54,7 +53,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "trains, one samples, and each teacher has one more. Parallelism and lengths are the recipe's: edit them."
     )
     return {
-        "prompts.jsonl": _rows(lesson),
+        **lesson.datasets(_rows),
         "mopd.yaml": as_yaml(config, text),
         "run.sh": script("nemo_rl_run.sh"),
     }

@@ -8,22 +8,23 @@ Read from slime 0.3.1: `docs/en/advanced/on-policy-distillation.md`, `slime/roll
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from ramerge.distillation.trainer import Lesson, Trainer, json_lines, script
+from ramerge.distillation.trainer import Lesson, TaskPrompt, Trainer, json_lines, script
 from ramerge.sdk.text import dumped
 
 _FIRST_PORT = 13141
 
 
-def _rows(lesson: Lesson) -> str:
+def _rows(tasks: Sequence[TaskPrompt], *, as_text: bool) -> str:
     return json_lines(
         {
-            "prompt": task.messages if lesson.template is None else task.messages[0]["content"],
+            "prompt": task.messages[0]["content"] if as_text else task.messages,
             "label": "" if task.truth is None else str(task.truth),
             "metadata": {"teacher": task.teacher},
         }
-        for task in lesson.tasks
+        for task in tasks
     )
 
 
@@ -48,7 +49,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         text = text.replace(f"@{name}@", value)
     urls = {name: f"http://127.0.0.1:{port}/generate" for name, port in ports.items()}
     return {
-        "prompts.jsonl": _rows(lesson),
+        **lesson.datasets(partial(_rows, as_text=lesson.template is not None)),
         "run.sh": text,
         "teachers.py": script("slime_teachers.py"),
         "teachers.json": dumped(urls),

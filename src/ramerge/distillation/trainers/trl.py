@@ -6,16 +6,16 @@ Read from TRL 1.16.0: `trl/trainer/distillation_trainer.py`, `trl/experimental/a
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines, script
+from ramerge.distillation.trainer import Lesson, TaskPrompt, Trainer, as_yaml, json_lines, script
 
 _FIRST_PORT = 8001
 _EDIT = "A small rate, because a larger one first damages a merge that is already close to its teachers."
 
 
-def _rows(lesson: Lesson) -> str:
-    return json_lines({"prompt": task.messages, "teacher_id": task.teacher} for task in lesson.tasks)
+def _rows(tasks: Sequence[TaskPrompt]) -> str:
+    return json_lines({"prompt": task.messages, "teacher_id": task.teacher} for task in tasks)
 
 
 def _common_settings(lesson: Lesson) -> dict[str, object]:
@@ -47,7 +47,7 @@ def _local(lesson: Lesson) -> Mapping[str, str]:
         "beta": 1.0,
     }
     text = f"DistillationConfig of TRL 1.16; student, teachers and prompts are train.py's. beta 1: reverse KL.\n{_EDIT}"
-    return {"prompts.jsonl": _rows(lesson), "config.yaml": as_yaml(config, text), "train.py": script("trl_train.py")}
+    return {**lesson.datasets(_rows), "config.yaml": as_yaml(config, text), "train.py": script("trl_train.py")}
 
 
 def _server_settings(lesson: Lesson) -> Mapping[str, str]:
@@ -72,7 +72,7 @@ def _server_settings(lesson: Lesson) -> Mapping[str, str]:
             "--logprobs-mode processed_logprobs --max-logprobs -1 &"
         )
     return {
-        "prompts.jsonl": _rows(lesson),
+        **lesson.datasets(_rows),
         "config.yaml": as_yaml(config, text),
         "train.py": script("trl_async_train.py"),
         "serve.sh": "\n".join([*lines, "wait", ""]),

@@ -6,14 +6,14 @@ Read from verl 0.10.0.dev: `verl/workers/config/distillation.py`, `verl/trainer/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from ramerge.distillation.trainer import Lesson, Trainer, as_yaml, json_lines, script
+from ramerge.distillation.trainer import Lesson, TaskPrompt, Trainer, as_yaml, json_lines, script
 
 _MOST_OF_PROMPT = 2048
 
 
-def _rows(lesson: Lesson) -> str:
+def _rows(tasks: Sequence[TaskPrompt]) -> str:
     return json_lines(
         {
             "data_source": task.teacher,
@@ -22,7 +22,7 @@ def _rows(lesson: Lesson) -> str:
             "reward_model": {"style": "rule", "ground_truth": "" if task.truth is None else str(task.truth)},
             "extra_info": {"index": number},
         }
-        for number, task in enumerate(lesson.tasks)
+        for number, task in enumerate(tasks)
     )
 
 
@@ -52,7 +52,7 @@ def _files(lesson: Lesson) -> Mapping[str, str]:
         "has one more: distillation.n_gpus_per_node is the sum of num_replicas x tensor_model_parallel_size.\n"
         "For a reward next to the teachers, write reward.py and set use_task_rewards."
     )
-    return {"prompts.jsonl": _rows(lesson), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
+    return {**lesson.datasets(_rows), "mopd.yaml": as_yaml(config, text), "reward.py": script("verl_reward.py")}
 
 
 def _student(lesson: Lesson, length: int) -> dict[str, object]:
@@ -62,7 +62,7 @@ def _student(lesson: Lesson, length: int) -> dict[str, object]:
     return {
         "data": {
             "train_files": [lesson.place("prompts.jsonl")],
-            "val_files": [lesson.place("prompts.jsonl")],
+            "val_files": [lesson.validation],
             "train_batch_size": batch,
             "max_prompt_length": _MOST_OF_PROMPT,
             "max_response_length": lesson.max_new,
