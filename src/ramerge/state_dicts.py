@@ -85,28 +85,28 @@ def merge_state_dicts(
     options: Options = _DEFAULTS,
     **parameters: Any,
 ) -> MergedStateDict:
-    """Merge state dicts in memory: the bytes are those of `ramerge merge`, and no file is read or written.
+    """Merge state dicts in memory: the bytes equal those of `ramerge merge`, and no file is read or written.
 
-    Arrays are read where they are, block by block; only what is not contiguous is copied, and of tensors on another
-    device each block. They must not change until the function returns. Threads may call it at the same time.
+    Arrays are read in place, block by block; only arrays that are not contiguous, and blocks of tensors on another
+    device, are copied. Arrays must not change until the function returns. Threads may call it at the same time.
 
     Args:
         base: the base: a mapping of names to NumPy arrays (bfloat16 and float8 are those of ml_dtypes) or torch tensors
             on any device, or an object with `state_dict()`, such as a module. None for a method that takes no base.
-        agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
+        agents: agents by name, in the order of sums. Each is like the base, or as in a recipe, a
             mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
-            maps weights that meet d inputs to recorded rows of shape (n, d), or to a pair of rows and how much each
-            counts, shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
+            maps weights that meet d inputs to recorded rows of shape (n, d), or to a pair of rows and their weights,
+            shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
         method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
-            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others. A view
-            must have a place of its own for each element, and different tensors must not overlap.
-        config: the base's `config.json` as a mapping. Needed for quantized weights, and where shapes of stacked experts
-            do not tell which side meets the inputs. It also holds for agents that have all tensors of the base, scales
+            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others. Elements
+            of a view must not share memory, and different tensors must not overlap.
+        config: the base's `config.json` as a mapping. Needed for quantized weights, and if shapes of stacked experts do
+            not tell which side is the inputs'. It also holds for agents that have all tensors of the base, scales
             included; others are not quantized.
         recipe: further keys of a recipe: `dtype`, `preset`, `rounding`, `rounding_seed`, `rules`, `rename`, `allow`.
-        options: how the merge is carried out; `threads`, `max_memory` and `strict` apply.
-        **parameters: of the method.
+        options: how to carry out the merge; `threads`, `max_memory` and `strict` apply.
+        **parameters: parameters of the method.
 
     Returns:
         The merged tensors in the base's order, each of the kind that the base (or else the first agent) has under this

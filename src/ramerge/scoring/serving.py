@@ -255,7 +255,7 @@ def _failure_text(problem: str, command: Sequence[str], log: Path) -> str:
 
 
 def _telling_line(log: Path) -> str:
-    """The last line of a server's log that names an error, otherwise its last line; empty where there is none."""
+    """Return the last line of a server's log that names an error, otherwise its last line; empty without any."""
     lines = [line.strip() for line in _last_lines(log)]
     errors = (line for line in reversed(lines) if _CAUSE.search(line) and not _POINTER.search(line))
     return next(errors, next(filter(None, reversed(lines)), ""))
